@@ -17,7 +17,7 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not explore"
 
-# What the suite tries the same each time, with fresh seeds and sixteen times the examples, and random scenarios.
+# What the suite tries the same each time, with fresh seeds and 24 times the examples, and random scenarios.
 explore: $(READY)
 	KSIM_EXPLORE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis or explore"
 

@@ -25,7 +25,8 @@ from ksim.specs.footprint import Footprint
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
-from ksim.specs.settings import EngineSettings, Slo
+from ksim.specs.settings import EngineSettings
+from ksim.specs.slo import Slo
 from ksim.specs.speculative import SpeculativeConfig
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths

@@ -151,10 +151,11 @@ def with_adapters(batch: "Batch", text: str, serve: dict[str, Any]) -> "Batch":
         raise ConfigError("--adapters", f"expected tokens of each adapter, such as 32,32, not {text!r}")
     most = serve.get("max_loras", 1) if serve.get("enable_lora") else 0
     if len(tokens) > most:
-        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch; set"
-                                        f" --enable-lora and --max-loras")
+        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch;"
+                                        f" set --enable-lora and --max-loras")
     if sum(tokens) > batch.tokens:
-        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the step")
+        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the"
+                                        f" step")
     return attrs.evolve(batch, adapters=tuple(sorted(tokens, reverse=True)))
 
 

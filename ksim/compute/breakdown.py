@@ -99,7 +99,8 @@ def _part(operation: Operation) -> str:
 def _attention_kind(operation: Operation) -> str:
     """How *operation* attends, or "" if it does not."""
     if isinstance(operation, FusedAttention):
-        return f"sliding window of {operation.window}" if operation.window else "full attention"
+        kind = "chunks" if operation.chunked else "sliding window"
+        return f"{kind} of {operation.window}" if operation.window else "full attention"
     names = {AttendLatent: "latent attention", AttendSparse: "sparse latent attention",
              AttendLinear: "linear attention", AttendMamba: "Mamba", AttendMamba2: "Mamba-2",
              AttendLightning: "lightning attention"}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from ksim.compute.neutral_keys import neutral
 from ksim.foundation.errors import ConfigError
@@ -29,8 +29,8 @@ class Config:
     name: str
     table: Mapping[str, Any]
     place: str = ""
-    _read: set[str] = field(factory=set, kw_only=True, eq=False, repr=False)
-    _parts: dict[str, "Config"] = field(factory=dict, kw_only=True, eq=False, repr=False)
+    _read: set[str] = field(factory=set, init=False, eq=False, repr=False)
+    _parts: dict[str, "Config"] = field(factory=dict, init=False, eq=False, repr=False)
 
     def value(self, key: str) -> Any:
         """What is under *key*, of whatever type; None where it is absent."""
@@ -80,11 +80,6 @@ class Config:
             beside = {name: self.value(name) for name in outside if name in self.table}
             self._parts[key] = Config(self.name, {**beside, **self.table[key]})
         return self._parts[key]
-
-    def filled(self, **values: Any) -> "Config":
-        """This config with *values* under keys that it lacks; what is read of it is read of this one."""
-        said = {key: value for key, value in self.table.items() if value is not None}
-        return evolve(self, table={**values, **said})
 
     def under(self, names: Mapping[str, str]) -> "Config":
         """The same config with other *names* for some keys, which are those that other families have."""

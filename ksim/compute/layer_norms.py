@@ -9,7 +9,8 @@ from ksim.foundation.errors import ConfigError
 __all__ = ["PLAIN", "layer", "layer_norm", "parallel_layer", "plain_mlp", "positions"]
 
 #: Activations of one projection, and the kernels that apply them.
-PLAIN = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+PLAIN = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
+         "relu2": "relu2"}
 
 
 def layer_norm(label: str) -> Elementwise:

@@ -10,7 +10,7 @@ from ksim.compute.kernels import PHASES
 from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.selective_scan import ScanLayer
 from ksim.compute.kernels.state_space import StateSpaceLayer
-from ksim.compute.model import Config
+from ksim.compute.model import Config, Model
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.sizes import Sizes, of_groups
@@ -18,8 +18,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "mamba", "mamba2",
-           "mamba2_sizes", "without_rope"]
+__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "keeps_states",
+           "mamba", "mamba2", "mamba2_sizes"]
 
 
 @frozen
@@ -182,9 +182,10 @@ class AttendLightning:
             yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
 
 
-def without_rope(attention: blocks.Operations) -> blocks.Operations:
-    """*attention* of models in which states know the order of tokens."""
-    return tuple(operation for operation in attention if operation.label != "rope")
+def keeps_states(model: Model) -> bool:
+    """Whether any layer of *model* is one of these."""
+    kinds = (AttendMamba, AttendMamba2, AttendLightning)
+    return any(isinstance(operation, kinds) for layer in {*model.decoder.layers} for operation in layer)
 
 
 def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0

@@ -56,14 +56,15 @@ def pointwise(
                        writes=formats[1])
 
 
-def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks: bool = False) -> FusedAttention:
+def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks: bool = False,
+           chunked: bool = False) -> FusedAttention:
     """Queries ``tKrh`` of each sequence over the keys and values ``zKh`` of its own context, in one kernel.
 
     A query sees the last `window` tokens, its own among them; 0 means all.  With `sinks`, each head has a weight that
-    takes part in its softmax.
+    takes part in its softmax.  *chunked* queries see the tokens of their own chunk of `window` tokens instead.
     """
     return FusedAttention("tKrh,zKh,zKh->tKrh", parallel, label, window=window, cache=None, sequences="", queries="t",
-                          sinks=sinks)
+                          sinks=sinks, chunked=chunked)
 
 
 def communicate(kind: CollectiveKind, indices: str, label: str, format: str = "bf16") -> collectives.Communicate:

@@ -61,13 +61,14 @@ def _cut(length: int, window: int) -> Iterator[tuple[int, int]]:
 class PlacedImage(Image):
     """An image in the prompt that a model sees: so many `tokens` from the `start`-th on stand for it.
 
-    vLLM's `MultiModalFeatureSpec`.  The encoder replaces those of them that are `patches.embeds`; the others are
-    separators.
+    vLLM's `MultiModalFeatureSpec`.  The encoder replaces `patches.embeds` of them; the others are separators, the first
+    `lead` of which come before.
     """
 
     start: int = field(default=0, kw_only=True)
     tokens: int = field(kw_only=True)
     patches: Patches = field(kw_only=True)
+    lead: int = field(default=0, kw_only=True)
 
     @property
     def end(self) -> int:
@@ -76,3 +77,11 @@ class PlacedImage(Image):
     @property
     def embeds(self) -> int:
         return self.patches.embeds
+
+    def seen(self, first: int, end: int) -> bool:
+        """Whether the prompt's tokens from the *first* to before *end* have any that the encoder replaces.
+
+        Separators between tiles are taken to be behind all of them.
+        """
+        begin = self.start + self.lead
+        return first < begin + self.embeds and begin < end

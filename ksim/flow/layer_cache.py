@@ -8,13 +8,15 @@ class LayerCache:
     """One layer's cache on one rank: bytes of every token that the layer may still see, or of a sequence of any length.
 
     A layer with a `window` sees the last so many tokens.  One with a `chunk` sees the tokens of its own chunk, of so
-    many.  Without either, it sees all.  A layer that keeps a state has `sequence_bytes` and no `token_bytes`.
+    many.  Without either, it sees all.  A layer that keeps a state has `sequence_bytes` and no `token_bytes`.  Amid a
+    chunk of a prompt, it can keep the state after each `checkpoint` tokens; 0: only at the end of a chunk.
     """
 
     token_bytes: float = 0.0
     sequence_bytes: float = 0.0
     window: int = 0
     chunk: int = 0
+    checkpoint: int = 0
 
     @property
     def sees_all(self) -> bool:

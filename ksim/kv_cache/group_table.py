@@ -7,6 +7,8 @@ from attrs import define, field
 from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid_pool import CachedBlock, HybridPool, PrefixNode
 
+#: More tokens than any request has.
+NEVER = 1 << 60
 #: Places from and to.
 Places = tuple[int, int]
 #: Where the block of a place is found.
@@ -122,15 +124,15 @@ class GroupTable:
             self.found[place] = CachedBlock(self.number, node(place))
         self.private.clear()
 
-    def next_change(self, ahead: int) -> int:
-        """The number of computed tokens before which nothing is to be taken or given back, with *ahead* in flight."""
+    @property
+    def reach(self) -> int:
+        """The number of computed tokens with which a block gets out of reach."""
         size = self.group.block_tokens
-        change = self.length * size
         if self.group.kind == "window":
-            change = min(change, self.group.reach - 1 + (self.first + 1) * size + ahead)
-        elif self.group.kind == "chunk":
-            change = min(change, (self.first * size // self.group.reach + 1) * self.group.reach + ahead)
-        return change
+            return self.group.reach - 1 + (self.first + 1) * size
+        if self.group.kind == "chunk":
+            return (self.first * size // self.group.reach + 1) * self.group.reach
+        return NEVER
 
 
 @define(eq=False)
@@ -174,8 +176,6 @@ class StateTable(GroupTable):
     def _holding(self, first: int, end: int) -> Iterator[Places]:
         return ((place, place + 1) for place in self.places if first <= place < end)
 
-    def next_change(self, ahead: int) -> int:
-        change = self.length * self.group.block_tokens
-        if len(self.places) > 1:
-            change = min(change, (self.places[0] + 1) * self.group.block_tokens + 1 + ahead)
-        return change
+    @property
+    def reach(self) -> int:
+        return (self.places[0] + 1) * self.group.block_tokens + 1 if self.places else NEVER

@@ -17,12 +17,15 @@ class Group:
     """Layers with one block table for each request, of blocks of `block_tokens` tokens.
 
     Layers of a "window" see the last `reach` tokens, those of a "chunk" the tokens of the current chunk of `reach`.  A
-    "state" is that of the last token; its block at a place is the state at that block's end.
+    "state" is that of the last token; its block at a place is the state at that block's end.  If there is a
+    `checkpoint`, the kernels of prompts keep states at multiples of so many tokens on their way, and not only at the
+    end of a chunk.
     """
 
     kind: Kind = field(validator=in_(("full", "window", "chunk", "state")))
     block_tokens: int = field(validator=gt(0))
     reach: int = field(default=0, validator=ge(0))
+    checkpoint: int = field(default=0, validator=ge(0))
 
     @property
     def seen(self) -> int:
@@ -64,6 +67,10 @@ class Group:
         if self.kind == "state":
             return 2
         return self.most(in_flight, max_model_len) or self.blocks(max_model_len)
+
+    def held(self, new: int, context: int) -> int:
+        """How many blocks a request holds in a step of *new* tokens after *context* ones."""
+        return 1 if self.kind == "state" else self.blocks(context + new) - self.out_of_reach(context)
 
     def kept_before(self, boundaries: Sequence[int], alignment: int) -> list[tuple[int, int]]:
         """Which places, from and to, a later request needs that goes on at one of *boundaries*, in tokens."""

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
-from ksim.kv_cache.group_table import GroupTable, Places, StateTable
+from ksim.kv_cache.group_table import NEVER, GroupTable, Places, StateTable
 from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid_lookup import GroupHit, Lookup
 from ksim.kv_cache.hybrid_pool import HybridPool, PrefixNode
@@ -43,6 +43,7 @@ class HybridCache(OldNames):
     _most: list[int] = field(init=False)
     _reserved: int = field(default=0, init=False)
     _fresh: set[PrefixNode] = field(factory=set, init=False)
+    _dense: bool = field(init=False)
 
     publishes_computed: ClassVar[bool] = False
 
@@ -54,6 +55,7 @@ class HybridCache(OldNames):
         self.unit = gcd(*sizes) if self.prefix_caching else self.alignment
         self.state_tokens = next((group.block_tokens for group in self.groups if group.kind == "state"), 0)
         self._lookup = Lookup.of(self.groups, self.unit, self.alignment)
+        self._dense = self.dense or any(group.kind == "chunk" for group in self.groups)
         self._most = [group.most(self.in_flight, self.max_model_len) or 1 << 60 for group in self.groups]
 
     @property
@@ -65,7 +67,9 @@ class HybridCache(OldNames):
         """Empty block tables for *request*."""
         tables = [(StateTable if group.kind == "state" else GroupTable)(group, number, self.pool)
                   for number, group in enumerate(self.groups)]
-        return HybridTable(request.content(self.unit), self.unit, groups=tables, prompt=request.prompt)
+        content = request.content(self.unit)
+        return HybridTable(content, self.unit, groups=tables, prompt=request.prompt,
+                           shared=max(request.prompt, len(content) * self.unit))
 
     def blocks(self, tokens: int) -> int:
         """How many blocks *tokens* tokens need at most, whatever is in flight."""
@@ -128,6 +132,7 @@ class HybridCache(OldNames):
         table.published = hit.tokens
         boundaries = (table.prompt - 1, table.junction)
         table.kept = [self._kept(group, boundaries) for group in self.groups]
+        table.note_change()
 
     def _kept(self, group: Group, boundaries: Sequence[int]) -> Sequence[Places]:
         """The places of *group* that enter the cache, of a request that others may follow up to *boundaries*."""
@@ -142,22 +147,25 @@ class HybridCache(OldNames):
     def allocate(self, table: BlockTable, tokens: int) -> bool:
         """Give *table* room for *tokens* tokens in all, all or nothing; what is out of reach is given back first."""
         assert isinstance(table, HybridTable)
-        for own in table.groups:
-            own.give_back(table.processed)
-        missing = self.missing(table, tokens)
-        if not missing:
+        if table.processed >= table.reach:
+            for own in table.groups:
+                own.give_back(table.processed)
+            table.note_change()
+        if tokens <= table.room:
             return True
+        missing = self.missing(table, tokens)
         if missing > self.pool.free:
             return False
         self.pool.take(missing)
         for own in table.groups:
             own.grow(tokens)
+        table.note_change()
         return True
 
     def missing(self, table: BlockTable, tokens: int) -> int:
         """How many blocks *table* lacks for *tokens* tokens in all."""
         assert isinstance(table, HybridTable)
-        return sum(own.missing(tokens) for own in table.groups)
+        return 0 if tokens <= table.room else sum(own.missing(tokens) for own in table.groups)
 
     def publish(self, table: BlockTable, tokens: int) -> None:
         """Let others find what is worth it of the first *tokens* tokens of *table*, a multiple of all blocks."""
@@ -165,14 +173,9 @@ class HybridCache(OldNames):
         if full <= table.published or not self.prefix_caching:
             return
         assert isinstance(table, HybridTable)
-        alone = len(table.content) * self.unit
-        table.record(self.root, min(full // self.unit, len(table.content)))
-        for own, kept in zip(table.groups, table.kept, strict=True):
-            size = own.group.block_tokens
-            nodes = own.enter(full // size, kept, max(alone // size, own.entered), table.finder(size))
-            if nodes and own.group.kind == "state":
-                self._fresh.update(nodes)
-        table.published = full
+        published, table.published = table.published, full
+        if published < table.shared or self._dense:
+            self._fresh.update(table.enter(self.root, full))
 
     def publish_computed(self, table: BlockTable, tokens: int) -> None:
         """Do nothing: blocks are published when they are scheduled."""
@@ -182,22 +185,15 @@ class HybridCache(OldNames):
         assert isinstance(table, HybridTable)
         if tokens:
             self.publish(table, tokens)
-        else:
-            self._reveal(table)
+        if table.published:
+            table.enter(self.root, table.published)
+        if not tokens:
+            table.reveal(self.root)
         for own in table.groups:
             own.clear()
         table.forget_path()
-        table.published = table.processed = 0
-
-    def _reveal(self, table: HybridTable) -> None:
-        """Record what only *table*'s request can find: it may be admitted again."""
-        ends = [(own.private[-1][1]) * own.group.block_tokens for own in table.groups if own.private]
-        if not ends:
-            return
-        table.record(self.root, max(ends) // self.unit)
-        for own in table.groups:
-            size = own.group.block_tokens
-            own.reveal(table.finder(size))
+        table.published = table.processed = table.room = 0
+        table.reach = NEVER
 
     # What engines ask.
 
@@ -209,14 +205,19 @@ class HybridCache(OldNames):
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens take nothing, give nothing back and publish nothing."""
         assert isinstance(table, HybridTable)
-        steps = min(own.next_change(async_scheduling) for own in table.groups) - tokens
-        if self.prefix_caching and (self.dense or table.published < len(table.content) * self.unit):
+        steps = min(table.room, table.reach + async_scheduling) - tokens
+        if self.prefix_caching and (self._dense or table.published < table.shared):
             steps = min(steps, table.published + self.alignment - tokens - 1 + async_scheduling)
         return max(steps, 0)
 
+    def changes_before(self, table: HybridTable, tokens: int) -> bool:
+        """Whether *table* gives blocks back or lets others find some before *tokens* tokens are processed."""
+        return table.reach <= tokens or (self.prefix_caching and (self._dense or table.published < table.shared))
+
     def is_private(self, table: BlockTable) -> bool:
-        """Return False: what a window no longer reaches is given back as the request goes on."""
-        return False
+        """Whether *table* is that of a waiting request without names; windows that move on give blocks back."""
+        assert isinstance(table, HybridTable)
+        return not table.room and not len(table.content)
 
     def reserve(self, blocks: int) -> bool:
         """Take *blocks* free blocks, which `assign` gives to tables later; all or nothing."""
@@ -232,6 +233,7 @@ class HybridCache(OldNames):
         self._reserved -= self.missing(table, tokens)
         for own in table.groups:
             own.grow(tokens)
+        table.note_change()
 
     def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
         """Whether both tables have the very same block at *place* of some group."""

@@ -160,9 +160,9 @@ class ConnectorScheduler(ConnectorQueues):
         if load.tokens:
             self._begun.append(load)
 
-    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
+    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int, whole: bool = False) -> bool:
         if hit is not HELD:
-            return super()._fits(job, hit, tokens, spare)
+            return super()._fits(job, hit, tokens, spare, whole)
         return self.cache.blocks(tokens) - self.cache.held_blocks(job.block_table) + spare <= self.cache.pool.free
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:

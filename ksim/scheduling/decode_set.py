@@ -42,6 +42,7 @@ class DecodeSet:
     epoch: int = 0  # grows when all leave at once
     returned: int = 0  # the latest step that has come back
     index: int = -1  # and the engine's number of that step
+    each: int = 1  # blocks that a job needs at once
     _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
     _ends: list[int] = field(factory=list)  # a heap of when `_last` has somebody, or had
@@ -175,7 +176,7 @@ class DecodeSet:
                 self.members = self.members[:place] + self.members[place + 1:]
                 self.offsets = self.offsets.without(place)
                 if job.needs >= 0:
-                    self._needs[job.needs] -= 1
+                    self._needs[job.needs] -= self.each
                     job.needs = ENOUGH
 
     def _renew(self, job: Job, step: int) -> None:
@@ -194,13 +195,17 @@ class DecodeSet:
         """Note when, from step *first* on, *job* next needs or fills a block."""
         computed = self._computed(job, first)
         if self.cache.is_private(job.block_table):
-            job.needs = (first + job.block_table.num_slots - computed) % self.cache.block_tokens
-            self._needs[job.needs] += 1
+            self._count(job, first + job.block_table.num_slots - computed)
             return
         job.needs = CALENDAR
         event = first + self.cache.steps_until_change(job.block_table, computed, self.ahead)
         if event <= self._final(job):
             self._blocks.setdefault(event, []).append(job)
+
+    def _count(self, job: Job, step: int) -> None:
+        """Count *job* among those that need a block at *step*, and again whenever they have filled it."""
+        job.needs = step % self.cache.block_tokens
+        self._needs[job.needs] += self.each
 
     def _final(self, job: Job) -> int:
         """The last step with a token of *job*: one too many where a stop token ends it unforeseen."""

@@ -115,12 +115,12 @@ class DraftScheduler(Scheduler):
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self._fits(job, hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self._fits(job, hit, job.num_tokens, spare, whole=True):
             return False
         return self._fits(job, hit, self._slots(tokens), spare)
 
-    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
-        return self.cache.can_allocate(hit, tokens, spare)
+    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int, whole: bool = False) -> bool:
+        return (self.cache.can_admit if whole else self.cache.can_allocate)(hit, tokens, spare)
 
     def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
         super()._attach(job, hit, self._slots(tokens) if self._lookahead else tokens)

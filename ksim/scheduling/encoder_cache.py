@@ -23,11 +23,11 @@ class EncoderCache:
     free: int = field(init=False)
     _users: dict[Hashable, set[Job]] = field(factory=dict, init=False)
     _unused: OrderedDict[Hashable, int] = field(factory=OrderedDict, init=False)
-    _reclaimable: int = field(init=False)  # free or unused
+    reclaimable: int = field(init=False)  # free or unused
     _used: dict[Job, dict[int, Hashable]] = field(factory=dict, init=False)  # by the image's place in the prompt
 
     def __attrs_post_init__(self) -> None:
-        self.free = self._reclaimable = self.capacity
+        self.free = self.reclaimable = self.capacity
 
     def __contains__(self, name: Hashable) -> bool:
         return name in self._users
@@ -38,13 +38,13 @@ class EncoderCache:
         if users is None:
             return False
         if not users:
-            self._reclaimable -= self._unused.pop(image.name)
+            self.reclaimable -= self._unused.pop(image.name)
         self._note(job, image, users)
         return True
 
     def make_room(self, embeds: int) -> bool:
         """Evict what is unused until so many embeddings fit; return False, with nothing evicted, where they cannot."""
-        if embeds > self._reclaimable:
+        if embeds > self.reclaimable:
             return False
         while embeds > self.free:
             name, size = self._unused.popitem(last=False)
@@ -57,7 +57,7 @@ class EncoderCache:
         assert self.free >= image.embeds, "there was room for the embeddings"
         self._note(job, image, self._users.setdefault(image.name, set()))
         self.free -= image.embeds
-        self._reclaimable -= image.embeds
+        self.reclaimable -= image.embeds
 
     def release(self, job: Job, computed: int | None = None) -> None:
         """Let *job* use no more embeddings, or none of those whose tokens are among the first *computed* ones."""
@@ -82,4 +82,4 @@ class EncoderCache:
             users.discard(job)
             if not users:
                 self._unused[image.name] = image.embeds
-                self._reclaimable += image.embeds
+                self.reclaimable += image.embeds

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from attrs import define
+from attrs import define, field
 
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.hybrid_table import HybridTable
@@ -22,13 +22,44 @@ __all__ = ["GroupDecodeSet", "with_groups"]
 
 @define(eq=False)
 class GroupDecodeSet(DecodeSet):
-    """A decode set whose jobs take a block in some of several groups, and give blocks back as windows move on."""
+    """A decode set whose jobs take a block in some of several groups, and give blocks back as windows move on.
+
+    Jobs that will give none back take one in all groups at once, if these have blocks of one size; they are counted.
+    `stirring` are those that will give blocks back, or enter some in the cache.
+    """
+
+    stirring: set[Job] = field(factory=set)
+    _even: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        groups = self._hybrid.groups
+        self.each = len(groups)
+        self._even = len({group.block_tokens for group in groups}) == 1 and not self._hybrid.state_tokens
+
+    @property
+    def _hybrid(self) -> HybridCache:
+        assert isinstance(self.cache, HybridCache)
+        return self.cache
+
+    @property
+    def findable(self) -> bool:
+        return bool(self.stirring)
+
+    def _plan(self, job: Job, first: int) -> None:
+        table, computed = _table(job), self._computed(job, first)
+        if self._hybrid.changes_before(table, min(job.request.prompt + job.limit, self.max_model_len) - self.ahead):
+            self.stirring.add(job)
+        else:
+            self.stirring.discard(job)
+            if self._even:
+                self._count(job, first + table.room - computed)
+                return
+        super()._plan(job, first)
 
     def _afford(self, due: Sequence[Job], needs: int, step: int) -> bool:
-        cache = self.cache
-        assert isinstance(cache, HybridCache)
-        return needs + sum(cache.missing(job.block_table, self._computed(job, step) + 1)
-                           for job in due if job.in_decode_set) <= cache.pool.free
+        missing = self._hybrid.missing
+        return needs + sum(missing(job.block_table, self._computed(job, step) + 1)
+                           for job in due if job.in_decode_set) <= self.cache.pool.free
 
     def _renew(self, job: Job, step: int) -> None:
         table = _table(job)
@@ -38,6 +69,7 @@ class GroupDecodeSet(DecodeSet):
     def _settle(self, job: Job, step: int) -> None:
         table, computed = _table(job), job.num_computed_tokens
         back = max(0, min(self.returned, self._final(job)) - job.start + 1)
+        self.stirring.discard(job)
         super()._settle(job, step)
         if self.ahead:
             table.in_flight += job.num_computed_tokens - computed - back

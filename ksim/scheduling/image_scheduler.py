@@ -42,6 +42,7 @@ class Encoding:
     _planned: list[PlacedImage] = field(factory=list, init=False)
     _again: list[PlacedImage] = field(factory=list, init=False)
     _left: int = field(default=0, init=False)
+    _late: dict[Job, int] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.cache = EncoderCache(self.limits.cache)
@@ -69,9 +70,10 @@ class Encoding:
                 embeds = sum(planned.embeds for planned in self._planned) + image.embeds
                 if image.embeds > self._left or not self.cache.make_room(embeds):
                     return min(tokens, max(0, image.start - computed))
-                self._left -= image.embeds
-                self._planned.append(image)
-                names[image.name] = None
+                if image.seen(computed, end):
+                    self._left -= image.embeds
+                    self._planned.append(image)
+                    names[image.name] = None
         return tokens
 
     def commit(self, job: Job) -> None:
@@ -85,8 +87,27 @@ class Encoding:
             self.cache.use(job, image)
         self._planned, self._again = [], []
 
+    def computed(self, job: Job, number: int, ahead: bool) -> None:
+        """Release what *job* no longer needs: schedule *number*, which had tokens of it, is back.
+
+        Tokens count as computed without those that may be due.  So with a schedule made *ahead*, an image at the end of
+        the prompt is released one schedule later.  A job in the decode set has no entry in that one.
+        """
+        tokens = job.num_computed_tokens - job.num_output_placeholders
+        self.cache.release(job, tokens)
+        if job.in_decode_set and ahead and job.sent == number:
+            self._late[job] = number
+
+    def release_late(self, number: int) -> None:
+        """Release what jobs of the decode set need no more, now that schedule *number* is back."""
+        for job, since in [*self._late.items()]:
+            if since < number:
+                del self._late[job]
+                self.cache.release(job, job.request.prompt)
+
     def drop(self, job: Job) -> None:
         """Forget *job*, which is preempted, and what this schedule encodes for it."""
+        self._late.pop(job, None)
         self.budget += sum(image.embeds for image in self.scheduled.pop(job, ()))
         self.cache.release(job)
 
@@ -119,6 +140,7 @@ class ImageRules(DraftScheduler):
     def _begin(self) -> None:
         super()._begin()
         self.encoding.begin()
+        self.encoding.release_late(self.steps - self.limits.depth)
 
     def _conclude(self) -> Schedule:
         schedule = super()._conclude()
@@ -175,11 +197,11 @@ class ImageRules(DraftScheduler):
     # What batches bring.
 
     def _deliver_entries(self, schedule: Schedule, index: int) -> list[Job]:
+        self.encoding.release_late(schedule.number)
         for entry in schedule.entries:
             job = entry.job
             if job.images and job.state is not State.DONE:
-                known = job.request.prompt if job.in_decode_set else job.num_computed_tokens
-                self.encoding.cache.release(job, known - (0 if job.in_decode_set else job.num_output_placeholders))
+                self.encoding.computed(job, schedule.number, self.limits.async_scheduling)
         return super()._deliver_entries(schedule, index)
 
     def _finish(self, job: Job) -> None:

@@ -30,6 +30,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
+from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork
@@ -153,10 +154,19 @@ def _cache(deployment: Deployment, blocks: int) -> Cache:
     assert serve.block_size is not None, "settings are derived before engines are built"
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
+    if not deployment.layout.plain:
+        return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching
     if eviction is vllm:
         return VllmCache(*room, deployment.version.unhashed_blocks_first)
     return BlockCache(*room, eviction, deployment.version.unhashed_blocks_first)
+
+
+def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:
+    serve, layout = deployment.serve, deployment.layout
+    assert serve.max_model_len is not None, "settings are derived before engines are built"
+    return HybridCache(blocks, [group.group for group in layout.groups], serve.enable_prefix_caching, layout.in_flight,
+                       serve.max_model_len, unhashed_first=deployment.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:

@@ -9,11 +9,12 @@ from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
+from ksim.simulation.cache_layout import has_one_table, state_block_tokens
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
-from ksim.specs.shard import PARTS, QUANTIZATIONS
+from ksim.specs.shard import PARTS, QUANTIZATIONS, Shard
 
 #: The largest fused all-reduce in MiB, by architecture and number of GPUs
 #: (vllm/compilation/passes/fusion/allreduce_rms_fusion.py; since 0.19, B300 has twice as much among four and eight).
@@ -58,11 +59,23 @@ class Defaults:
                       if whole else by_gpu),
             self._row("max_num_seqs", min(step.sequences, tokens), by_gpu if step.sequences <= tokens else
                       "max_num_batched_tokens: no more sequences than tokens"),
-            self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
+            self._block_size(),
             *self._graphs(self.settings.max_num_seqs or min(step.sequences, tokens), tokens),
             *self._fused(),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
+
+    def _block_size(self) -> Derived:
+        """The tokens of a block; where layers have states, as many as make room for one."""
+        row, settings = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self.settings
+        formats = {derived.setting: derived.value for derived in self._formats()}
+        precision = evolve(settings, **formats).precision
+        layers = self.model.cache_by_layer(Shard(tensor=settings.tensor_parallel_size, precision=precision))
+        if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, settings):
+            return row
+        size = state_block_tokens(layers, row.value)
+        return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
+                                                                        " room for a state")
 
     def _graphs(self, sequences: int, tokens: int) -> list[Derived]:
         """The CUDA graphs of steps of at most so many *sequences* and *tokens*; none with `enforce_eager`."""

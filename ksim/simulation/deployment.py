@@ -1,6 +1,7 @@
 """A deployment: a scenario with every name looked up and every setting that it leaves open filled in."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import evolve, frozen
@@ -17,6 +18,7 @@ from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.adapters import check_asked, with_adapters
+from ksim.simulation.cache_layout import CacheLayout
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
@@ -26,7 +28,7 @@ from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.remarks import remarks
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.sizing import check_step, kv_blocks, shards_of
+from ksim.simulation.sizing import check_step, kv_blocks, layout_of, memory, shards_of
 from ksim.simulation.speculation import check
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
@@ -102,6 +104,11 @@ class Deployment:
     def kv_blocks(self) -> int:
         """How many KV blocks each rank has; raises DoesNotFit where there are too few."""
         return kv_blocks(self.model, self.shards, self.gpu, self.serve, self.system)
+
+    @cached_property
+    def layout(self) -> CacheLayout:
+        """How the layers of all stages share the KV blocks."""
+        return layout_of([memory(self.model, shard, self.gpu, self.serve) for shard in self.shards], self.serve)
 
     def check_memory(self) -> None:
         """Raise DoesNotFit where the weights and the KV cache of one whole sequence do not fit into memory."""

@@ -43,7 +43,8 @@ def _placed(request: Request, processor: Processor) -> list[PlacedImage]:
         tokens = processor.tokens(image.width, image.height)
         placed.append(PlacedImage(
             image.width, image.height, image.at, image.name or ("image", request.id, number),
-            start=min(image.at, request.prompt) + shift, tokens=tokens, patches=patches))
+            start=min(image.at, request.prompt) + shift, tokens=tokens, patches=patches,
+            lead=processor.lead))
         shift += tokens + processor.around
     return placed
 

@@ -13,11 +13,12 @@ from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
 from ksim.oracles import peak
 from ksim.simulation.adapters import with_adapters
+from ksim.simulation.cache_layout import CacheLayout
 from ksim.simulation.defaults import Defaults
 from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
-from ksim.simulation.sizing import RESERVED, Memory, memory, shards_of, usable
+from ksim.simulation.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -152,15 +153,15 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
         ranks = _ranks(with_adapters(model, serve, gpu, system), gpu, serve, known)
     except KsimError as error:
         return evolve(failed, why=str(error))
-    assert serve.block_size and serve.max_model_len, "complete settings have both"
-    length, size = serve.max_model_len, serve.block_size
-    blocks = min(rank.blocks(size) for rank in ranks) - 1  # vLLM's null block is never handed out
+    assert serve.max_num_seqs and serve.max_model_len, "complete settings have both"
+    length, layout = serve.max_model_len, layout_of(ranks, serve)
+    blocks = layout.blocks([rank.free for rank in ranks], serve.max_num_seqs) - 1  # the null block is never handed out
     if serve.num_gpu_blocks_override is not None:
         blocks = serve.num_gpu_blocks_override - 1
-    tokens, weights = max(blocks, 0) * size, max(rank.weights for rank in ranks)
+    tokens, weights = layout.room(max(blocks, 0), length), max(rank.weights for rank in ranks)
     return Fit(
         gpu=name, tensor=serve.tensor_parallel_size, gpus=needed, length=length, weights=weights, tokens=tokens,
-        sequences=tokens // length, why=_shortage(ranks, tokens, length))
+        sequences=tokens // length, why=_shortage(ranks, layout, serve.max_num_seqs, tokens, length))
 
 
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:
@@ -172,13 +173,13 @@ def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards)
     return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]
 
 
-def _shortage(ranks: Sequence[Memory], tokens: int, length: int) -> str:
+def _shortage(ranks: Sequence[Memory], layout: CacheLayout, sequences: int, tokens: int, length: int) -> str:
     """Why a KV cache of *tokens* tokens is too small for one sequence, or ""."""
     if tokens >= length:
         return ""
     if tokens > 0:
         return f"KV cache has room for {tokens:,} tokens, fewer than max_model_len"
-    missing = max(rank.weights + rank.activations + rank.states + RESERVED - rank.usable for rank in ranks)
+    missing = max(states * sequences - rank.free for rank, states in zip(ranks, layout.set_aside, strict=True))
     largest = max(ranks, key=lambda rank: rank.weights)
     if largest.weights > largest.usable:
         return f"weights exceed the {largest.usable / GIB:.1f} GiB that can be used"

@@ -65,7 +65,7 @@ def _either(texts: Iterable[str]) -> str:
 def _typical_steps(deployment: Deployment) -> dict[str, Batch]:
     """Typical steps, by a description of each."""
     serve = deployment.serve
-    tokens = deployment.kv_blocks * (serve.block_size or 1)
+    tokens = deployment.layout.room(deployment.kv_blocks, serve.max_model_len or 1)
     most, sequences, length = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
     assert most and sequences and length, "settings are derived before engines are built"
     chunk = min(most, length - 1)

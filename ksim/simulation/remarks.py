@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ksim.compute.mamba import keeps_states
+
 __all__ = ["UNMEASURED", "remarks"]
 
 #: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
+    "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
+    "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
 
 

@@ -18,7 +18,8 @@ from ksim.specs.footprint import Footprint
 from ksim.specs.hardware import MOST
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
-from ksim.specs.settings import EngineSettings, Slo
+from ksim.specs.settings import EngineSettings
+from ksim.specs.slo import Slo
 from ksim.workload.workload import Workload
 
 #: What the name of a pool is made of: no dots, which separate keys.

@@ -21,7 +21,8 @@ from ksim.simulation.scenario_schema import FILE
 from ksim.specs.footprint import Footprint
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
-from ksim.specs.settings import EngineSettings, Slo
+from ksim.specs.settings import EngineSettings
+from ksim.specs.slo import Slo
 from ksim.workload.replay import Replay
 from ksim.workload.synthetic import Synthetic
 from ksim.workload.workload import Workload

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.scheduling.adapter_scheduler import with_adapters
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
+from ksim.scheduling.group_rules import with_groups
 from ksim.scheduling.image_scheduler import Encoding, ImageConnectorScheduler, ImageScheduler
 from ksim.scheduling.scheduler import Scheduler
 from ksim.scheduling.speculation import Speculation
@@ -29,5 +31,7 @@ def scheduler_of(parts: tuple[Any, ...], endpoint: Endpoint | None, speculation:
         more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
     if adapters:
         kind, more["adapters"] = with_adapters(kind), adapters
+    if isinstance(parts[2], HybridCache):
+        kind = with_groups(kind)
     scheduler: Scheduler = kind(*parts, **more)
     return scheduler

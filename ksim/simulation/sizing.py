@@ -1,5 +1,8 @@
 """How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import attrs
 from attrs import frozen
 
@@ -12,9 +15,11 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
+from ksim.simulation.cache_layout import CacheLayout
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
 from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
@@ -36,13 +41,21 @@ class Memory:
     usable: float
     weights: float
     activations: float
-    cache_per_token: float
-    states: float = 0.0
+    layers: tuple[LayerCache, ...]
+
+    @property
+    def cache_per_token(self) -> float:
+        """Bytes that a token takes in all layers that see it."""
+        return sum(layer.token_bytes for layer in self.layers)
+
+    @property
+    def free(self) -> float:
+        """Bytes left for KV blocks."""
+        return self.usable - self.weights - self.activations - RESERVED
 
     def blocks(self, block_tokens: int) -> int:
-        """How many KV blocks fit."""
-        left = self.usable - self.weights - self.activations - self.states - RESERVED
-        return int(left // (self.cache_per_token * block_tokens))
+        """How many KV blocks fit, where all layers see all tokens."""
+        return int(self.free // (self.cache_per_token * block_tokens))
 
 
 def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = None) -> list[Shard]:
@@ -61,19 +74,14 @@ def usable(gpu: Gpu, settings: EngineSettings) -> float:
 
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
-    """How one rank's memory is divided, as vLLM finds out by a profiling run of the largest batch.
-
-    What a sequence keeps beside its KV blocks, such as the state of linear attention, is set aside for `max_num_seqs`
-    sequences.  vLLM takes it from the pool of blocks as sequences arrive, and keeps states of shared prefixes too.
-    """
+    """How one rank's memory is divided, as vLLM finds out by a profiling run of the largest batch."""
     assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
     tokens, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
     target = Memory(
         usable=usable(gpu, settings),
         weights=model.weights(shard),
         activations=activations(model, tokens, sequences, shard),
-        cache_per_token=model.cache_per_token(shard),
-        states=sequences * model.state_per_sequence(shard),
+        layers=tuple(model.cache_by_layer(shard)),
     )
     if shard.first and (vision := vision_of(model, settings)):
         target = _with_encoder(target, vision)
@@ -100,7 +108,7 @@ def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, 
     return attrs.evolve(
         target, weights=target.weights + drafter.weights(shard),
         activations=max(target.activations, own) + hidden_states(model, drafter, tokens),
-        cache_per_token=target.cache_per_token + drafter.cache_per_token(shard))
+        layers=(*target.layers, *drafter.cache_by_layer(shard)))
 
 
 def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
@@ -126,33 +134,50 @@ def _working_set(kernel: Kernel | Collective | None) -> float:
     return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
+def layout_of(ranks: Sequence[Memory], settings: EngineSettings) -> CacheLayout:
+    """How the layers of all stages, a rank of each, share the KV blocks; raises ConfigError for what vLLM refuses."""
+    return CacheLayout.of([rank.layers for rank in ranks], settings)
+
+
 def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
     """How many KV blocks each rank has; raises DoesNotFit, which says what is missing and what would help."""
     if settings.num_gpu_blocks_override is not None:
         return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
-    size = settings.block_size
-    assert size, "complete the settings first"
-    tightest = min((memory(model, shard, gpu, settings) for shard in shards), key=lambda rank: rank.blocks(size))
-    blocks = tightest.blocks(size)
+    ranks = [memory(model, shard, gpu, settings) for shard in shards]
+    layout, sequences = layout_of(ranks, settings), settings.max_num_seqs or 1
+    blocks = layout.blocks([rank.free for rank in ranks], sequences)
     if blocks < 2:
-        raise DoesNotFit(_shortage(model, gpu, settings, system, tightest))
+        raise DoesNotFit(_shortage(model, gpu, settings, system, ranks, layout))
     longest = settings.max_model_len or model.max_length
-    if (room := (blocks - 1) * size) < longest:
-        raise DoesNotFit(
-            f"one sequence of max_model_len = {longest} tokens needs {longest * tightest.cache_per_token / GIB:.2f} GiB"
-            f" of KV cache a GPU, and {room * tightest.cache_per_token / GIB:.2f} GiB are left: set max_model_len to"
-            f" at most {room}, or raise gpu_memory_utilization or tensor_parallel_size")
+    if (needed := layout.whole_request(longest)) > blocks - 1:
+        raise DoesNotFit(_too_long(ranks, layout, longest, needed, blocks - 1))
     return blocks - 1
+
+
+def _too_long(ranks: Sequence[Memory], layout: CacheLayout, longest: int, needed: int, blocks: int) -> str:
+    """Why a request of *longest* tokens, which needs so many blocks, does not fit in *blocks*."""
+    page = max(layout.block_bytes)
+    most = bisect_right(range(longest), blocks, key=layout.whole_request) - 1
+    size = layout.groups[0].group.block_tokens
+    if layout.plain:
+        token = min(ranks, key=lambda rank: rank.blocks(size)).cache_per_token
+        return (f"one sequence of max_model_len = {longest} tokens needs {longest * token / GIB:.2f} GiB of KV cache a"
+                f" GPU, and {blocks * size * token / GIB:.2f} GiB are left: set max_model_len to at most"
+                f" {blocks * size}, or raise gpu_memory_utilization or tensor_parallel_size")
+    return (f"one sequence of max_model_len = {longest} tokens needs {needed * page / GIB:.2f} GiB of KV cache a GPU,"
+            f" {needed} blocks for {len(layout.groups)} groups of layers, and {blocks * page / GIB:.2f} GiB are left:"
+            f" set max_model_len to at most {max(most, 0)}, or raise gpu_memory_utilization or tensor_parallel_size")
 
 
 def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System,
                batch: Batch) -> None:
     """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
-    assert settings.block_size, "complete the settings first"
     sequences = [*batch.chunks, *((batch.width, context) for context in batch.contexts)]
     longest = max(new + context for new, context in sequences)
-    blocks = kv_blocks(model, shards, gpu, attrs.evolve(settings, max_model_len=max(longest, 2)), system)
-    needed = sum(-(-(new + context) // settings.block_size) for new, context in sequences)
+    settings = attrs.evolve(settings, max_model_len=max(longest, 2))
+    blocks = kv_blocks(model, shards, gpu, settings, system)
+    layout = layout_of([memory(model, shard, gpu, settings) for shard in shards], settings)
+    needed = sum(layout.held(new, context) for new, context in sequences)
     if needed > blocks:
         raise DoesNotFit(f"the sequences of this step need {needed} KV blocks of {settings.block_size} tokens, and"
                          f" {gpu.name} has room for {blocks} beside {model.name}: take fewer or shorter ones, or raise"
@@ -160,20 +185,22 @@ def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSett
                          f" same")
 
 
-def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, part: Memory) -> str:
-    missing = part.weights + part.activations + part.states + RESERVED - part.usable
+def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, ranks: Sequence[Memory],
+              layout: CacheLayout) -> str:
+    aside = [states * (settings.max_num_seqs or 1) for states in layout.set_aside]
+    part, states = min(zip(ranks, aside, strict=True), key=lambda rank: rank[0].free - rank[1])
     fitting = [ways for ways in (2**i for i in range(11)) if ways > settings.tensor_parallel_size
                and ways <= system.gpus and _fits(model, gpu, settings, ways)]
     advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
               else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
     slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
     adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
-    states = f", {part.states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if part.states else ""
+    kept = f", {states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if states else ""
     return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights{adapters},"
-            f" {part.activations / GIB:.1f} of activations{states} and {RESERVED / GIB:.1f} reserved exceed the"
+            f" {part.activations / GIB:.1f} of activations{kept} and {RESERVED / GIB:.1f} reserved exceed the"
             f" {part.usable / GIB:.1f} GiB that"
             f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
-            f" {max(missing, 0.0) / GIB:.1f} GiB; {advice}")
+            f" {max(states - part.free, 0.0) / GIB:.1f} GiB; {advice}")
 
 
 def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
@@ -187,8 +214,8 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
         part = memory(model, shard, gpu, settings)
     except ConfigError:  # a size that does not divide the heads, or among which experts do not divide
         return False
-    size = settings.block_size or 1
-    return part.blocks(size) * size > (settings.max_model_len or 1)
+    layout = layout_of([part], settings)
+    return layout.blocks([part.free], settings.max_num_seqs or 1) > layout.whole_request(settings.max_model_len or 1)
 
 
 def limits(settings: EngineSettings, version: EngineVersion) -> Limits:

@@ -1,10 +1,9 @@
-"""The settings of a serving engine, as `vllm serve` names them, and latency targets."""
+"""The settings of a serving engine, as `vllm serve` names them."""
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
@@ -67,6 +66,10 @@ class EngineSettings:
     vLLM. Example: 20000."""
     block_size: int | None = field(default=None, validator=optional(gt(0)))
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """Keep all tokens of layers with a sliding window or chunked attention, as those with full attention do. Default:
+    true where attention is chunked. Source: vLLM; to keep chunks only, it needs an environment variable beside false.
+    """
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
@@ -230,18 +233,3 @@ class EngineSettings:
     def gpus(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-_TARGET = optional(gt(0))
-
-
-@frozen
-class Slo:
-    """Latency targets in seconds: to the first token, per token after it, and to the last; None sets no target."""
-
-    ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""
-    tpot: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time per output token after the first, at most. Unit: s. Default: no target. Example: "15 ms"."""
-    e2el: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time from arrival to last token, at most. Unit: s. Default: no target. Example: "30 s"."""

@@ -13,7 +13,7 @@ from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
 
 #: The fields of a request that a column can hold; prompt and output are required.
-FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids")
+FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:

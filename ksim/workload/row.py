@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import attrs
 
+from ksim.flow.images import Image
 from ksim.flow.request import Request
 
 
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     delay: float = 0.0
     tenant: str = ""
     adapter: str = ""
+    images: tuple[Image, ...] = ()
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -15,6 +15,7 @@ from ksim.foundation.units import LONGEST
 from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
+from ksim.workload.images import Images
 
 #: Names of chunks: the owner (a session, or a group of prefixes as a negative number), and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
@@ -101,6 +102,8 @@ class Synthetic:
     adapters: Adapters | None = None
     """LoRA adapters that requests and sessions ask for. Default: the base model. Example: {count = 64, exponent = 1.0}.
     """
+    images: Images | None = None
+    """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
@@ -127,7 +130,8 @@ class Synthetic:
         draws = _Draws(itertools.count(), tokens(self.prompt, stream(seed, "workload.prompt"), "prompt"),
                        tokens(self.output, stream(seed, "workload.output"), "output"), self._thinks(seed))
         turns = (self._turns(conversation, draws) for conversation in self._conversations(seed))
-        return itertools.islice(itertools.chain.from_iterable(turns), self.count)
+        requests = itertools.islice(itertools.chain.from_iterable(turns), self.count)
+        return self.images.attached(requests, seed) if self.images else requests
 
     def _conversations(self, seed: int) -> Iterator[_Conversation]:
         times = self.arrivals.times(stream(seed, "workload.arrivals"), self.count)

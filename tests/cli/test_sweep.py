@@ -89,12 +89,11 @@ def test_the_scenario_of_a_row_runs_to_the_same_numbers(found):
     assert {key: row[key] for key in summary if key in row} == {key: summary[key] for key in summary if key in row}
 
 
-@pytest.mark.parametrize("jobs", [2, 3])
-def test_the_bytes_do_not_depend_on_the_number_of_processes(jobs, found):
+def test_the_bytes_do_not_depend_on_the_number_of_processes(found):
     folder, _ = found
-    ksim("sweep", "s.toml", *OVER, "--jobs", jobs, "-o", f"out{jobs}", folder=folder)
+    ksim("sweep", "s.toml", *OVER, "--jobs", 3, "-o", "three", folder=folder)
     for name in ("runs.parquet", "study.json", "scenario.toml"):
-        assert (folder / f"out{jobs}" / name).read_bytes() == (folder / "out" / name).read_bytes()
+        assert (folder / "three" / name).read_bytes() == (folder / "out" / name).read_bytes()
 
 
 def test_the_front_of_a_finished_sweep_is_shown_without_a_run(found, monkeypatch):

@@ -19,20 +19,21 @@ from tests.properties import examples
 
 LLAMA = model_of("llama-3.1-8b")
 SLOTS = AdapterSlots(4, 16, 50e9)
+ALONE = Shard()
 #: Inputs and outputs of the modules of a layer of Llama 3.1 8B.
 MODULES = {"q_proj": (4096, 4096), "k_proj": (4096, 1024), "v_proj": (4096, 1024), "o_proj": (4096, 4096),
            "gate_proj": (4096, 14336), "up_proj": (4096, 14336), "down_proj": (14336, 4096)}
 WIDTHS = sum(map(sum, MODULES.values()))
 
 
-def launched(model, batch, shard=Shard()):
+def launched(model, batch, shard=ALONE):
     """What a step launches for adapters, unfolded."""
     blocks = model.body(batch.tokens, shard)
     return [(op.label, kernel) for block in blocks for _ in range(block.repeat) for op in block.ops
             if is_of_adapters(op.kernel) and (kernel := bind(op.kernel, batch)) is not None]
 
 
-def gemms(model, batch, shard=Shard()) -> list[LoraGemm]:
+def gemms(model, batch, shard=ALONE) -> list[LoraGemm]:
     return [kernel for _, kernel in launched(model, batch, shard) if isinstance(kernel, LoraGemm)]
 
 

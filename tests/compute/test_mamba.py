@@ -11,6 +11,8 @@ from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.scenario import Scenario
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 
@@ -117,3 +119,12 @@ def test_configs_that_are_not_understood(family, settings, message):
     with pytest.raises(ConfigError) as error:
         family(config("falcon-h1-7b" if family is falcon_h1 else "nemotron-nano-9b-v2", **settings))
     assert str(error.value) == message
+
+
+def test_a_run_says_that_prices_of_these_kernels_are_unmeasured():
+    def told(model: str) -> str:
+        table = {"model": model, "gpu": "h200", "workload": {"replay": {"path": "any.csv"}}}
+        return " ".join(Deployment.of(Scenario.of(table)).remarks)
+
+    assert "unmeasured: states of Mamba and lightning attention" in told("falcon-h1-7b")
+    assert "states of Mamba" not in told("llama-3.2-1b") + told("qwen3.5-27b")

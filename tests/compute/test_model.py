@@ -55,6 +55,10 @@ PUBLISHED = {
     # Layers of Mamba-2 and of Mamba cache nothing of a token; 2 x 2 x KV heads x head dimension of the others.
     "granite-4.0-h-small": (32_207_337_984, 4 * 4096),
     "granite-4.0-h-tiny": (6_939_037_248, 4 * 2048),
+    "granite-4.0-h-micro": (3_191_396_096, 4 * 2048),
+    "granite-4.0-micro": (3_402_836_480, 40 * 2048),
+    "nemotron-nano-12b-v2": (12_310_001_152, 6 * 4096),
+    "minitron-4b": (4_190_509_056, 32 * 4096),
     "falcon-h1-7b": (7_585_654_880, 44 * 1024),
     "falcon-h1-34b": (33_642_516_224, 72 * 2048),
     "nemotron-nano-9b-v2": (8_888_227_328, 4 * 4096),

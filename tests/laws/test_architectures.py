@@ -15,6 +15,7 @@ from ksim.compute.mamba import AttendMamba, AttendMamba2, Convolve
 from ksim.compute.model import Config, Model
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
+from ksim.compute.notation.communicate import Communicate
 from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
@@ -146,7 +147,11 @@ def summed(name: str) -> Iterator[int]:
     """Bytes of results that ranks add up: of the embedding, of products that contract what is split, and of experts."""
     sizes = Sizes({**model(name).decoder.sizes, "t": BATCH.tokens})
     for op in operations(name):
-        result = f"t{op.hidden}" if isinstance(op, Combine) else "tm" if isinstance(op, Lookup) else ""
+        result = f"t{op.hidden}" if isinstance(op, Combine) else ""
+        if isinstance(op, Lookup) and op.parallel:
+            result = "tm"
+        if isinstance(op, Communicate) and op.kind == "all_reduce" and op.label != "qk_norm_all_reduce":
+            result = op.tensor
         if isinstance(op, Product) and op.reduced and {*dict(op.parallel)} - {*op.tensors.results[0]}:
             result = op.tensors.results[0]
         if result:

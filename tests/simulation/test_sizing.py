@@ -53,9 +53,9 @@ def test_blocks_are_what_memory_leaves_beside_weights():
     assert blocks(serve={**serve, "num_gpu_blocks_override": 1000}) == 999
 
 
-def test_states_of_linear_attention_are_set_aside():
+def test_states_of_linear_attention_are_set_aside_where_they_have_no_blocks():
     """Of 36 layers, 32 matrices of 128 x 128 in BF16 and 3 tokens of 8,192 numbers, for each sequence that may run."""
-    serve = {"max_model_len": 8192, "tensor_parallel_size": 2, "max_num_batched_tokens": 8192}
+    serve = {"max_model_len": 8192, "tensor_parallel_size": 2, "max_num_batched_tokens": 8192, "prefix_cache": "sglang"}
     few, many = (blocks(model="qwen3-next-80b-a3b", serve={**serve, "max_num_seqs": seqs}) for seqs in (64, 192))
     state, token = 36 * 2 * (32 * 128**2 + 3 * 8192) / 2, 12 * 2 * 2 * 256 * 2 / 2
     assert (few - many) * 16 * token == pytest.approx(128 * state, rel=0.02)

@@ -130,7 +130,7 @@ def test_a_faulty_setting_is_an_error_by_key(table, message):
     ({"columns": OWN, "format": "azure"}, "columns: format azure has its own columns; leave out one of the two"),
     ({"format": "azure", "time_unit": "s"}, "time_unit: format azure has dates, which have no unit"),
     ({"format": "sharegpt", "time_unit": "s"}, "time_unit: format sharegpt has no times, which have no unit"),
-    ({"format": Choice("azure", {"turns": 1})}, "format azure: takes no options, and was given turns"),
+    ({"format": Choice("vidur", {"turns": 1})}, "format vidur: takes no options, and was given turns"),
     ({"format": Choice("sharegpt", {"turn": 1})}, "format sharegpt: turn: unknown key; did you mean 'turns'?"),
     ({"format": Choice("sharegpt", {"characters_per_token": 0})}, "characters_per_token' must be > 0: 0"),
 ])

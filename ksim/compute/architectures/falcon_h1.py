@@ -1,7 +1,7 @@
 """Falcon H1: attention and Mamba-2 side by side in each layer, over the same normed hidden state, and a gated MLP.
 
-Of its many factors, those of Mamba's first projection and of embeddings have kernels of their own; the others run
-inside kernels beside them.
+Of its many factors, those of Mamba's first projection, of embeddings and of logits have kernels of their own; the
+others run inside kernels beside them.
 """
 
 from attrs import evolve
@@ -25,7 +25,7 @@ def falcon_h1(config: Config) -> Decoder:
         *blocks.gated_mlp(config),
     )
     decoder = blocks.decoder(config, [layer] * config.need("num_hidden_layers"), tied=False, **_sizes(config))
-    return evolve(decoder, embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")))
+    return evolve(decoder, embedding=blocks.embedding(scaled=True), head=blocks.head(scaled=True))
 
 
 def _sizes(config: Config) -> dict[str, int]:

@@ -5,9 +5,8 @@ The factors of residuals and scores run inside other kernels.  vLLM adds up the 
 that MLP one after the other (granitemoehybrid.py).
 """
 
-from attrs import evolve
-
 from ksim.compute import blocks, mamba
+from ksim.compute.architectures.granite import scaled
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 
@@ -18,7 +17,7 @@ KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention"
 
 def granitemoehybrid(config: Config) -> Decoder:
     rope = config.get("position_embedding_type", "nope") == "rope"
-    mixers = {"attention": blocks.attention(config) if rope else mamba.without_rope(blocks.attention(config)),
+    mixers = {"attention": blocks.attention(config, before=None if rope else ()),
               "mamba": mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
                                     conv_bias=config.get("mamba_conv_bias", True))}
     sparse, mlp = min(map(config.count, ("num_local_experts", "num_experts_per_tok"))) > 0, blocks.gated_mlp(config)
@@ -27,8 +26,7 @@ def granitemoehybrid(config: Config) -> Decoder:
         mixers[kind], _experts(config) if sparse else mlp))
     size = config.need("shared_intermediate_size", config.get("intermediate_size", 0))
     make = blocks.mixture if sparse else blocks.decoder
-    decoder = make(config, layers, tied=False, **{**_sizes(config), "S" if sparse else "F": size})
-    return evolve(decoder, embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")))
+    return scaled(config, make(config, layers, tied=False, **{**_sizes(config), "S" if sparse else "F": size}))
 
 
 def _experts(config: Config) -> blocks.Operations:

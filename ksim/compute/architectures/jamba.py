@@ -11,7 +11,7 @@ __all__ = ["jamba"]
 
 
 def jamba(config: Config) -> Decoder:
-    mixers = {True: mamba.without_rope(blocks.attention(config)),
+    mixers = {True: blocks.attention(config, before=()),
               False: mamba.mamba(bias=config.get("mamba_proj_bias", False), norms=True,
                                  conv_bias=config.get("mamba_conv_bias", True))}
     mlps = {True: blocks.experts(config), False: blocks.gated_mlp(config)}

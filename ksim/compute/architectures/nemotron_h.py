@@ -5,12 +5,11 @@ In Nemotron 3 Super and Ultra experts work on a latent vector of each token, to 
 the ranks' results in the latent space, and those of the shared experts on their own (fused_moe/runner/moe_runner.py).
 """
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, layer_norms, mamba
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.linear import state_format
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.notation.held import Held
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["nemotron_h"]
@@ -22,7 +21,8 @@ KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 def nemotron_h(config: Config) -> Decoder:
     blocks.only(config, mlp_hidden_act="relu2", use_bias=False, mlp_bias=False)
     kinds = _kinds(config)
-    mixers = {"attention": mamba.without_rope(blocks.attention(config)), "mlp": squared_mlp()}
+    mixers = {"attention": blocks.attention(config, before=()),
+              "mlp": layer_norms.plain_mlp(config, "relu2", bias=False)}
     if "mamba" in kinds:
         mixers["mamba"] = mamba.mamba2(
             config.need("chunk_size", 256), bias=config.get("mamba_proj_bias", False),
@@ -51,15 +51,6 @@ def _kinds(config: Config) -> list[str]:
     return kinds
 
 
-def squared_mlp() -> blocks.Operations:
-    """An MLP without a gate, whose activation is the square of a ReLU."""
-    return (
-        op("tm,mF->tF", "up", parallel="F", part="mlp"),
-        pointwise("relu2", "tF->tF", "act", parallel="F"),
-        op("tF,Fm->tm", "down", parallel="F", part="mlp"),
-    )
-
-
 def _shared(reduced: bool) -> blocks.Operations:
     return (
         op("tm,mS->tS", "shared_up", parallel="S", part="shared_experts"),
@@ -81,7 +72,7 @@ def _routed(hidden: str) -> blocks.Operations:
     )
 
 
-ROUTER = (op("tm,mE->tE", "router", quantized=False, exact=True), Held("E", "router_correction"))
+ROUTER = (op("tm,mE->tE", "router", quantized=False, exact=True), *blocks.CORRECTION)
 ADD = pointwise("add", "tm,tm->tm", "shared_add")
 
 

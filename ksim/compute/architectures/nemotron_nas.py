@@ -27,7 +27,8 @@ def nemotron_nas(config: Config) -> Decoder:
     groups = {part["n_heads_in_group"] for part, _ in kept if not part["no_op"]}
     if len(groups) != 1:
         raise ConfigError(f"{config.name}: block_configs", f"expected one n_heads_in_group, not {sorted(groups)}")
-    config = config.filled(num_key_value_heads=heads // groups.pop(), intermediate_size=MULTIPLE)
+    config = config.instead({**config.table, "num_key_value_heads": heads // groups.pop(),
+                             "intermediate_size": MULTIPLE})
     sizes = {size: chr(ALPHA + number) for number, size in enumerate(dict.fromkeys(
         _size(config, ffn) for _, ffn in kept if not ffn["no_op"]))}
     attention = (blocks.norm("attention_norm"), *blocks.attention(config))

@@ -6,7 +6,7 @@ all tokens of each sequence, the other takes the best match.
 
 from collections.abc import Iterator
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ksim.compute.graph import Op
 from ksim.compute.kernels.pointwise import Pointwise
@@ -45,4 +45,4 @@ class Scan:
 def ngrams(target: Decoder) -> Decoder:
     """What looks up n-grams beside *target*: on every rank the same."""
     best = pointwise("ngram", "s->s", "best_match", reads="fp32", writes="fp32")
-    return evolve(target, embedding=(), layers=(), head=(Scan(), best), sampled=1, mtp=())
+    return Decoder(target.sizes, (), (), (Scan(), best), target.max_length)

@@ -5,8 +5,6 @@ its time goes.  Then come a kernel that walks along each sequence's drafts, one 
 first token that does not stand, and one that writes the token that is sampled there.
 """
 
-from attrs import evolve
-
 from ksim.compute.model import Decoder
 from ksim.compute.model_ops import pointwise
 
@@ -19,4 +17,4 @@ KERNELS = (pointwise("rejection", "s->s", "walk", reads="fp32", writes="fp32"),
 
 def verification(target: Decoder) -> Decoder:
     """What runs beside *target* after a step that verifies: on every rank the same."""
-    return evolve(target, embedding=(), layers=(), head=KERNELS, sampled=0, mtp=())
+    return Decoder(target.sizes, (), (), KERNELS, target.max_length, sampled=0)

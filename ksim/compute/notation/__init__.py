@@ -54,7 +54,10 @@ class Cached(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An operation that keeps something of every sequence, however long it is."""
+    """An operation that keeps something of every sequence, however long it is.
+
+    One whose kernels can keep the state amid a prompt has a `checkpoint`: after each so many tokens.
+    """
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes that one sequence takes on one rank."""
@@ -79,7 +82,8 @@ def stateful(operations: Iterable[Any]) -> Iterator[Stateful]:
 def layer_cache(operation: Any, sizes: Sizes, shard: Shard) -> LayerCache | None:
     """What *operation* keeps on one rank; None if it keeps nothing."""
     if hasattr(operation, "state_per_sequence"):
-        return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard))
+        return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard),
+                          checkpoint=getattr(operation, "checkpoint", 0))
     if not hasattr(operation, "cache_per_token"):
         return None
     reach, chunked = getattr(operation, "window", 0), getattr(operation, "chunked", False)

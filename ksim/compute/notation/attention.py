@@ -9,6 +9,7 @@ from attrs.validators import ge
 from ksim.compute.equation import Equation, parse
 from ksim.compute.graph import Op
 from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.kernels.chunked_attention import ChunkedLayer
 from ksim.compute.notation import number_format
 from ksim.compute.notation.splits import check, splits
 from ksim.compute.sizes import Sizes, Splits
@@ -31,7 +32,8 @@ class FusedAttention:
     the deployment's.
 
     If sizes say nothing of keys, they belong to a ragged batch, as in models, and the batch decides the kernel.  With
-    `sinks`, each head has a weight that takes part in its softmax.
+    `sinks`, each head has a weight that takes part in its softmax.  A `chunked` batch is cut into chunks of `window`
+    tokens, and queries see those of their own.
     """
 
     equation: str
@@ -43,6 +45,7 @@ class FusedAttention:
     sequences: str = field(default="b", kw_only=True)
     queries: str = field(default="s", kw_only=True)
     sinks: bool = field(default=False, kw_only=True)
+    chunked: bool = field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         read = self.tensors.of(3)
@@ -121,8 +124,11 @@ class FusedAttention:
 
     def _layer(self, local: Sizes, shard: Shard) -> AttentionLayer:
         query, key, _ = self.tensors.operands
-        return AttentionLayer(local.volume(self._heads), local.volume(index for index in self._heads if index in key),
-                              local.of[query[-1]], self.window, self.cache or shard.precision.cache)
+        heads, kv_heads = (local.volume(index for index in self._heads if index in tensor) for tensor in (query, key))
+        size, cache = local.of[query[-1]], self.cache or shard.precision.cache
+        if self.chunked:
+            return ChunkedLayer(heads, kv_heads, size, 0, cache, chunk=self.window)
+        return AttentionLayer(heads, kv_heads, size, self.window, cache)
 
 
 attend = FusedAttention

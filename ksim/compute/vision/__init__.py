@@ -25,12 +25,14 @@ class Processor(Protocol):
     """What a model's image processor does with sizes; a frozen attrs class.
 
     Its fields are the keys of vLLM's ``--mm-processor-kwargs`` that matter here, but for those with a leading
-    underscore.  The chat template puts so many tokens `around` those of an image.  If the encoder `shares_images`, each
+    underscore.  The chat template puts so many tokens `around` those of an image, of which `lead` are separators
+    before the first that the encoder replaces.  If the encoder `shares_images`, each
     rank may have all of it, and a part of the images (``--mm-encoder-tp-mode data``).
     """
 
     __attrs_attrs__: ClassVar[Any]
     around: ClassVar[int]
+    lead: ClassVar[int]
     shares_images: ClassVar[bool]
 
     def patches(self, width: int, height: int) -> Patches:

@@ -38,6 +38,7 @@ class PixelProcessor:
     _most_frames: int = 0
 
     around: ClassVar[int] = 2
+    lead: ClassVar[int] = 0
     shares_images: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
@@ -111,6 +112,7 @@ class TileProcessor:
     _embeds: int
 
     around: ClassVar[int] = 0
+    lead: ClassVar[int] = 1
     shares_images: ClassVar[bool] = True
 
     @property
@@ -170,6 +172,7 @@ class MosaicProcessor:
     _embeds: int = 144
 
     around: ClassVar[int] = 0
+    lead: ClassVar[int] = 1
     shares_images: ClassVar[bool] = True
 
     def patches(self, width: int, height: int) -> Patches:
@@ -214,6 +217,7 @@ class FixedProcessor:
     _embeds: int = 256
 
     around: ClassVar[int] = 0
+    lead: ClassVar[int] = 2
     shares_images: ClassVar[bool] = False
 
     def patches(self, width: int, height: int) -> Patches:

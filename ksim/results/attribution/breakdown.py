@@ -122,7 +122,8 @@ def paired(one: Breakdown, other: Breakdown) -> tuple[Breakdown, Breakdown]:
         raise ConfigError(f"{one.directory}, {other.directory}", "no request completed in both runs; compare runs of"
                           " one workload")
     families = {name.partition(".")[2] for name in (*one.names, *other.names) if "." in name}
-    names = [name for name in phases(sorted(families), fleet=True, adapters=True) if name in one.names or name in other.names]
+    names = [name for name in phases(sorted(families), fleet=True, adapters=True)
+             if name in one.names or name in other.names]
     first, second = (run.only(common).with_names(names) for run in (one, other))
     return first, second
 

@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from ksim.workload.columns import FIELDS, header, known_fields, named_columns
 from ksim.workload.fields import Dates, chunk_names, count, duration, id_list, integer, is_date, label, moment
+from ksim.workload.images import images_of
 from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
@@ -45,13 +46,13 @@ class Plain:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         names = [self.columns.get(name, name) for name in FIELDS]
-        at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids = names
+        at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images = names
         values = self._values(lines, names)
         first = next(values, None)
         if first is None:
             return
         seconds = _times(first[0], lines)
-        for time, tokens, output, priority, session, delay, tenant, adapter, ids in chain((first,), values):
+        for time, tokens, output, priority, session, delay, tenant, adapter, ids, images in chain((first,), values):
             prompt = count(tokens, of_prompt, lines)
             yield Row(seconds(time, at), prompt, count(output, of_output, lines),
                       _chunks(ids, of_ids, prompt, size, lines) if ids != "" else (), size,
@@ -59,7 +60,8 @@ class Plain:
                       session if session.__class__ is str else label(session, of_session, lines),
                       duration(delay, of_delay, lines) if delay != "" else 0.0,
                       tenant if tenant.__class__ is str else label(tenant, of_tenant, lines),
-                      adapter if adapter.__class__ is str else label(adapter, of_adapter, lines))
+                      adapter if adapter.__class__ is str else label(adapter, of_adapter, lines),
+                      images_of(images, of_images, prompt, lines) if images != "" else ())
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield the values of all fields, in the order of `FIELDS`, of CSV or JSON."""
