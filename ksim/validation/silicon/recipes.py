@@ -56,6 +56,14 @@ def _check(row: Row) -> None:
         raise NotRun(f"tp_size above {_NODE} is a deployment over several nodes")
 
 
+def widened(serve: dict[str, Any], tokens: int | None = None) -> dict[str, Any]:
+    """*serve* with CUDA graphs in tokens, not in sequences as scripts state them, where each sequence has *tokens* more,
+    by default those that it drafts."""
+    most, config = serve.get("max_cudagraph_capture_size"), serve.get("speculative_config")
+    drafts = (config["num_speculative_tokens"] if config else 0) if tokens is None else tokens
+    return {**serve, "max_cudagraph_capture_size": most * (1 + drafts)} if most and drafts else serve
+
+
 def _drafts(row: Row) -> bool:
     """Whether *row* decodes speculatively, as far as is known; then the table that says so has its parallelism too."""
     return row.speculation not in ("", "none")
@@ -81,7 +89,7 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     for rule in _rules(row, known, name):
         serve |= own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
                                    "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
-    return fitted(accepting(row, serve))
+    return fitted(widened(accepting(row, serve)))
 
 
 def accepting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:

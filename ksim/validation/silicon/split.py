@@ -127,6 +127,7 @@ def _pool(role: str, row: Row, side: Workers, serve: Mapping[str, Any]) -> dict[
         own |= recipes.own(getattr(rule, role), _values(row, side))
         if role == "prefill" and rule.chunk:
             own["max_num_batched_tokens"] = rule.chunk // (side.gpus if side.attention_dp else 1)
+    own = recipes.widened(own, serve.get("speculative_config", {}).get("num_speculative_tokens", 0))
     whole = recipes.fitted({**serve, **own})
     return {"role": role, "replicas": side.count,
             "serve": {key: value for key, value in whole.items() if serve.get(key) != value}}
