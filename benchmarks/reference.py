@@ -23,13 +23,17 @@ from ksim.simulation.scenario_schema import FILE, schema
 from ksim.simulation.scenario_template import toml
 from ksim.specs.footprint import Footprint
 from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.lora import LoraModule
+from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings
 from ksim.specs.slo import Slo
 from ksim.specs.speculative import SpeculativeConfig
+from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
+from ksim.workload.images import Images
 from ksim.workload.replay import Replay
 from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
 from ksim.workload.workload import Workload
@@ -40,11 +44,12 @@ PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
 #: The tables of a scenario file, by title.
 SECTIONS: Mapping[str, type] = {
     "Top level": Scenario, "[serve]": EngineSettings, "[serve.kv_transfer_config]": KvTransferConfig,
-    "[serve.speculative_config]": SpeculativeConfig,
+    "[serve.speculative_config]": SpeculativeConfig, "[[serve.lora_modules]]": LoraModule,
+    "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
     "[pools.NAME]": PoolSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
-    "prefixes": Prefixes, "sessions": Sessions,
+    "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "path",

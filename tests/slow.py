@@ -11,7 +11,7 @@ SLOW = frozenset({
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
     "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
     # Hundreds of runs, played twice and compared.
-    "laws/test_lookahead.py", "kv_transfer/test_laws.py", "kv_cache/test_both_caches.py",
+    "laws/test_adapters.py", "laws/test_lookahead.py", "kv_transfer/test_laws.py", "kv_cache/test_both_caches.py",
     "results/test_saturation.py", "results/test_streaming.py",
     "testing/test_mutants.py",
     # Searches for capacities, of a dozen runs and more each.

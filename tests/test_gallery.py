@@ -18,6 +18,7 @@ ENTRIES = {entry.path.stem: entry for entry in gallery.entries()}
 #: By scenario: how many requests show what its answer says, and runs of which the first has less in a column.
 CLAIMS = {
     "quickstart": (40, [("H200", "H100", "median_tpot_ms"), ("H100", "A100", "median_tpot_ms")]),
+    "adapters": (40, [("base model", "8 adapters", "median_tpot_ms"), ("8 adapters", "64 adapters", "p99_ttft_ms")]),
     "agents": (80, [("knows prefixes", "in turn", "median_ttft_ms"),
                      ("in turn", "knows prefixes", "prefix_cache_hit_rate")]),
     "burst": (150, [("fcfs, Poisson", "fcfs", "median_ttft_ms"), ("stall_free, 512", "fcfs", "p99_itl_ms"),

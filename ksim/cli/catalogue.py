@@ -21,6 +21,7 @@ class Kind(StrEnum):
     GRIDS = "grids"
     POLICIES = "policies"
     ADMISSIONS = "admissions"
+    ACCEPTANCES = "acceptances"
     EVICTIONS = "evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
@@ -32,6 +33,7 @@ class Kind(StrEnum):
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
+            Kind.ACCEPTANCES: "scheduling.acceptances",
             Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
             Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",

@@ -31,7 +31,8 @@ Format = Annotated[str, typer.Option("--format", help="format of the trace, if i
                                      " traces`")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
                                                    " file, or key of JSON lines, is the arrival, prompt, output,"
-                                                   " priority, session, delay, tenant, adapter or hash_ids")]
+                                                   " priority, session, delay, tenant, adapter, acceptance,"
+                                                   " hash_ids or images")]
 TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
                                               " ms, s, min or h, if not that of its format")]
 ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]

@@ -41,7 +41,7 @@ def model(
     shown = console()
     shown.print(*_head(card), sep="\n", highlight=False)
     shown.print(_parts(card))
-    shown.print(*_cache(card), sep="\n", highlight=False)
+    shown.print(*_cache(card), *_vision(card), sep="\n", highlight=False)
     shown.print(_fits(card, all_rows=bool(gpus or sizes)))
 
 
@@ -91,6 +91,27 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
         size = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
             f"{kind.bytes_per_sequence / kind.layers / 2**20:.2f} MiB a sequence")
         yield f"  {kind.layers} layers of {kind.name}, {size} each"
+    if not card.layout.plain:
+        groups = ", ".join(f"{row['groups']} of {row['layers']} layers ({row['kind']})" for row in card.layout.table())
+        yield (f"groups: {groups}; a block of {card.settings.block_size} tokens takes"
+               f" {card.layout.block_bytes[0] / 1024:,.0f} KiB")
+    if card.slots:
+        slots, rank = card.settings.max_loras, card.settings.max_lora_rank
+        yield f"slots for {slots} LoRA adapters of rank {rank}: {card.slots / GIB:.2f} GiB over all layers"
+
+
+def _vision(card: "ModelCard") -> "Iterator[str]":
+    """What there is to say of a vision encoder."""
+    if card.vision is None:
+        return
+    told = card.vision.table()
+    whole = card.model.parameters() + card.vision.model.parameters()
+    yield (f"vision encoder: {told['parameters'] / 1e6:,.2f} M parameters in {told['layers']} layers,"
+           f" {told['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
+    yield (f"  images of 256x256 and 1280x720 are {told['image_tokens_256x256']:,} and"
+           f" {told['image_tokens_1280x720']:,} tokens, the largest {told['largest_image_tokens']:,}")
+    yield (f"  budget of a step and cache: {told['encoder_budget_tokens']:,} tokens,"
+           f" {told['encoder_cache_bytes'] / GIB:.2f} GiB; {told['activation_bytes'] / GIB:.2f} GiB to encode as many")
 
 
 def _fits(card: "ModelCard", all_rows: bool) -> Any:

@@ -17,6 +17,7 @@ from ksim.cli.flags import (
     scenario_of,
     with_adapters,
     with_serve_flags,
+    words_of,
 )
 from ksim.cli.output import console, table
 from ksim.foundation.errors import ConfigError
@@ -38,6 +39,7 @@ def step(
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
     adapters: Annotated[str, typer.Option(help="tokens of each LoRA adapter, with commas between; all others are the"
                                                " base model's")] = "",
+    images: Annotated[str, typer.Option(help="images that are encoded before: WIDTHxHEIGHT, with commas between")] = "",
     oracle: OracleName = None,
     speculative: Annotated[str | None, typer.Option(help="speculate, and compare with plain steps: JSON as for"
                                                     " --speculative-config, or METHOD,KEY=VALUE,... such as"
@@ -59,12 +61,30 @@ def step(
         from ksim.cli.step_speculation import compare
         from ksim.study.speculation import verified
 
-        _price(deployment, verified(batch, config))
+        _price(deployment, _seeing(deployment, verified(batch, config), images))
         compare(scenario, batch, json_file, plot)
     elif plot or json_file:
         raise ConfigError("--plot" if plot else "--json", "is about speculation; add --speculative, or leave it out")
     else:
-        _price(deployment, batch)
+        _price(deployment, _seeing(deployment, batch, images))
+
+
+def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":
+    """*batch* with the *images* that the flag names; raises ConfigError where the model takes none."""
+    from attrs import evolve
+
+    from ksim.simulation.vision import vision_of
+    from ksim.workload.images import image_size
+
+    if not images:
+        return batch
+    if (vision := vision_of(deployment.model, deployment.serve)) is None:
+        raise ConfigError("--images", f"{deployment.model.name} takes no images; leave it out")
+    try:
+        sizes = [image_size(size) for size in words_of(images)]
+    except ValueError as error:
+        raise ConfigError("--images", str(error)) from None
+    return evolve(batch, images=tuple(vision.processor.patches(*size) for size in sizes))
 
 
 def _speculating(serve: dict[str, Any], speculative: str | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
+from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -114,7 +115,16 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         else:
+            self._submit(engine, request, done, timely)
+
+    @staticmethod
+    def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
+        if request.n == 1:
             engine.submit(request, done, timely)
+        else:
+            parent = ParentRequest(request.n, done)
+            for child in request.children():  # one after the other, as vLLM's front end sends them
+                engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         engine = self.router.choose(request, self.engines, self.env.now)
@@ -130,13 +140,15 @@ class Cluster:
         self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, decode.number, -1 if prefill is None else prefill.number))
         reason = decode.refusal(request)
+        if prefill is not None and request.n > 1:
+            reason = f"its n is {request.n}, and a request that one engine prefills for another has one sequence"
         if prefill is not None and not reason:
-            reason = prefill.refusal(evolve(request, output=1))
+            reason = prefill.refusal(_first_token(request))
         if reason:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         elif prefill is None:
-            decode.submit(request, done, timely)
+            self._submit(decode, request, done, timely)
         else:
             self._split(request, prefill, decode, done, timely)
 
@@ -154,7 +166,7 @@ class Cluster:
             decode.submit(rest, done, timely, KvTransferParams(do_remote_prefill=True, transfer=transfer,
                                                                handed_over=handed_over))
 
-        first, params = evolve(request, output=1), KvTransferParams(do_remote_decode=True, transfer=transfer)
+        first, params = _first_token(request), KvTransferParams(do_remote_decode=True, transfer=transfer)
         if network.connector.concurrent:
             prefill.submit(first, lambda: None, timely=False, params=params)
             go_on()
@@ -170,7 +182,8 @@ class Cluster:
         assert network is not None, "split requests send KV"
         if not network.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
             return request, False
-        return evolve(request, prompt=request.prompt + 1, output=request.output - 1), True
+        most = None if request.max_tokens is None else request.max_tokens - 1
+        return evolve(request, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most), True
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
@@ -183,3 +196,8 @@ class Cluster:
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
         return prefill, decode
+
+
+def _first_token(request: Request) -> Request:
+    """What an engine serves of *request* that only prefills it."""
+    return evolve(request, output=1, max_tokens=None)

@@ -30,7 +30,9 @@ MODULES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "router": ("gate", ("gate",)), "shared_gate": ("shared_expert_gate", ("shared_expert_gate",)),
     "qkv_down": ("fused_qkv_a_proj", ("q_a_proj", "kv_a_proj_with_mqa")), "q_up": ("q_b_proj", ("q_b_proj",)),
     "qkvz": ("in_proj_qkvz", ("in_proj_qkvz",)), "ba": ("in_proj_ba", ("in_proj_ba",)),
-    "experts_gate_up": ("experts", ("experts",)), "experts_down": ("experts", ("experts",)),
+    "up": ("up_proj", ("up_proj",)), "shared_up": ("up_proj", ("up_proj",)),
+    "kv_down": ("kv_a_proj_with_mqa", ("kv_a_proj_with_mqa",)),
+    **dict.fromkeys(("experts_gate_up", "experts_up", "experts_down"), ("experts", ("experts",))),
 }
 
 

@@ -81,11 +81,11 @@ def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
     return [window if kind == SLIDING else 0 for kind in kinds]
 
 
-def layer_types(config: Config, default: list[str], known: Sequence[str]) -> list[str]:
-    """The type of each layer, or *default*; raises ConfigError for a type that is not *known*."""
-    kinds, layers = config.get("layer_types", default), config.need("num_hidden_layers")
+def layer_types(config: Config, default: list[str], known: Sequence[str], key: str = "layer_types") -> list[str]:
+    """The type of each layer under *key*, or *default*; raises ConfigError for a type that is not *known*."""
+    kinds, layers = config.get(key, default), config.need("num_hidden_layers")
     if len(kinds) != layers or any(kind not in known for kind in kinds):
-        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {' or '.join(known)}")
+        raise ConfigError(f"{config.name}: {key}", f"expected {layers} times {' or '.join(known)}")
     return kinds
 
 

@@ -1,6 +1,6 @@
 """Multi-head latent attention: its operations, over all keys or over the best, and what models that have it share."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -100,9 +100,11 @@ class AttendSparse:
     """``tKd,zb->tKv`` over the `chosen` keys that score best for a query, by an indexer of k heads of size j.
 
     The expansion is absorbed for prompts and decodes alike.  A token caches its latent vector and the indexer's key.
+    A layer without an indexer of its `own` attends to the keys that the last one chose.
     """
 
     chosen: int
+    own: bool = True
     label: str = "attention"
     parallel: str = "K"
 
@@ -118,12 +120,12 @@ class AttendSparse:
             latent_bytes = latent + SCALE * latent / 128 + rotary * DType.BF16.bytes
         else:
             latent_bytes = (latent + rotary) * shard.precision.cache.bytes
-        return latent_bytes + index + SCALE
+        return latent_bytes + (index + SCALE if self.own else 0)
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
-        for phase in PHASES:
+        for phase in PHASES if self.own else ():
             yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
@@ -138,18 +140,22 @@ def _per_token(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tok
         yield Op(launch.label, PerToken(launch.kernel, tokens))
 
 
-def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int] = MappingProxyType({})) -> Decoder:
-    """A model with latent *attention*, first a few dense layers and then mixtures of routed and shared experts.
+def decoder(config: Config, attention: Sequence[blocks.Operations],
+            more: Mapping[str, int] = MappingProxyType({})) -> Decoder:
+    """A model with the latent *attention* of each layer, first a few dense layers and then mixtures of experts.
 
     *more* are sizes of further indices.
     """
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
+    dense_mlp = blocks.gated_mlp(config)
     corrected = config.get("topk_method", "noaux_tc") == "noaux_tc"
-    config.value("head_dim")  # of the rotary part, or of no meaning here
+    for key in ("head_dim", "qk_head_dim"):
+        config.value(key)  # what the sizes of latent attention say in other words
     mixture = blocks.experts(config, shared=blocks.shared_experts(config), corrected=corrected)
-    first, other = (blocks.layer(attention, mlp) for mlp in (blocks.gated_mlp(config), mixture))
-    layers = [first if number < dense else other for number in range(config.need("num_hidden_layers"))]
+    kinds = [(id(inner), inner, number < dense) for number, inner in enumerate(attention)]
+    made = {(key, first): blocks.layer(inner, dense_mlp if first else mixture) for key, inner, first in kinds}
+    layers = [made[key, first] for key, _, first in kinds]
     shared = size * config.need("n_shared_experts")
     return blocks.mixture(config, layers, tied=False, S=shared, **sizes(config), **more)
 
@@ -195,6 +201,11 @@ def sparse_attention(config: Config) -> blocks.Operations:
         pointwise("kv_write", "tj->ty", "index_write", writes="fp8"),
         AttendSparse(config.need("index_topk")),
     )
+
+
+def shared_choice(config: Config) -> blocks.Operations:
+    """Latent attention over the keys that the indexer of an earlier layer chose."""
+    return (AttendSparse(config.need("index_topk"), own=False),)
 
 
 def sparse_sizes(config: Config) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -24,31 +25,40 @@ LINEAR = "linear_attention"
 class AttendLinear:
     """A convolution over W tokens and the gated delta rule, ``tYGe->tGoe``; prompts and decodes have kernels each.
 
-    Its weights are those of the convolution, and two numbers a head for the gates.  `state` is the format of a
+    Its weights are those of the convolution, and two numbers a head for the gates, or where matrices decay `by_channel`
+    one a head and one a channel.  `state` is the format of a
     sequence's matrices unless the engine has another.
     """
 
     state: DType | None = DType.FP32
     label: str = "delta"
     parallel: str = "G"
+    by_channel: bool = False
+
+    checkpoint: ClassVar[int] = 64  # prompts keep the state after so many tokens (FlashInfer's kernels)
 
     def parameters(self, sizes: Sizes) -> int:
-        return sizes.volume("YGeW") + 2 * sizes.volume("Go")
+        return sizes.volume("YGeW") + sizes.volume("Go") + sizes.volume("Goe" if self.by_channel else "Go")
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
-        local, (conv, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
+        local, (conv, state) = sizes.split(self.parallel, shard.tensor), self._formats(shard)
         return local.volume("Goee") * state.bytes + local.volume("YGe") * (local.of["W"] - 1) * conv.bytes
 
+    def _formats(self, shard: Shard) -> tuple[DType, DType]:
+        """Of the convolution's tokens and of the matrices, which are in FP32 where they decay by channel."""
+        conv, state = shard.precision.states(self.state)
+        return conv, DType.FP32 if self.by_channel else state
+
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
+        local, (_, state) = sizes.split(self.parallel, shard.tensor), self._formats(shard)
         for phase in PHASES:
             yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
             yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
-                                                        state))
+                                                        state, self.by_channel))
 
 
 def attention(config: Config) -> blocks.Operations:

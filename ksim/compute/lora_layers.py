@@ -1,6 +1,7 @@
 """Launches for LoRA adapters on one rank, whose shapes the batch decides."""
 
 from collections import Counter
+from functools import lru_cache
 from typing import ClassVar
 
 from attrs import frozen
@@ -14,7 +15,7 @@ from ksim.foundation.units import DType
 __all__ = ["LoraLayer", "LoraLoad", "LoraMapping", "LoraZero"]
 
 
-@frozen
+@frozen(cache_hash=True)
 class LoraLayer:
     """A shrink or an expand; batches without adapters have none, and CUDA graphs of their own."""
 
@@ -28,10 +29,16 @@ class LoraLayer:
         """The kernel for the adapters of *batch*; None where there are none, and nothing is launched."""
         if not batch.adapters:
             return None
-        return LoraGemm(self.stage, tuple(sorted(Counter(batch.adapters).items())), self.widths, self.rank)
+        return _gemm(self.stage, tuple(batch.adapters), self.widths, self.rank)
 
 
-@frozen
+@lru_cache(maxsize=8192)
+def _gemm(stage: Stage, adapters: tuple[int, ...], widths: Counts, rank: int) -> LoraGemm:
+    """One object for equal launches, which are found sooner."""
+    return LoraGemm(stage, tuple(sorted(Counter(adapters).items())), widths, rank)
+
+
+@frozen(cache_hash=True)
 class LoraZero:
     """Clears the result of a shrink, whose blocks add to it: as many numbers a token as `width`."""
 
@@ -44,7 +51,7 @@ class LoraZero:
         return Pointwise("lora_zero", 0.0, rows * self.width * DType.FP32.bytes, 0.0, rows) if rows else None
 
 
-@frozen
+@frozen(cache_hash=True)
 class LoraMapping:
     """Sorts the tokens of a step by their adapters."""
 
@@ -55,7 +62,7 @@ class LoraMapping:
         return Pointwise("lora_mapping", 3.0 * MAPPING * rows, 3.0 * MAPPING * rows, rows, rows) if rows else None
 
 
-@frozen
+@frozen(cache_hash=True)
 class LoraLoad:
     """Copies adapters to their slots before a step: for each of `modules`, so many bytes here for a rank of theirs."""
 

@@ -1,6 +1,7 @@
 """Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2 and lightning attention."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -36,6 +37,8 @@ class AttendMamba2:
     state: DType | None = None
     label: str = "ssd"
     parallel: str = "G"
+
+    checkpoint: ClassVar[int] = 1  # prompts keep the state after any token (vLLM's mamba_mixer2)
 
     def parameters(self, sizes: Sizes) -> int:
         return sizes.volume("GX") * (sizes.of["W"] + self.bias) + 3 * sizes.volume("Go")

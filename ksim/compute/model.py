@@ -1,5 +1,6 @@
 """A whole model: its operations, its size in memory, and the kernels that one rank launches for a step."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -34,7 +35,8 @@ class Decoder:
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
     `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
     into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
-    count nowhere else.  `inputs` come first on every pipeline stage.
+    count nowhere else; if they share indices, passes after the first attend to the keys that it has chosen.  `inputs`
+    come first on every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +53,7 @@ class Decoder:
     encoder: "Decoder | None" = None
     images: Processor | None = None
     mtp: Sequence[Sequence[Operation]] = ()
+    mtp_shares_indices: bool = False
     inputs: Sequence[Operation] = ()
 
 
@@ -73,17 +76,23 @@ class Model:
     def parameters(self) -> int:
         """The number of weights; tied ones count once."""
         sizes, decoder = Sizes(self.decoder.sizes), self.decoder
-        operations = chain(decoder.embedding, *decoder.layers, decoder.head)
-        total = sum(op.parameters(sizes) for op in weighted(operations))
+        total = sum(op.parameters(sizes) for op in weighted(chain(decoder.embedding, decoder.head)))
+        total += sum(repeat * sum(op.parameters(sizes) for op in weighted(layer)) for layer, repeat in self._repeated())
         return total - decoder.tied * sizes.volume("mV")
 
     def active_parameters(self) -> int:
         """The number of weights that each token meets; fewer than all where there are experts."""
         sizes = self.decoder.sizes
         active = Sizes({**sizes, "E": self.decoder.top_k}) if self.decoder.top_k else Sizes(sizes)
-        idle = sum(op.parameters(Sizes(sizes)) - op.parameters(active)
-                   for layer in self.decoder.layers for op in layer if isinstance(op, Product) and op.routed)
+        idle = sum(repeat * (op.parameters(Sizes(sizes)) - op.parameters(active)) for layer, repeat in self._repeated()
+                   for op in layer if isinstance(op, Product) and op.routed)
         return self.parameters() - idle
+
+    def _repeated(self) -> Iterator[tuple[Sequence[Operation], int]]:
+        """Each layer object, and how often the model has it."""
+        layers = {id(layer): layer for layer in self.decoder.layers}
+        repeats = Counter(map(id, self.decoder.layers))
+        return ((layer, repeats[key]) for key, layer in layers.items())
 
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""

@@ -19,45 +19,43 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " _attn_implementation _attn_implementation_autoset attn_implementation _flash_attn_2_enabled"
             " _experts_implementation use_flash_attn version id2label label2id problem_type keys_to_ignore_at_inference"
             " return_dict _remove_final_layer_norm gradient_checkpointing use_cache cache_implementation"
-            " bad_words_ids custom_pipelines chunk_size_feed_forward torchscript"),
+            " bad_words_ids chunk_size_feed_forward torchscript"),
     # How it was trained: initial values, dropout, losses.
     **_keys("initializer_range initializer_factor init_std attention_dropout attn_dropout attn_pdrop embd_pdrop"
             " resid_pdrop hidden_dropout hidden_dropout_prob attention_dropout_prob attention_probs_dropout_prob"
             " classifier_dropout residual_dropout embedding_dropout router_aux_loss_coef aux_loss_alpha"
             " output_router_logits output_attentions output_hidden_states seq_aux router_jitter_noise"
-            " input_jitter_noise router_dtype pretraining_tp n_ctx ep_size moe_world_size moe_num_hash_layers"
+            " input_jitter_noise router_dtype pretraining_tp n_ctx ep_size"
             " summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
-            " task_specific_params rescale_every capacity_factor moe_capacity moe_aux_loss_coef rsm_norm_eps"
-            " pretrained_max_length max_model_len_pretrained attention_probs_dropout"
-            " moe_use_aux_free moe_aux_loss"),
+            " task_specific_params rescale_every capacity_factor moe_capacity"),
     # Tokenizers and generation; keys that end in _token_id and the like are so, too.
-    **_keys("tokenizer_class tokenizer_model max_new_tokens do_sample temperature top_p min_length max_length"
-            " seperator separator suppress_tokens forced_bos_token_id add_bos_token prefix reorder_and_upcast_attn"),
+    **_keys("tokenizer_class max_new_tokens do_sample temperature top_p min_length max_length"
+            " separator suppress_tokens forced_bos_token_id add_bos_token prefix reorder_and_upcast_attn"),
     # Weights are served in 16 bits, as vLLM's `dtype = auto` loads them.
     **_keys("torch_dtype dtype", ("bfloat16", "float16", "float32", "auto")),
     # Numbers inside of kernels, which run as long with any: epsilons, angles, scales, caps on scores.
     **_keys("rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon layernorm_epsilon rope_theta"
             " rotary_emb_base rope_local_base_freq global_rope_theta local_rope_theta rope_base partial_rotary_factor"
-            " rotary_pct rotary_dim rope_interleave rope_interleaved indexer_rope_interleave rope_percent rope_3d"
+            " rotary_pct rotary_dim rope_interleave indexer_rope_interleave rope_3d"
             " query_pre_attn_scalar attn_logit_softcapping attention_multiplier scale_attn_weights"
             " swiglu_limit swiglu_limits original_max_position_embeddings initial_context_length"
-            " position_embedding_type use_parallel_embedding moe_router_dtype"
+            " use_parallel_embedding moe_router_dtype"
             " attn_scale floor_scale attn_temperature_tuning mscale"),
     # What the router's kernel does on the way: scores, groups, scales.
-    **_keys("norm_topk_prob topk_method scoring_func n_group topk_group num_expert_group n_expert_groups"
-            " num_limited_groups routed_scaling_factor router_scaling_factor moe_router_activation_func"
-            " moe_router_topk_scaling_factor moe_renormalize norm_expert_weight use_grouped_topk score_function"
-            " expert_selection_fn moe_gate_act topk_softmax routed_scaling moe_router_score_function"
-            " apply_router_weight_on_input moe_norm_topk_prob"),
+    **_keys("norm_topk_prob topk_method scoring_func n_group topk_group num_expert_group"
+            " routed_scaling_factor router_scaling_factor moe_router_activation_func"
+            " moe_renormalize norm_expert_weight use_grouped_topk score_function"
+            " expert_selection_fn topk_softmax"
+            " apply_router_weight_on_input"),
     # Modules for multi-token prediction, which a drafter reads (docs/speculation.md).
     **_keys("num_nextn_predict_layers mtp_num_hidden_layers num_mtp_modules mtp_transformer_layers use_mtp"
-            " mtp_num_layers mtp_use_dedicated_embeddings mtp_loss_scaling_factor num_mtp_layers"),
+            " mtp_use_dedicated_embeddings mtp_loss_scaling_factor num_mtp_layers"),
     # Switches that say nothing more while they are off, or as every model has them.
-    **_keys("use_bidirectional_attention use_bias_in_norm is_encoder_decoder add_cross_attention cross_attention"
+    **_keys("use_bidirectional_attention is_encoder_decoder add_cross_attention cross_attention"
             " is_cross_attention use_mrope alibi scale_attn_by_inverse_layer_idx use_sliding_window tf_legacy_loss"
-            " output_past fix_lm_head compression_ratio enable_lm_head_fp32 lm_head_fp32 use_relative_position"
-            " tie_encoder_decoder sliding_window_enabled use_cla use_moe_bias ffn_only fp32_lm_head"
-            " add_classification_head qk_clip use_linear_bias add_swa_attention_sink_bias"
+            " output_past compression_ratio enable_lm_head_fp32"
+            " tie_encoder_decoder use_cla ffn_only"
+            " add_swa_attention_sink_bias"
             " add_full_attention_sink_bias", (False,)),
     # What kernels of states do on the way: steps, factors, norms before or after the gate.
     **_keys("time_step_limit time_step_min time_step_max time_step_floor time_step_rank mamba_norm_before_gate"
@@ -70,9 +68,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_keys("residual_in_fp32", (False,)),
     **_keys("mamba_hidden_act", ("silu",)),
     **_keys("normalization_function", ("rmsnorm",)),
-    **_keys("is_decoder use_rope rope_enabled use_rms_norm swiglu rms_norm", (True, False)),
-    **_keys("clip_qkv logit_softcapping", (0, 0.0)),
-    **_keys("pruned_heads architecture_options", ({}, [])),
+    **_keys("is_decoder", (True, False)),
+    **_keys("use_rope use_rms_norm swiglu", (True,)),
+    **_keys("position_embedding_type", ("rope", "rope_gptj")),
+    **_keys("clip_qkv", (0, 0.0)),
+    **_keys("pruned_heads", ({}, [])),
 }
 
 #: The same for tables inside, by the key that they are under.
@@ -81,10 +81,10 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "rope_scaling": _keys("beta_fast beta_slow mscale mscale_all_dim low_freq_factor high_freq_factor rope_theta"
                           " truncate alpha extrapolation_factor attn_factor attention_factor short_factor long_factor"
                           " short_mscale long_mscale original_max_position_embeddings partial_rotary_factor"
-                          " mrope_section mrope_interleaved finetuned llama_4_scaling_beta apply_yarn_scaling"
+                          " mrope_section mrope_interleaved finetuned llama_4_scaling_beta"
                           " max_position_embeddings rope_type type factor"),
     # How a quantized checkpoint was made; the formats themselves are read.
-    "quantization_config": _keys("fmt activation_scheme version producer quant_library scale_fmt"
+    "quantization_config": _keys("fmt activation_scheme version producer scale_fmt"
                                  " quantization_status global_compression_ratio sparsity_config"
                                  " config_groups transform_config"
                                  " format targets observer observer_kwargs actorder dynamic symmetric zp_dtype"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
@@ -176,12 +177,16 @@ def _counts(batch: Batch) -> tuple[int, int, int, bool, bool]:
 
 
 def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:
-    """The launches of *plans* that depend on the batch, each with the places of the plans that have it."""
+    """The launches of *plans* that depend on the batch, each with the places of the plans that have it.
+
+    A plan has some of those that the longest one has, in the same order, by which the kernels of a step are numbered.
+    """
     several = {id(plan.batch_launches): plan.batch_launches for plan in dict.fromkeys(plans)}
     if len(several) == 1:
         return dict.fromkeys(plans[0].batch_launches, np.arange(len(plans)))
+    longest_first = sorted(several.values(), key=len, reverse=True)
     return {launch: np.array([row for row, plan in enumerate(plans) if launch in plan.batch_launches])
-            for launch in dict.fromkeys(launch for launches in several.values() for launch in launches)}
+            for launch in dict.fromkeys(chain.from_iterable(longest_first))}
 
 
 def _columns(plans: Sequence[Plan], kernels: Sequence[BatchKernels]) -> StepColumns:

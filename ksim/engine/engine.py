@@ -12,6 +12,8 @@ from ksim.cost.passes import Timer
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
+from ksim.engine.parent_request import ParentRequest
+from ksim.engine.sampling_limits import sampling_refusal
 from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -41,7 +43,8 @@ class Engine(ABC):
     thread, which goes on once all kernels are launched; with more, `workers` are
     processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
     prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.
+    comes from other engines and goes to them.  Once a request asks for log-probabilities of its prompt, `logprobs` make
+    a timer that prices them of the last stage's.
     """
 
     number: int
@@ -55,6 +58,7 @@ class Engine(ABC):
     role: str = "both"
     gpus: Sequence[int] = ()
     endpoint: Endpoint | None = None
+    logprobs: Callable[[Timer], Timer] | None = None
     outstanding: int = field(default=0, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
@@ -79,10 +83,12 @@ class Engine(ABC):
         if request.prompt >= longest:
             return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
         tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
+        tokens = min(tokens + self.scheduler.spare_slots, longest)
         if cache.blocks(tokens) > cache.capacity:
             return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")
-        return self.scheduler.images_refusal(request) if request.images else ""
+        return (self.scheduler.images_refusal(request) if request.images else "") or sampling_refusal(
+            request, self.scheduler.limits.max_logprobs)
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
@@ -135,15 +141,28 @@ class Engine(ABC):
             job.kv_transfer_params = params
             if params.do_remote_decode:
                 params.transfer.job = job
-        self.log.add(Received(now, request.id, self.number))
+        if not request.sequence:
+            self.log.add(Received(now, request.id, self.number))
+        if request.prompt_logprobs is not None and self.logprobs is not None:
+            self._retime(self.logprobs(self.timers[-1]))
+            self.logprobs = None
         return job
+
+    def _retime(self, timer: Timer) -> None:
+        """Price the steps of the last stage with *timer* from now on."""
+        self.timers = (*self.timers[:-1], timer)
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
-        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
+        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)]
         come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
-                for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
+                for job in schedule.admitted if job.state is State.RUNNING and self._leads(job)]  # and not lost again
         return [*left, *come]
+
+    def _leads(self, job: Job) -> bool:
+        """Whether *job* is a request's only sequence, or the first of them that was admitted: results follow that."""
+        told = self._done.get(job)
+        return not isinstance(told, ParentRequest) or told.leads(job)
 
     def _log_changes(self, changes: Sequence[Change], now: float) -> None:
         """Log *changes* of the time *now*."""
@@ -163,10 +182,17 @@ class Engine(ABC):
             if params is not None and params.handed_over:
                 first = job.emitted[0].first
                 self.log.add(Emitted(time, request, self.number, first, first))
-            for run in job.emitted:
-                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
-                                     run.tokens))
-            self.log.add(Finished(time, request, self.number, job.verified, job.accepted))
+            told = self._done[job]
+            if not isinstance(told, ParentRequest):
+                self._log_tokens(job, request, time)
+            elif told.finish(job):
+                self._log_tokens(told, request, time)
+
+    def _log_tokens(self, ended: Job | ParentRequest, request: int, time: float) -> None:
+        """Log the tokens of a sequence, or of all sequences of a request, which have *ended*."""
+        for run in ended.emitted:
+            self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1, run.tokens))
+        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

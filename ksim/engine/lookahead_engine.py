@@ -13,6 +13,7 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
+from ksim.cost.passes import Timer
 from ksim.engine.engine import Engine, Process
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.recorder import Recorder
@@ -71,6 +72,10 @@ class LookaheadEngine(Engine):
             self.scheduler.add(self._accept(request, moment, done))
             received += 1
         return received
+
+    def _retime(self, timer: Timer) -> None:
+        super()._retime(timer)
+        self._recorder.timer = timer
 
     @property
     def _news_at(self) -> float:

@@ -121,6 +121,8 @@ class Batch:
     adapters: Sequence[int] = field(default=(), kw_only=True)
     #: Adapters that are copied to the GPU before it.
     loads: Sequence[AdapterLoad] = field(default=(), eq=False, repr=False, kw_only=True)
+    #: Where prompts ask for the log-probabilities of their tokens: of how many likeliest tokens at each place at most.
+    prompt_logprobs: int | None = field(default=None, kw_only=True)
     #: How many there are; asked for several times a step.
     sequences: int = field(init=False, eq=False, repr=False)
 
@@ -164,6 +166,12 @@ class Batch:
         """Rows that the head computes: one of each sequence, partial prompts too, as in vLLM, and one of each drafted
         token; none of a dummy step, which has neither a sample nor a prompt."""
         return self.sequences + self.drafts if self.samples or self.prompts else 0
+
+    @property
+    def prompt_logits(self) -> int:
+        """Further rows of the head, for log-probabilities of prompts: vLLM computes them for all tokens of a step that
+        has a chunk of a prompt that asks for them (0.33, v1/worker/gpu/sample/prompt_logprob.py)."""
+        return 0 if self.prompt_logprobs is None else self.tokens
 
 
 #: What a batch in words may have: more than any engine takes.

@@ -116,6 +116,13 @@ class Batches(Sequence[Batch]):
             counts[row] = lengths[::-1].cumsum()[::-1]
         return counts
 
+    @property
+    def encoded(self) -> Ints:
+        """How many images a vision encoder computes before each batch, and how many tokens these become: (batches, 2).
+        """
+        return np.array([(len(batch.images), sum(image.embeds for image in batch.images)) for batch in self.batches],
+                        dtype=np.int64).reshape(-1, 2)
+
     def of_rows(self, rows: Ints) -> "Batches":
         """Some of them."""
         return Batches.of([self.batches[row] for row in rows.tolist()])

@@ -237,3 +237,5 @@ class EngineBuilt:
     drafted: int = 0
     #: Slots for LoRA adapters on each GPU.
     max_loras: int = 0
+    #: Whether it has a vision encoder.
+    encodes: bool = False

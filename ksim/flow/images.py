@@ -10,13 +10,15 @@ from attrs.validators import ge, gt
 class Image:
     """An image of `width` x `height` pixels after the first `at` tokens of a prompt's text.
 
-    Equal `name`s mean equal pixels, in whatever request.  An image without a name is unlike any other.
+    Equal `name`s mean equal pixels, in whatever request.  An image without a name is unlike any other.  If it is
+    `counted`, the prompt's number of tokens has those of the image in it already.
     """
 
     width: int = field(validator=gt(0))
     height: int = field(validator=gt(0))
     at: int = field(default=0, validator=ge(0))
     name: Hashable = ""
+    counted: bool = False
 
 
 @frozen

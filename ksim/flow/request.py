@@ -25,6 +25,11 @@ class Request:
     `images` come in the order of their places in the prompt; a model's processor turns them into `PlacedImage`s, and
     counts their tokens in `prompt`.
     `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
+    The scheduler expects `max_tokens` output tokens, by default as many as there will be: where a stop token ends the
+    output before, it does not foresee that.  The user asks for `n` sequences, each of `output` tokens, or of as many as
+    `outputs` says; in an engine, each is a request of its own, and `sequence` is which one it is.
+    With `prompt_logprobs`, the user asks for the log-probabilities of the prompt's tokens, and of so many likeliest
+    tokens at each place: all of the vocabulary if -1.  A `beam_width` of 1 or more asks for a beam search.
     """
 
     id: int
@@ -40,6 +45,29 @@ class Request:
     images: Sequence[Image] = ()
     acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
     adapter: str = ""
+    max_tokens: int | None = None
+    n: int = 1
+    outputs: Sequence[int] = ()
+    sequence: int = 0
+    prompt_logprobs: int | None = None
+    beam_width: int = 0
+
+    @property
+    def output_tokens(self) -> int:
+        """The output tokens of all sequences."""
+        return sum(self.outputs) if self.outputs else max(self.n, self.beam_width) * self.output
+
+    def children(self) -> "list[Request]":
+        """Its sequences as requests of their own, with names for all of the prompt, which they share.
+
+        A session goes on with the first of them: only that one's output has names.
+        """
+        whole = -(-self.prompt // self.chunk_tokens)
+        names = (*self.chunks[:whole], *(("prompt", self.id, place) for place in range(len(self.chunks), whole)))
+        lengths = self.outputs or [self.output] * self.n
+        return [evolve(self, n=1, outputs=(), sequence=place, output=output,
+                       chunks=self.chunks if not place and len(self.chunks) > whole else names)
+                for place, output in enumerate(lengths)]
 
     @property
     def keyed(self) -> "Request":

@@ -19,8 +19,8 @@ FindNode = Callable[[int], PrefixNode]
 class GroupTable:
     """`length` places for blocks of group `number`, of which those from `first` on are held; the others are empty.
 
-    The first `entered` places have been considered for the cache.  Blocks that others can find are in `found`, by
-    place; the places of those that only this request can find are in `private`.
+    Beyond these, it has blocks for `drafts`.  The first `entered` places have been considered for the cache.  Blocks
+    that others can find are in `found`, by place; the places of those that only this request can find are `private`.
     """
 
     group: Group
@@ -31,19 +31,26 @@ class GroupTable:
     entered: int = 0
     found: dict[int, CachedBlock] = field(factory=dict)
     private: list[Places] = field(factory=list)
+    drafts: int = 0
 
     @property
     def held(self) -> int:
         """How many blocks it has."""
-        return self.length - self.first
+        return self.length - self.first + self.drafts
+
+    @property
+    def room(self) -> int:
+        """For how many tokens it has blocks."""
+        return self.length * self.group.block_tokens
 
     def missing(self, tokens: int) -> int:
         """How many blocks it lacks for *tokens* tokens in all."""
-        return max(0, self.group.blocks(tokens) - self.length)
+        return max(0, self.group.blocks(tokens) - self.length) + self.group.drafts - self.drafts
 
     def grow(self, tokens: int) -> None:
         """Add the places for *tokens* tokens in all, whose blocks have been taken."""
         self.length = max(self.length, self.group.blocks(tokens))
+        self.drafts = self.group.drafts
 
     def attach(self, tokens: int, first: int, blocks: Sequence[CachedBlock]) -> None:
         """Begin with a hit of *tokens* tokens, of which *blocks* are found from place *first* on."""
@@ -64,7 +71,8 @@ class GroupTable:
     def clear(self) -> None:
         """Give back all blocks, the last one first."""
         self._release(self.first, self.length)
-        self.length = self.first = self.entered = 0
+        self.pool.release_unhashed(self.drafts)
+        self.length = self.first = self.entered = self.drafts = 0
         self.private.clear()
 
     def _release(self, first: int, end: int) -> None:
@@ -139,22 +147,29 @@ class GroupTable:
 class StateTable(GroupTable):
     """Blocks for states: those at `places` are held, the places between are empty.
 
-    A chunk takes at most one, for the state at its end.
+    A chunk takes one, for the state at its end, and one more if it keeps one `amid`.
     """
 
     places: list[int] = field(factory=list)
+    amid: bool = False
 
     @property
     def held(self) -> int:
-        return len(self.places)
+        return len(self.places) + self.drafts
+
+    @property
+    def room(self) -> int:
+        return self.length * self.group.block_tokens + self.group.lookahead
 
     def missing(self, tokens: int) -> int:
-        return int(self.group.blocks(tokens) > self.length)
+        grows = self.group.blocks(tokens - self.group.lookahead) > self.length
+        return grows * (1 + self.amid) + self.group.drafts - self.drafts
 
     def grow(self, tokens: int) -> None:
-        if (length := self.group.blocks(tokens)) > self.length:
+        if (length := self.group.blocks(tokens - self.group.lookahead)) > self.length:
             self.length = length
-            self.places.append(length - 1)
+            self.places += [length - 2, length - 1] if self.amid else [length - 1]
+        self.amid, self.drafts = False, self.group.drafts
 
     def attach(self, tokens: int, first: int, blocks: Sequence[CachedBlock]) -> None:
         super().attach(tokens, first, blocks)

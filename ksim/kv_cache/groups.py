@@ -19,13 +19,16 @@ class Group:
     Layers of a "window" see the last `reach` tokens, those of a "chunk" the tokens of the current chunk of `reach`.  A
     "state" is that of the last token; its block at a place is the state at that block's end.  If there is a
     `checkpoint`, the kernels of prompts keep states at multiples of so many tokens on their way, and not only at the
-    end of a chunk.
+    end of a chunk.  With speculation, each of so many `drafts` has a state of its own until it is accepted; slots
+    for `lookahead` tokens of a drafter need none.
     """
 
     kind: Kind = field(validator=in_(("full", "window", "chunk", "state")))
     block_tokens: int = field(validator=gt(0))
     reach: int = field(default=0, validator=ge(0))
     checkpoint: int = field(default=0, validator=ge(0))
+    drafts: int = field(default=0, validator=ge(0))
+    lookahead: int = field(default=0, validator=ge(0))
 
     @property
     def seen(self) -> int:
@@ -62,18 +65,29 @@ class Group:
             return self.blocks(min(self.reach + in_flight, max_model_len))
         return None
 
+    def keeps_amid(self, start: int, end: int, position: int, unit: int) -> bool:
+        """Whether a chunk from *start* to *end* can keep the state after *position* tokens, which hits can end at."""
+        earlier = -(-end // self.block_tokens) - 2 > (start - 1) // self.block_tokens
+        return (self.checkpoint > 0 and start % unit == 0 and earlier and start + unit <= position < end
+                and (position - start) % self.checkpoint == 0)
+
     def whole_request(self, in_flight: int, max_model_len: int) -> int:
         """How many blocks vLLM sets aside for a request of *max_model_len* tokens when it checks that one fits."""
         if self.kind == "state":
-            return 2
-        return self.most(in_flight, max_model_len) or self.blocks(max_model_len)
+            return 2 + (self.checkpoint > 0) + self.drafts
+        return (self.most(in_flight, max_model_len) or self.blocks(max_model_len)) + self.drafts
 
     def held(self, new: int, context: int) -> int:
         """How many blocks a request holds in a step of *new* tokens after *context* ones."""
-        return 1 if self.kind == "state" else self.blocks(context + new) - self.out_of_reach(context)
+        return self.drafts + (1 if self.kind == "state" else self.blocks(context + new) - self.out_of_reach(context))
 
     def kept_before(self, boundaries: Sequence[int], alignment: int) -> list[tuple[int, int]]:
-        """Which places, from and to, a later request needs that goes on at one of *boundaries*, in tokens."""
+        """Which places, from and to, a later request needs that goes on at one of *boundaries*, in tokens.
+
+        Of full attention and chunks, vLLM lets all enter the cache.
+        """
+        if not self.sparse:
+            return [(0, 1 << 60)]
         kept: list[tuple[int, int]] = []
         for boundary in sorted(boundaries):
             end = boundary // alignment * alignment // self.block_tokens

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
-from ksim.kv_cache.group_table import NEVER, GroupTable, Places, StateTable
+from ksim.kv_cache.group_table import NEVER, GroupTable, StateTable
 from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid_lookup import GroupHit, Lookup
 from ksim.kv_cache.hybrid_pool import HybridPool, PrefixNode
@@ -24,7 +24,8 @@ class HybridCache(OldNames):
 
     A request has at most `in_flight` tokens in flight and `max_model_len` in all: a window never holds more blocks
     than that takes.  Of windows and states only what a later request can use enters the cache: what precedes the end
-    of a prompt, and what precedes the end of a prefix that other groups know.  If `dense`, all of it does.
+    of a prompt, and what precedes the end of a prefix that other groups know.  If `dense`, all of it does.  A scheduler
+    says in `prefill_end` where the prefill of the request ends that it admits or extends.
     """
 
     capacity: int
@@ -34,11 +35,12 @@ class HybridCache(OldNames):
     max_model_len: int = 1 << 40
     dense: bool = False
     unhashed_first: bool = True
+    prefill_end: int = field(default=NEVER, init=False)
     pool: HybridPool = field(init=False)
     root: PrefixNode = field(init=False)
     alignment: int = field(init=False)
     unit: int = field(init=False)
-    state_tokens: int = field(init=False)  # the tokens of a block of states; 0 if none is kept for others
+    state: Group | None = field(init=False)  # a group of states that are kept for others
     _lookup: Lookup = field(init=False)
     _most: list[int] = field(init=False)
     _reserved: int = field(default=0, init=False)
@@ -53,7 +55,7 @@ class HybridCache(OldNames):
         self.root = PrefixNode(None, None)
         self.alignment = lcm(*sizes)
         self.unit = gcd(*sizes) if self.prefix_caching else self.alignment
-        self.state_tokens = next((group.block_tokens for group in self.groups if group.kind == "state"), 0)
+        self.state = next((group for group in self.groups if group.kind == "state"), None)
         self._lookup = Lookup.of(self.groups, self.unit, self.alignment)
         self._dense = self.dense or any(group.kind == "chunk" for group in self.groups)
         self._most = [group.most(self.in_flight, self.max_model_len) or 1 << 60 for group in self.groups]
@@ -114,7 +116,10 @@ class HybridCache(OldNames):
         for number, group in enumerate(self.groups):
             blocks = group.blocks(tokens) if most is None else min(group.blocks(tokens), most[number])
             new = blocks - max(group.out_of_reach(hit.tokens), hit.tokens // group.block_tokens)
-            needed += max(0, min(new, 1) if group.kind == "state" else new)
+            if group.kind == "state":
+                new = min(new, 1 + (tokens >= self.prefill_end and group.keeps_amid(
+                    hit.tokens, tokens, (tokens - 1) // self.alignment * self.alignment, self.unit)))
+            needed += max(0, new) + group.drafts
         return needed
 
     def _is_fresh(self, hit: PrefixHit) -> bool:
@@ -129,18 +134,12 @@ class HybridCache(OldNames):
         hits: Sequence[GroupHit] = hit.nodes
         for own, found in zip(table.groups, hits, strict=False):
             own.attach(hit.tokens, found.first, found.blocks)
-        table.published = hit.tokens
-        boundaries = (table.prompt - 1, table.junction)
-        table.kept = [self._kept(group, boundaries) for group in self.groups]
-        table.note_change()
-
-    def _kept(self, group: Group, boundaries: Sequence[int]) -> Sequence[Places]:
-        """The places of *group* that enter the cache, of a request that others may follow up to *boundaries*."""
-        if not group.sparse or (self.dense and group.needed * group.block_tokens >= self.alignment):
-            return ((0, 1 << 60),)
+        table.published = table.processed = hit.tokens
+        boundaries: Sequence[int] = (table.prompt - 1, table.junction)
         if self.dense:
             boundaries = range(self.alignment, self.max_model_len + 1, self.alignment)
-        return group.kept_before(boundaries, self.alignment)
+        table.kept = [group.kept_before(boundaries, self.alignment) for group in self.groups]
+        table.note_change()
 
     # Blocks of running requests.
 
@@ -153,6 +152,8 @@ class HybridCache(OldNames):
             table.note_change()
         if tokens <= table.room:
             return True
+        if self.state is not None:
+            table.note_checkpoints(tokens, self.alignment, self.prefill_end)
         missing = self.missing(table, tokens)
         if missing > self.pool.free:
             return False

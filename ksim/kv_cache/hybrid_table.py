@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from ksim.kv_cache.cache import BlockTable
-from ksim.kv_cache.group_table import NEVER, FindNode, GroupTable, Places
+from ksim.kv_cache.group_table import NEVER, FindNode, GroupTable, Places, StateTable
 from ksim.kv_cache.hybrid_pool import PrefixNode
 
 
@@ -34,7 +34,7 @@ class HybridTable(BlockTable):
 
     def note_change(self) -> None:
         """Update `room` and `reach` after a change in the tables of groups."""
-        self.room = min(own.length * own.group.block_tokens for own in self.groups)
+        self.room = min(own.room for own in self.groups)
         self.reach = min(own.reach for own in self.groups)
 
     def enter(self, root: PrefixNode, full: int) -> list[PrefixNode]:
@@ -54,6 +54,13 @@ class HybridTable(BlockTable):
         self.record(root, max(ends, default=0) // self.tokens_per_name)
         for own in self.groups:
             own.reveal(self.finder(own.group.block_tokens))
+
+    def note_checkpoints(self, end: int, alignment: int, prefill_end: int) -> None:
+        """Note which groups keep a state amid the chunk up to *end*, if the prefill ends with it."""
+        start, position = self.processed + self.in_flight, (end - 1) // alignment * alignment
+        for own in self.groups:
+            if isinstance(own, StateTable):
+                own.amid = end >= prefill_end and own.group.keeps_amid(start, end, position, self.tokens_per_name)
 
     def record(self, root: PrefixNode, units: int) -> None:
         """Record in the tree under *root* that the request begins with its first *units* units."""

@@ -45,6 +45,7 @@ PEAK_SHARES = {
     "conv_decodes": PeakShares(compute=0.028, memory=1.0, start=1.9e-6),
     "delta_prompts": PeakShares(compute=0.2, memory=0.5, start=8.5e-6),
     "delta_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
+    "kda_prompts": PeakShares(compute=0.2, memory=0.4, start=17e-6),
     "ssd_prompts": PeakShares(compute=0.3, memory=0.55, start=12e-6),
     "ssd_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
     "scan_prompts": PeakShares(compute=0.3, memory=0.8, start=3e-6),

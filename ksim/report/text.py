@@ -121,6 +121,9 @@ def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
     if summary.get("spec_decode_num_drafts"):
         yield "drafts accepted", percent(summary["spec_decode_acceptance_rate"] / 100)
         yield "tokens per draft", number(summary["spec_decode_acceptance_length"])
+    if "images" in summary:
+        yield "images encoded", number(summary["images"])
+        yield "  their tokens", number(summary["encoder_tokens"])
 
 
 def _cache(summary: Summary) -> Iterable[tuple[str, str]]:

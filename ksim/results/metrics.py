@@ -147,13 +147,14 @@ def cache(work: Work, served: Served) -> Summary:
 
 
 def batches(work: Work) -> Summary:
-    """The number of steps, the size of their batches, and what drafts brought."""
+    """The number of steps, the size of their batches, what drafts brought, and which images were encoded."""
     return {
         "steps": work.steps,
         "mean_step_ms": ratio(1e3 * work.seconds, work.steps),
         "mean_batch_tokens": ratio(work.tokens, work.steps),
         "mean_batch_sequences": ratio(work.sequences, work.steps),
         **speculation(work),
+        **({"images": work.images, "encoder_tokens": work.encoder_tokens} if work.images else {}),
     }
 
 

@@ -106,6 +106,18 @@ class Steps:
         return np.concatenate([none, *(block.batches.verifications(self.drafted) for block in self.step_blocks)])
 
     @cached_property
+    def encodes(self) -> bool:
+        """Whether an engine has a vision encoder."""
+        return any(built.encodes for built in self.engines)
+
+    @cached_property
+    def encoded(self) -> Ints:
+        """How many images each step encodes, and how many tokens these become: (steps, 2)."""
+        if not self.encodes:
+            return np.zeros((len(self), 2), np.int64)
+        return np.concatenate([np.zeros((0, 2), np.int64), *(block.batches.encoded for block in self.step_blocks)])
+
+    @cached_property
     def decodes(self) -> Ints:
         """Sequences that decode: each computes the one token that it got last, and those drafted after it."""
         return self._sequences - self.prefills

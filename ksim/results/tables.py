@@ -83,6 +83,7 @@ def step_table(history: History) -> pa.Table:
         "prefill_tokens": steps.tokens - steps.decodes - steps.drafts,
         "samples": steps.samples,
         **(_verified(history) if steps.drafted else {}),
+        **({"images": steps.encoded[:, 0], "encoder_tokens": steps.encoded[:, 1]} if steps.encodes else {}),
         "waiting": steps.waiting,
         "running": steps.running,
         "kv_blocks": steps.blocks,

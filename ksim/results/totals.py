@@ -49,6 +49,8 @@ class Work(Added):
     ended: Floats = field(metadata={"joined": _largest})
     verifications: Ints
     drafts: int = 0
+    images: int = 0
+    encoder_tokens: int = 0
     steps: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -77,6 +79,7 @@ class Work(Added):
         steps, engines = history.steps, len(history.engines)
         working, of_gpus = which & (steps.tokens > 0), steps.gpu_seconds[which]
         seconds = (steps.end - steps.start)[working]
+        images, encoder_tokens = steps.encoded[which].sum(axis=0).tolist()
         ended = np.zeros(engines)
         np.maximum.at(ended, steps.engine[which], steps.ended[which])
         return cls(
@@ -93,6 +96,7 @@ class Work(Added):
             joules=float(steps.joules[which].sum()),
             reach=product(steps.joules[which], steps.per_engine("reach")[which]),
             static=float(steps.static[which].sum()),
+            images=images, encoder_tokens=encoder_tokens,
             **_of_stage_steps(history, which[steps.stage_step_rows]))
 
 

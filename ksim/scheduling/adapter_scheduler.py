@@ -11,6 +11,7 @@ from ksim.flow.batch import Batch
 from ksim.kv_cache.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.draft_schedule import drafted_batch
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.queue import WaitingQueue
 from ksim.scheduling.schedule import Schedule
@@ -21,12 +22,16 @@ __all__ = ["AdapterSchedule", "AdapterScheduler", "with_adapters"]
 
 @define(eq=False)
 class AdapterSchedule(Schedule):
-    """A schedule that knows whose tokens are for which adapter, and which adapters are `loaded` with it."""
+    """A schedule that knows whose tokens are for which adapter, and which adapters are `loaded` with it.
+
+    Decodes that verify drafts have up to `width` tokens.
+    """
 
     loaded: Sequence[AdapterLoad] = ()
+    width: int = 1
 
     def batch(self) -> Batch:
-        batch = super().batch()
+        batch = drafted_batch(self, self.width) if self.width > 1 else super().batch()
         tokens = Counter(job.request.adapter for job in self.decodes)
         for entry in self.entries:
             tokens[entry.job.request.adapter] += entry.tokens
@@ -65,7 +70,8 @@ class AdapterScheduler(Scheduler):
 
     @staticmethod
     def _with_adapters(schedule: Schedule) -> AdapterSchedule:
-        return AdapterSchedule(schedule.number, schedule.epoch, schedule.decodes, schedule.offsets)
+        return AdapterSchedule(schedule.number, schedule.epoch, schedule.decodes, schedule.offsets,
+                               width=getattr(schedule, "width", 1))
 
     def _begin(self) -> None:
         super()._begin()

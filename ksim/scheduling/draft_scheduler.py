@@ -28,8 +28,13 @@ class DraftScheduler(Scheduler):
             self._foresees, self._lookahead = False, self.speculation.lookahead
             self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
 
+    @property
+    def spare_slots(self) -> int:  # type: ignore[override]
+        return self.speculation.k + self._lookahead if self.speculation is not None else 0
+
     def block_table(self, request: Request) -> BlockTable:
-        return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
+        named = getattr(self.cache, "unit", self.cache.block_tokens)  # what a key stands for
+        return super().block_table(request.keyed_ahead(named) if self._key_tokens else request)
 
     def _begin(self) -> None:
         super()._begin()
@@ -57,14 +62,15 @@ class DraftScheduler(Scheduler):
         return True
 
     def _next_chunk(self, job: Job, wish: int) -> int:
-        """How many tokens the running *job* could get, with its drafts; none where it must wait."""
+        """How many tokens the running *job* could get, with its drafts, of which a policy's *wish* knows nothing; none
+        where it must wait."""
         due, computed, limits = job.num_output_placeholders, job.num_computed_tokens, self.limits
         if self._prefill_interval.held and not job.decoding:
             return 0
         if due and (computed + 2 - due >= job.request.prompt + job.limit
                     or self.steps < job.step + limits.pipeline_parallel_size):
             return 0
-        return min(job.backlog + job.drafts, wish, self._cap, self._budget, limits.max_model_len - 1 - computed)
+        return min(min(job.backlog, wish) + job.drafts, self._cap, self._budget, limits.max_model_len - 1 - computed)
 
     def _slots(self, tokens: int) -> int:
         """For how many tokens a job with so many *tokens* needs slots."""

@@ -39,7 +39,7 @@ class DrawnSpeculation:
         job.verifications += 1
         if self.ahead and not self._matches(job, job.verifications):
             return 0
-        drawn = uniform(self.seed, job.request.id, 2 * job.verifications)
+        drawn = self._uniform(job, 2 * job.verifications)
         return sum(drawn < rate for rate in job.acceptance_rates[:drafts])
 
     def proposed(self, job: Job) -> int:
@@ -47,7 +47,11 @@ class DrawnSpeculation:
         return self.k if self._matches(job, job.sampled) else 0
 
     def _matches(self, job: Job, draw: int) -> bool:
-        return self.match_rate >= 1.0 or uniform(self.seed, job.request.id, 2 * draw + 1) < self.match_rate
+        return self.match_rate >= 1.0 or self._uniform(job, 2 * draw + 1) < self.match_rate
+
+    def _uniform(self, job: Job, draw: int) -> float:
+        """A number of the stream of *job*; each sequence of a request has one."""
+        return uniform(self.seed, job.request.id + (job.request.sequence << 48), draw)
 
     def _rates(self, job: Job) -> Sequence[float]:
         """The rates of *job*; raises ConfigError for numbers that cannot be such."""

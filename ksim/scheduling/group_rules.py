@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from attrs import define, field
 
+from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.hybrid_table import HybridTable
 from ksim.scheduling.connector import ConnectorOutput
@@ -34,7 +35,7 @@ class GroupDecodeSet(DecodeSet):
     def __attrs_post_init__(self) -> None:
         groups = self._hybrid.groups
         self.each = len(groups)
-        self._even = len({group.block_tokens for group in groups}) == 1 and not self._hybrid.state_tokens
+        self._even = len({group.block_tokens for group in groups}) == 1 and self._hybrid.state is None
 
     @property
     def _hybrid(self) -> HybridCache:
@@ -94,27 +95,30 @@ class GroupRules(Scheduler):
     def _extend(self, job: Job, wish: int) -> bool:
         table, computed = _table(job), job.num_computed_tokens
         table.processed = computed - table.in_flight
-        if self.cache.state_tokens:
-            wish = self._split(job, computed, min(job.backlog + job.drafts, wish, self._cap, self._budget,
-                                                  self.limits.max_model_len - 1 - computed))
+        if self.cache.state is not None:
+            most = min(wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
+            wish = self._split(self.cache.state, job, computed, min(job.backlog + job.drafts, most))
         return super()._extend(job, wish)
 
     def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
         tokens = super()._first_chunk(job, computed, wish)
-        if self.cache.state_tokens and tokens > 0:
-            return self._split(job, computed, tokens) or -1
+        if self.cache.state is not None and tokens > 0:
+            return self._split(self.cache.state, job, computed, tokens) or -1
         return tokens
 
-    def _split(self, job: Job, start: int, tokens: int) -> int:
+    def _split(self, state: Group, job: Job, start: int, tokens: int) -> int:
         """How many of *tokens* tokens from *start* on *job* gets, so that a chunk of a prompt ends where its state is
         worth keeping; vLLM's `_mamba_block_aligned_split`."""
-        prefill_end, size, end = max(job.request.prompt, job.num_tokens - 1), self.cache.state_tokens, start + tokens
+        prefill_end, size, end = max(job.request.prompt, job.num_tokens - 1), state.block_tokens, start + tokens
         if start >= prefill_end:
             return tokens
+        self.cache.prefill_end = prefill_end
         if end < prefill_end and (end // size * size > start or size <= self._longest_chunk):
             end = end // size * size
-        junction = _table(job).junction
-        stops = (-(-start // size) * size, (job.num_tokens - 1) // size * size,
+        junction, last = _table(job).junction, (job.num_tokens - 1) // size * size
+        if end >= prefill_end and state.keeps_amid(start, end, (prefill_end - 1) // size * size, self.cache.unit):
+            last = 0
+        stops = (-(-start // size) * size, last,
                  start + (junction - start) // size * size if start < junction < end else 0)
         return max(0, min((stop for stop in stops if start < stop < end), default=end) - start)
 

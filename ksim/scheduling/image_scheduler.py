@@ -39,10 +39,11 @@ class Encoding:
     cache: EncoderCache = field(init=False)
     budget: int = field(default=0, init=False)
     scheduled: dict[Job, list[PlacedImage]] = field(factory=dict, init=False)
+    _job: Job | None = field(default=None, init=False)
     _planned: list[PlacedImage] = field(factory=list, init=False)
     _again: list[PlacedImage] = field(factory=list, init=False)
     _left: int = field(default=0, init=False)
-    _late: dict[Job, int] = field(factory=dict, init=False)
+    late: dict[Job, int] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.cache = EncoderCache(self.limits.cache)
@@ -55,7 +56,7 @@ class Encoding:
     def plan(self, job: Job, computed: int, tokens: int) -> int:
         """How many of the next *tokens* tokens of *job*, with so many *computed*, can be scheduled: those before an
         image that cannot be encoded now."""
-        self._planned, self._again, self._left = [], [], self.budget
+        self._job, self._planned, self._again, self._left = job, [], [], self.budget
         end, names = computed + tokens + self.shift, dict[object, None]()
         for image in job.images:
             if image.end <= computed:
@@ -77,7 +78,9 @@ class Encoding:
         return tokens
 
     def commit(self, job: Job) -> None:
-        """Encode what was planned last for *job*, which is scheduled."""
+        """Encode what was planned for *job*, which is scheduled; nothing, if the last plan was for another."""
+        if job is not self._job:
+            return
         if self._planned:
             self.budget = self._left
             self.scheduled[job] = self._planned
@@ -85,7 +88,7 @@ class Encoding:
             self.cache.add(job, image)
         for image in self._again:
             self.cache.use(job, image)
-        self._planned, self._again = [], []
+        self._job = None
 
     def computed(self, job: Job, number: int, ahead: bool) -> None:
         """Release what *job* no longer needs: schedule *number*, which had tokens of it, is back.
@@ -96,18 +99,18 @@ class Encoding:
         tokens = job.num_computed_tokens - job.num_output_placeholders
         self.cache.release(job, tokens)
         if job.in_decode_set and ahead and job.sent == number:
-            self._late[job] = number
+            self.late[job] = number
 
     def release_late(self, number: int) -> None:
         """Release what jobs of the decode set need no more, now that schedule *number* is back."""
-        for job, since in [*self._late.items()]:
+        for job, since in [*self.late.items()]:
             if since < number:
-                del self._late[job]
+                del self.late[job]
                 self.cache.release(job, job.request.prompt)
 
     def drop(self, job: Job) -> None:
         """Forget *job*, which is preempted, and what this schedule encodes for it."""
-        self._late.pop(job, None)
+        self.late.pop(job, None)
         self.budget += sum(image.embeds for image in self.scheduled.pop(job, ()))
         self.cache.release(job)
 
@@ -133,6 +136,10 @@ class ImageRules(DraftScheduler):
 
     encoding: Encoding
     encodes: ClassVar[bool] = True
+
+    @property
+    def releases_soon(self) -> bool:
+        return bool(self.encoding.late)
 
     def images_refusal(self, request: Request) -> str:
         return self.encoding.refusal(request)
@@ -197,11 +204,14 @@ class ImageRules(DraftScheduler):
     # What batches bring.
 
     def _deliver_entries(self, schedule: Schedule, index: int) -> list[Job]:
+        self.changed |= bool(self.encoding.late)  # what is released may let a waiting job in
         self.encoding.release_late(schedule.number)
         for entry in schedule.entries:
             job = entry.job
             if job.images and job.state is not State.DONE:
                 self.encoding.computed(job, schedule.number, self.limits.async_scheduling)
+                if entry.samples and job.sampled + 1 + entry.accepted >= job.output:
+                    self.encoding.cache.release(job)  # before those behind it in the batch
         return super()._deliver_entries(schedule, index)
 
     def _finish(self, job: Job) -> None:

@@ -90,12 +90,14 @@ class Job:
            limit: int | None = None, block_table: BlockTable | None = None, arrived: float | None = None) -> "Job":
         """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
 
+        The scheduler expects it to end after *limit* tokens, by default `request.max_tokens`, or else its output.
         By default its *block_table* is one for BlockCache; every cache makes its own kind.
         """
         output = request.output if output is None else output
+        limit = request.max_tokens if limit is None else limit
         return cls(request, number, output, output if limit is None else limit,
                    BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
-                   request.arrival if arrived is None else arrived)
+                   request.arrival if arrived is None else arrived, reads_cache=request.prompt_logprobs is None)
 
     # Names that plug-ins may read for one more release.
     known = renamed("known", "num_tokens")

@@ -38,12 +38,19 @@ class JobQueues:
     decodes: DecodeSet = field(init=False)
     changed: bool = field(default=True, init=False)
 
+    #: Slots that a job may need beyond its tokens: for drafted ones, and for a drafter with KV of its own.
+    spare_slots: ClassVar[int] = 0
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
     #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
     encodes: ClassVar[bool] = False
     #: Where LoRA adapters are; only an `AdapterScheduler` has some.
     adapters: ClassVar[AdapterStore | None] = None
+
+    @property
+    def releases_soon(self) -> bool:
+        """Whether jobs that only decode still hold something that waiting ones may need, other than blocks."""
+        return False
 
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):

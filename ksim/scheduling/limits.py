@@ -28,6 +28,7 @@ class Limits:
     self_preemption_ends_turn: bool = False
     async_scheduling: bool = False
     pipeline_parallel_size: int = field(default=1, validator=gt(0))
+    max_logprobs: int = field(default=20, validator=ge(-1))
 
     @property
     def depth(self) -> int:

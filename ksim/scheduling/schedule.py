@@ -70,7 +70,17 @@ class Schedule:
         if singles:
             offsets = offsets.plus(singles)
         return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens, tuple(prompts),
-                     images=self.images)
+                     images=self.images, prompt_logprobs=self.prompt_logprobs() if prompts else None)
+
+    def prompt_logprobs(self) -> int | None:
+        """How many log-probabilities at each place the prompts of its batch ask for at most; None without any.
+
+        A prompt that is computed again after its first token had them before.
+        """
+        asked = [entry.job.request.prompt_logprobs for entry in self.entries
+                 if entry.prompt and entry.start < entry.job.request.prompt == entry.job.num_tokens]
+        wanted = {number for number in asked if number is not None}
+        return -1 if -1 in wanted else max(wanted, default=None)
 
     def touched(self, block_tokens: int) -> int:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""

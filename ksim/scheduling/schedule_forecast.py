@@ -76,4 +76,5 @@ class ScheduleForecast:
         """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes
         its mind, or the cache has more of its prompt."""
         guard, decodes, first = self.scheduler.guard, self.scheduler.decodes, self.scheduler.next_in_line(waiting)
-        return first is None or not (guard.reorders or guard.demands or decodes.awaits(first) or decodes.findable)
+        return first is None or not (guard.reorders or guard.demands or decodes.awaits(first) or decodes.findable
+                                     or self.scheduler.releases_soon)

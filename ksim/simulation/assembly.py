@@ -39,6 +39,7 @@ from ksim.simulation import transfer_assembly
 from ksim.simulation.adapter_loading import adapter_store, loading_of
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
@@ -116,7 +117,7 @@ class _Assembly:
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
-            "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
+            "logprobs": with_prompt_logprobs, "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
@@ -198,7 +199,8 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
-        drafted=drafted(serve), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
+        max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
         group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 

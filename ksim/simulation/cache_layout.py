@@ -1,18 +1,23 @@
 """How the layers of a model share one pool of KV blocks: vLLM's groups (0.33, v1/core/kv_cache_planning.py)."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import lcm
-from typing import Self
+from typing import Any, Self
 
 from attrs import evolve, frozen
 
+from ksim.compute.model import Model
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.groups import Group, Kind
+from ksim.simulation.speculation import drafted
+from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Shard
 
-__all__ = ["CacheGroup", "CacheLayout", "state_block_tokens"]
+__all__ = ["CacheGroup", "CacheLayout", "has_one_table", "kept_layers", "state_block_tokens"]
 
 #: What each rank of each pipeline stage keeps, layer by layer.
 Stages = Sequence[Sequence[LayerCache]]
@@ -64,6 +69,13 @@ class CacheLayout:
         """Whether all layers see all tokens, so that one block table does."""
         return not self.groups or (len(self.groups) == 1 and self.groups[0].group.kind == "full")
 
+    def table(self) -> list[dict[str, Any]]:
+        """Groups that are alike as plain keys and values, with how many there are and the layers of the largest."""
+        alike = Counter((group.group.kind, group.group.reach, group.group.block_tokens) for group in self.groups)
+        return [{"kind": kind, "reach": reach, "block_tokens": tokens, "groups": count, "layers": max(
+            sum(group.layers) for group in self.groups if (group.group.kind, group.group.reach) == (kind, reach))}
+            for (kind, reach, tokens), count in alike.items()]
+
     def blocks(self, free: Sequence[float], sequences: int) -> int:
         """How many blocks fit in *free* bytes of the ranks of each stage, with at most so many *sequences*."""
         return min(int((left - sequences * states) // page) if page else 1 << 40
@@ -107,16 +119,16 @@ def _seeing_all(layer: LayerCache) -> LayerCache:
     return evolve(layer, window=0, chunk=0)
 
 
-def state_block_tokens(layers: Sequence[LayerCache], block_tokens: int) -> int:
+def state_block_tokens(layers: Sequence[LayerCache], block_tokens: int, prefix_caching: bool) -> int:
     """The tokens of a block whose page has room for a state, by vLLM's `_align_hybrid_block_size`.
 
-    It is a multiple of *block_tokens* and of the tokens between states that a backend keeps amid a prompt.
+    It is a multiple of *block_tokens* and, with *prefix_caching*, of the tokens between states that prompts keep.
     """
     states = [layer for layer in layers if layer.sequence_bytes]
     token = max((layer.token_bytes for layer in layers if not layer.sequence_bytes), default=0.0)
     if not states or not token:
         return block_tokens
-    multiple = lcm(block_tokens, *(layer.checkpoint or 1 for layer in states))
+    multiple = lcm(block_tokens, *(layer.checkpoint or 1 for layer in states if prefix_caching))
     page = max(layer.sequence_bytes for layer in states)
     return multiple * int(-(-page // (multiple * token)))
 
@@ -131,6 +143,8 @@ class _Layer:
     page: float
     bytes: float
     checkpoint: int = 0
+    drafts: int = 0
+    lookahead: int = 0
 
     @property
     def alike(self) -> tuple[Kind, int, int]:
@@ -150,9 +164,21 @@ def _layer(layer: LayerCache, settings: EngineSettings) -> _Layer:
     if not layer.sequence_bytes:
         kind: Kind = "window" if layer.window else "chunk" if layer.chunk else "full"
         return _Layer(kind, layer.window or layer.chunk, size, size * layer.token_bytes, layer.token_bytes)
-    if settings.enable_prefix_caching:  # mamba_cache_mode "align"
-        return _Layer("state", 0, size, layer.sequence_bytes, layer.sequence_bytes, layer.checkpoint)
-    return _Layer("full", 0, settings.max_model_len, layer.sequence_bytes, layer.sequence_bytes)
+    page, drafts = layer.sequence_bytes, drafted(settings)
+    if not settings.enable_prefix_caching:  # mamba_cache_mode "none"
+        return _Layer("full", 0, settings.max_model_len, page, page, drafts=drafts)
+    keeps = drafts and settings.speculative_config is not None and settings.speculative_config.keeps_cache
+    return _Layer("state", 0, size, page, page, layer.checkpoint, drafts, drafts if keeps else 0)
+
+
+def kept_layers(model: Model, shard: Shard, gpu: Gpu) -> list[LayerCache]:
+    """What each layer of one rank's stage keeps on *gpu*.
+
+    vLLM computes the delta rule of prompts by FlashInfer's kernels on Hopper and later, which keep states on their way.
+    """
+    on_the_way = gpu.architecture in ("hopper", "blackwell")
+    return [layer if on_the_way or layer.checkpoint <= 1 else evolve(layer, checkpoint=0)
+            for layer in model.cache_by_layer(shard)]
 
 
 def _groups(layers: Sequence[tuple[int, LayerCache]], settings: EngineSettings, stages: int) -> Iterator[CacheGroup]:
@@ -176,8 +202,8 @@ def _groups(layers: Sequence[tuple[int, LayerCache]], settings: EngineSettings, 
 def _group(members: Sequence[tuple[int, _Layer]], stages: int) -> CacheGroup:
     spec = members[0][1]
     held = tuple(sum(stage == place for stage, _ in members) for place in range(stages))
-    checkpoint = min(member.checkpoint for _, member in members)
-    return CacheGroup(Group(spec.kind, spec.block_tokens, spec.reach, checkpoint), spec.page, held)
+    return CacheGroup(Group(spec.kind, spec.block_tokens, spec.reach, spec.checkpoint, spec.drafts, spec.lookahead),
+                      spec.page, held)
 
 
 def _group_size(counts: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.pools import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 
-__all__ = ["check_joined", "check_roles", "check_router", "completed", "connector_of"]
+__all__ = ["check_joined", "check_roles", "check_router", "check_sequences", "completed", "connector_of"]
 
 FOLDER = "kv_transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
@@ -99,6 +99,14 @@ def check_router(scenario: Scenario, splits: bool) -> None:
                                     f" {name!r}}}")
 
 
+def check_sequences(scenario: Scenario, pools: Sequence[Pool]) -> None:
+    """Raise ConfigError for a synthetic load of which engines that prefill for others would reject every request."""
+    load = scenario.workload.synthetic
+    if load and load.n > 1 and not any(pool.role == "both" for pool in pools):
+        raise ConfigError("workload.synthetic.n", f"is {load.n}, and a request that one engine prefills for another has"
+                                                  " one sequence; leave it out, or give a pool the role 'both'")
+
+
 def check_joined(pools: Sequence[Pool], links: Links) -> None:
     """Raise ConfigError for pools between which no KV can be sent: other connectors, other formats, or no path."""
     for pool in pools[1:]:
@@ -123,9 +131,22 @@ def _check_formats(source: Pool, target: Pool) -> None:
     if getattr(connector_of(_config(source)), "equal_tensor_parallel", False):
         _check_equal(source, target, "tensor_parallel_size", f"{_config(source).kv_connector} needs equal sizes; set"
                                                              f" both alike, or take {DEFAULT}")
+    drafters = [_drafter(pool) for pool in (source, target)]
+    if drafters[0] != drafters[1]:
+        raise ConfigError(f"pools.{target.name}.serve.speculative_config",
+                          f"has {drafters[1]}, and that of pool {source.name} {drafters[0]}; KV of drafters is sent,"
+                          " too: set both alike, or draft by n-grams")
     formats = [CACHE_DTYPES[pool.deployment.serve.kv_cache_dtype] for pool in (source, target)]
     for key in (*(["kv_cache_dtype"] if formats[0] is not formats[1] else []), "block_size", "prefix_cache"):
         _check_equal(source, target, key, "KV is sent as it is stored; set both alike")
+
+
+def _drafter(pool: Pool) -> str:
+    """What of a drafter its KV depends on; vLLM's NIXL connector compares it, too."""
+    config = pool.deployment.serve.speculative_config
+    if config is None or not config.keeps_cache:
+        return "no drafter with KV"
+    return " ".join(str(part) for part in (config.method, config.model, config.kv_cache_dtype) if part)
 
 
 def _check_equal(source: Pool, target: Pool, key: str, advice: str) -> None:

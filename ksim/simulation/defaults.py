@@ -1,15 +1,17 @@
 """Settings that a scenario leaves open, derived as the engine derives them, each with its source."""
 
+from math import lcm
 from typing import Any
 
 from attrs import evolve, frozen
 
+from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
-from ksim.simulation.cache_layout import has_one_table, state_block_tokens
+from ksim.simulation.cache_layout import has_one_table, kept_layers, state_block_tokens
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
@@ -70,10 +72,11 @@ class Defaults:
         row, settings = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self.settings
         formats = {derived.setting: derived.value for derived in self._formats()}
         precision = evolve(settings, **formats).precision
-        layers = self.model.cache_by_layer(Shard(tensor=settings.tensor_parallel_size, precision=precision))
+        layers = kept_layers(self.model, Shard(tensor=settings.tensor_parallel_size, precision=precision), self.gpu)
         if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, settings):
             return row
-        size = state_block_tokens(layers, row.value)
+        latent = any(isinstance(op, AttendLatent) for layer in self.model.decoder.layers for op in layer)
+        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, settings.enable_prefix_caching)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")
 

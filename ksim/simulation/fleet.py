@@ -11,7 +11,7 @@ from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
-from ksim.simulation.connectors import check_joined, check_roles, check_router, completed
+from ksim.simulation.connectors import check_joined, check_roles, check_router, check_sequences, completed
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.packing import pack
 from ksim.simulation.pool import Placement, Pool
@@ -61,6 +61,7 @@ class Fleet:
         fleet = cls(scenario, tuple(pools), machines, Links.of(machines))
         check_router(scenario, fleet.splits)
         if fleet.splits:
+            check_sequences(scenario, fleet.pools)
             check_joined(fleet.pools, fleet.links)
         return fleet
 

@@ -2,6 +2,7 @@
 check of what the drafter proposed before."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from attrs import evolve
@@ -10,8 +11,9 @@ from ksim.compute.drafters.drafter import Drafter
 from ksim.compute.drafters.ngram import ngrams
 from ksim.compute.drafters.verification import verification
 from ksim.compute.further import FurtherModel
+from ksim.compute.prompt_logprobs import ROWS, prompt_logprobs
 from ksim.cost.graphs import Graphs
-from ksim.cost.passes import Pass, without_inputs
+from ksim.cost.passes import Pass, Passes, Timer, without_inputs
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.simulation.drafters import drafter_of, drafter_shard
@@ -19,7 +21,7 @@ from ksim.simulation.vision import encoder_passes
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 
-__all__ = ["passes_of"]
+__all__ = ["passes_of", "with_prompt_logprobs"]
 
 
 def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
@@ -33,12 +35,36 @@ def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
 def _verify(timer: StepTimer) -> Pass:
     """Rejection sampling, which takes the rows of logits that the target's pass has computed."""
     checked = FurtherModel(timer.model.name, verification(timer.model.decoder), prefix="verify.")
-    return Pass(_beside(timer, checked, timer.shard, Graphs()), lambda batch: [_rows(batch)] if batch.drafts else [])
+    return Pass(_beside(timer, checked, timer.shard, Graphs()),
+                lambda batch: [_rows(batch.sequences)] if batch.drafts else [])
 
 
-def _rows(batch: Batch) -> Batch:
-    """A token of each sequence."""
-    return Batch(Contexts((0,) * batch.sequences), (), batch.sequences, batch.sequences)
+@lru_cache(maxsize=4096)
+def _rows(count: int) -> Batch:
+    """A token of each of *count* sequences."""
+    return Batch(Contexts((0,) * count), (), count, count)
+
+
+def with_prompt_logprobs(timer: Timer) -> Passes:
+    """*timer*, which is that of the last pipeline stage, with the passes that log-probabilities of prompts take.
+
+    An engine gets them with the first request that asks for these.
+    """
+    main, others = (timer.main, timer.others) if isinstance(timer, Passes) else (timer, [])
+    return Passes(main, [*others, *(_prompt_logprobs(main, top) for top in (True, False))])
+
+
+def _prompt_logprobs(timer: StepTimer, top: bool) -> Pass:
+    """A pass for each chunk of rows of a step that looks for *top* tokens, or of one that does not."""
+    scored = FurtherModel(timer.model.name, prompt_logprobs(timer.model.decoder, top), prefix="logprobs.")
+
+    def chunks(batch: Batch) -> list[Batch]:
+        if batch.prompt_logprobs is None or bool(batch.prompt_logprobs) is not top:
+            return []
+        whole, rest = divmod(batch.prompt_logits, ROWS)
+        return [_rows(ROWS)] * whole + ([_rows(rest)] if rest else [])
+
+    return Pass(_beside(timer, scored, timer.shard, Graphs()), chunks)
 
 
 def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:

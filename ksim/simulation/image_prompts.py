@@ -28,12 +28,20 @@ def prepare(request: Request, processor: Processor) -> Request:
     if not request.images:
         return request
     try:
+        request = _text_alone(request, processor)
         placed = _placed(request, processor)
     except ConfigError:
         return request
     runs = list(_runs(request, placed, processor.around))
     added = sum(run.tokens for run in runs if run.name is not None)
     return evolve(request, prompt=request.prompt + added, images=placed, chunks=tuple(_names(request, runs)))
+
+
+def _text_alone(request: Request, processor: Processor) -> Request:
+    """*request* without the tokens of images that its prompt counts already; one is left at least."""
+    counted = sum(processor.tokens(image.width, image.height) + processor.around for image in request.images
+                  if image.counted)
+    return evolve(request, prompt=max(request.prompt - counted, 1)) if counted else request
 
 
 def _placed(request: Request, processor: Processor) -> list[PlacedImage]:

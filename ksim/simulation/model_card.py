@@ -1,10 +1,12 @@
 """A model on one page: its parameters by part, its formats, its cache, and on which GPUs it fits."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from ksim.compute.adapters import slots_of
 from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Model
@@ -19,6 +21,7 @@ from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
+from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -32,7 +35,7 @@ TENSOR_SIZES = (1, 2, 4, 8, 16, 32, 64)
 USUAL = 8
 
 #: The memory of each stage's ranks, by what it depends on beside the GPU: shards and the size of a step.
-MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None], list[Memory]]
+MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None, str], list[Memory]]
 
 
 @frozen
@@ -44,6 +47,8 @@ class ModelCard:
     parts: tuple[ModelPart, ...]
     kinds: tuple[AttentionKind, ...]
     fits: tuple["Fit", ...]
+    #: Bytes of all slots for LoRA adapters on one GPU that holds the whole model.
+    slots: float = 0.0
 
     @classmethod
     def of(cls, name: str, gpus: Sequence[str], settings: EngineSettings, engine: str,
@@ -55,12 +60,23 @@ class ModelCard:
         model, version, gpus = model_of(name), engine_of(engine), gpus or catalog.entries("gpus")
         complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
         shard = Shard(precision=complete.precision)
+        slots = slots_of(with_adapters(model, complete, gpu_of(gpus[0]), system_of(gpus[0])), shard)
         return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
-                   tuple(fits_on(gpus, model, settings, version, tensor_sizes)))
+                   tuple(fits_on(gpus, model, settings, version, tensor_sizes)), slots)
+
+    @cached_property
+    def layout(self) -> CacheLayout:
+        """How the layers share the blocks of the KV cache, all of them on one rank."""
+        return CacheLayout.of([self.model.cache_by_layer(Shard(precision=self.settings.precision))], self.settings)
+
+    @property
+    def vision(self) -> Vision | None:
+        """Its vision encoder, if it has one."""
+        return vision_of(self.model, self.settings)
 
     @property
     def weights(self) -> float:
-        """Bytes of all weights, stored once."""
+        """Bytes of all weights but the vision encoder's, stored once."""
         return sum(part.bytes for part in self.parts)
 
     @property
@@ -97,6 +113,9 @@ class ModelCard:
             "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],
+            "kv_cache_groups": self.layout.table(), "kv_cache_block_bytes": self.layout.block_bytes[0],
+            **({"vision_encoder": self.vision.table()} if self.vision else {}),
+            **({"adapter_slot_bytes": self.slots} if self.slots else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }
 
@@ -167,7 +186,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:
     """The memory of a rank of each stage; only what depends on the GPU is worked out for each."""
     shards = tuple(shards_of(model, serve))
-    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs
+    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs, gpu.architecture
     if key not in known:
         known[key] = [memory(model, shard, gpu, serve) for shard in shards]
     return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import evolve
-
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
@@ -19,7 +17,8 @@ SIGNS = (
     (("mamba_num_heads", "ssm_state_size"), "nemotron_h"), (("attn_layer_period", "mamba_dt_rank"), "jamba"),
     (("linear_num_value_heads",), "qwen3_next"), (("index_topk", "kv_lora_rank"), "glm_moe_dsa"),
     (("kv_lora_rank", "q_lora_rank"), "deepseek_v3"), (("num_local_experts",), "mixtral"),
-    (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
+    (("moe_num_experts",), "ernie4_5_moe"), (("num_experts", "shared_expert_intermediate_size"), "qwen2_moe"),
+    (("num_experts", "moe_intermediate_size"), "qwen3_moe"), (("n_embd", "n_layer", "n_head"), "gpt2"),
 )
 #: Keys that every Llama has, and keys that no Llama has.
 LLAMA = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
@@ -50,10 +49,10 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     config = Config(name, table)
     built = family(config)
     decoder = catalog.find("compute.architectures", built)(config)
-    modules = mtp.modules(config, decoder)
+    model = Model(name, mtp.with_modules(config, decoder))
     if ":" not in built:
         config.check_all_read()
-    return Model(name, evolve(decoder, mtp=modules) if modules else decoder)
+    return model
 
 
 def family(config: Config) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ksim.compute.mamba import keeps_states
+from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
 
@@ -12,8 +13,13 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
+    "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
+
+
+def _asks_logprobs(load: Any) -> bool:
+    return load is not None and load.prompt_logprobs is not None
 
 
 def remarks(deployment: Any) -> tuple[str, ...]:
@@ -25,4 +31,6 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    if vision_of(deployment.model, deployment.serve):
+        told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)

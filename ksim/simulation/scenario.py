@@ -13,6 +13,7 @@ from attrs.validators import ge, gt, in_, le, optional
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.simulation.adapter_configs import with_configs
 from ksim.simulation.scenario_tables import merged, native, put, rooted
 from ksim.specs.footprint import Footprint
 from ksim.specs.hardware import MOST
@@ -109,7 +110,7 @@ class Scenario:
         if not isinstance(table, Mapping):
             raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
                                      f" {table!r}; Scenario.read reads a file")
-        made = structure(cls, rooted(native(table, where), folder or Path()), where)
+        made = structure(cls, with_configs(rooted(native(table, where), folder or Path()), folder or Path()), where)
         for name in made.pools:
             _check_pool(made, name, where)
         return made

@@ -19,7 +19,7 @@ from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
-from ksim.simulation.cache_layout import CacheLayout
+from ksim.simulation.cache_layout import CacheLayout, kept_layers
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
 from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
@@ -81,7 +81,7 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
         usable=usable(gpu, settings),
         weights=model.weights(shard),
         activations=activations(model, tokens, sequences, shard),
-        layers=tuple(model.cache_by_layer(shard)),
+        layers=tuple(kept_layers(model, shard, gpu)),
     )
     if shard.first and (vision := vision_of(model, settings)):
         target = _with_encoder(target, vision)

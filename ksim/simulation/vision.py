@@ -1,9 +1,9 @@
 """The vision encoder of a deployment: what it is, its budget, its memory, and its pass before the decoder's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen, has
 
 from ksim.compute.further import FurtherModel
 from ksim.compute.graph import Collective
@@ -107,6 +107,16 @@ class Vision:
         share = max(embeds // self.ways, self.most_embeds) / image.embeds
         return share * _activations(self.model, image, self.shard)
 
+    def table(self) -> dict[str, float]:
+        """What `ksim model` shows of it, as plain keys and values."""
+        return {
+            "parameters": self.model.parameters(), "weight_bytes": 2.0 * self.model.parameters(),
+            "layers": self.model.layers, "image_tokens_256x256": self.processor.tokens(256, 256),
+            "image_tokens_1280x720": self.processor.tokens(1280, 720), "largest_image_tokens": self.largest.embeds,
+            "largest_item_tokens": self.most_embeds, "encoder_budget_tokens": self.limits.budget,
+            "encoder_cache_bytes": self.cache, "activation_bytes": self.activations,
+        }
+
     def batches(self, batch: Batch) -> Sequence[Batch]:
         """What the encoder computes before *batch*: on the rank with the most patches, where images are dealt."""
         if not batch.images:
@@ -121,15 +131,25 @@ def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
     """
     encoder = model.decoder.encoder
     if encoder is None or encoder.images is None:
-        for name in OF_IMAGES:
-            if getattr(settings, name):
-                raise ConfigError(f"serve.{name}", f"{model.name} takes no images; leave it out")
+        for name in _keys_of_images(settings):
+            raise ConfigError(f"serve.{name}", f"{model.name} takes no images; leave it out")
         return None
     limit, given = _limit(settings), settings.mm_processor_kwargs
     processor = adjusted(encoder.images, given.given if given else {})
     if settings.language_model_only or not (limit.image or limit.video):
         return None
     return Vision(_tower(model.name, encoder), processor, settings)
+
+
+def _keys_of_images(settings: EngineSettings) -> Iterator[str]:
+    """The keys that are set and that only models with an encoder have."""
+    for name in OF_IMAGES:
+        value = getattr(settings, name)
+        if value and has(type(value)):
+            plain = type(value)()
+            yield from (f"{name}.{key}" for key in asdict(value) if getattr(value, key) != getattr(plain, key))
+        if value:
+            yield name
 
 
 @lru_cache(maxsize=16)

@@ -33,6 +33,10 @@ class LoraModule:
     """Number of equal adapters, for synthetic loads. Unit: adapters. Default: one, called by its name. Source: ksim.
     Example: 64."""
 
+    path: str | None = None
+    """Folder of an adapter, relative to the scenario, with an adapter_config.json, from which `rank` and
+    `target_modules` are read. Default: none. Source: vLLM. Example: "adapters/sql"."""
+
     def __attrs_post_init__(self) -> None:
         if not self.name:
             raise ValueError("an adapter needs a name")

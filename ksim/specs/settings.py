@@ -54,8 +54,7 @@ class EngineSettings:
     """Most tokens computed in a step. Unit: tokens. Default: set by release, `usage_context` and GPU memory;
     `max_model_len` without chunked prefill. Source: vLLM."""
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
-    """Most sequences in a step. Unit: sequences. Default: set by release, `usage_context` and GPU memory. Source: vLLM.
-    """
+    """Most sequences in a step. Unit: sequences. Default: by release, `usage_context` and GPU memory. Source: vLLM."""
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
@@ -67,9 +66,8 @@ class EngineSettings:
     block_size: int | None = field(default=None, validator=optional(gt(0)))
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
     disable_hybrid_kv_cache_manager: bool | None = None
-    """Keep all tokens of layers with a sliding window or chunked attention, as those with full attention do. Default:
-    true where attention is chunked. Source: vLLM; to keep chunks only, it needs an environment variable beside false.
-    """
+    """Keep all tokens for layers with a window or chunked attention, too. Default: true where attention is chunked.
+    Source: vLLM. Example: true."""
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
@@ -77,6 +75,9 @@ class EngineSettings:
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
     Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
+    max_logprobs: int = field(default=20, validator=ge(-1))
+    """Most log-probabilities at a place that a request, or a beam search, may ask for; -1 sets no limit. Unit: tokens.
+    Source: vLLM."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
@@ -176,8 +177,8 @@ class EngineSettings:
     language_model_only: bool = False
     """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
-    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
+    """How tokens are drafted and verified. Default: they are not. Source: vLLM. Example: {method = "ngram",
+    num_speculative_tokens = 3, acceptance = {name = "geometric", rate = 0.6}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size

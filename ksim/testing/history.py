@@ -4,69 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
+from ksim.scheduling.schedule import Schedule
+from ksim.testing.moment import Moment, Share
 
-
-@frozen
-class Share:
-    """The tokens that request number `request` gets in a step, after `start` tokens computed before."""
-
-    request: int
-    tokens: int
-    start: int
-    samples: bool
-    admitted: bool
-
-    @property
-    def end(self) -> int:
-        return self.start + self.tokens
-
-    @classmethod
-    def of(cls, entry: ScheduledTokens) -> "Share":
-        return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted)
-
-
-@frozen
-class Moment:
-    """The state of an engine just after a schedule, or after an update.
-
-    An update processes the `shares` of the engine's step `index`.  `queue` lists the requests that could be admitted,
-    as they waited before the schedule: (place in the policy's order, number, known tokens).  `live` counts all
-    requests that were waiting or running then.  `known` has the known tokens of requests admitted in the schedule.
-    `block_tables` has the blocks of each request.  `ref_counts` has the users of each block; it is empty for a cache
-    that does not count them.
-    """
-
-    kind: str
-    step: int
-    now: float
-    index: int
-    shares: tuple[Share, ...]
-    preempted: tuple[int, ...]
-    finished: tuple[int, ...]
-    running: tuple[int, ...]
-    waiting: tuple[int, ...]
-    states: dict[int, State]
-    block_tables: dict[int, tuple[int, ...]]
-    ref_counts: tuple[int, ...]
-    free: int
-    in_flight: int
-    known: dict[int, int] = field(factory=dict)
-    queue: tuple[tuple[Any, int, int], ...] = ()
-    live: int = 0
-    ran: tuple[int, ...] = ()  # requests that ran before the schedule
-    # With a KV connector: loads that begin (request, tokens found in the cache, tokens after the load, asynchronous),
-    # and the requests whose loads have ended or failed, or whose blocks were sent.
-    loads: tuple[tuple[int, int, int, bool], ...] = ()
-    received: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-    sent: tuple[int, ...] = ()
-    tokens: dict[int, int] = field(factory=dict)  # of those that wait
+__all__ = ["History", "Moment", "Recorder", "Share", "emitted"]
 
 
 @define(eq=False)
@@ -84,6 +30,7 @@ class History:
     aborted: dict[int, int] = field(factory=dict)
     error: Exception | None = None  # the error that ended the run
     connector: Any = None
+    speculates: bool = False  # does it verify drafted tokens?
 
     @property
     def schedules(self) -> list[Moment]:
@@ -150,7 +97,8 @@ class Recorder:
         scheduler = self.scheduler
         self.history = History(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
                                scheduler.cache.block_tokens, scheduler.cache.prefix_caching,
-                               connector=getattr(scheduler, "connector", None))
+                               connector=getattr(scheduler, "connector", None),
+                               speculates=getattr(scheduler, "speculation", None) is not None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)

@@ -50,8 +50,9 @@ class Loop(EngineLoop):
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
                           prompt, output, chunks, block_tokens, priority, tenant=tenant)
+        block_table = getattr(self.scheduler, "block_table", self.cache.block_table)
         job = self.job_class.of(request, number, block_tokens, limit=limit, arrived=arrived,
-                                block_table=self.cache.block_table(request))
+                                block_table=block_table(request))
         job.reads_cache = reads_cache
         self.jobs.append(job)
         self.scheduler.add(job)

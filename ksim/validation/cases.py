@@ -38,15 +38,19 @@ def _zero_or_none(_: Any, attribute: "Attribute[Any]", value: int | None) -> Non
 class KvGroup:
     """A group of layers with a block table of its own; 0 tokens a block are as many as the setting says."""
 
-    type: str = field(validator=in_(("full", "sliding", "mamba")))
+    type: str = field(validator=in_(("full", "sliding", "chunked", "mamba")))
     window: int = field(default=0, validator=ge(0))
     mode: str = field(default="align", validator=in_(("align", "none")))
     block_size: int = field(default=0, validator=ge(0))
+    checkpoint: int = field(default=0, validator=ge(0))
+    drafts: int = field(default=0, validator=ge(0))
 
-    def group(self, block_size: int) -> Group:
+    def group(self, block_size: int, lookahead: int = 0) -> Group:
         """The group as our cache knows it, where blocks have *block_size* tokens by default."""
-        kinds: dict[str, Kind] = {"sliding": "window", "mamba": "state" if self.mode == "align" else "full"}
-        return Group(kinds.get(self.type, "full"), self.block_size or block_size, self.window)
+        kinds: dict[str, Kind] = {"sliding": "window", "chunked": "chunk",
+                                  "mamba": "state" if self.mode == "align" else "full"}
+        return Group(kinds.get(self.type, "full"), self.block_size or block_size, self.window, self.checkpoint,
+                     self.drafts, lookahead)
 
 
 @frozen(kw_only=True)

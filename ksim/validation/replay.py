@@ -191,7 +191,9 @@ def _cache(settings: Settings) -> VllmCache | HybridCache:
     capacity, caching = settings.num_gpu_blocks - 1, settings.enable_prefix_caching
     if not settings.kv_groups:
         return VllmCache(capacity, settings.block_size, caching)
-    groups = [group.group(settings.block_size) for group in settings.kv_groups]
+    drafts = settings.speculative
+    lookahead = drafts.k if drafts is not None and drafts.method != "ngram" else 0
+    groups = [group.group(settings.block_size, lookahead) for group in settings.kv_groups]
     return HybridCache(capacity, groups, caching, settings.depth * settings.max_num_batched_tokens,
                        settings.max_model_len, dense=settings.retention_interval is None)
 

@@ -13,7 +13,8 @@ from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
 
 #: The fields of a request that a column can hold; prompt and output are required.
-FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images")
+FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images",
+          "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:

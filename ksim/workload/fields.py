@@ -78,6 +78,14 @@ def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> floa
     return seconds
 
 
+def share(value: Any, name: str, lines: Lines) -> float:
+    """Return *value* as a number from 0 to 1; raise DataError if it is not one."""
+    number = _number(value)
+    if not 0.0 <= number <= 1.0:
+        raise lines.error(f"{name} is {shown(value)}; expected a number from 0 to 1")
+    return number
+
+
 def label(value: Any, name: str, lines: Lines) -> str:
     """Return *value*, a text or a whole number, as a text; None is the empty text."""
     if isinstance(value, str):

@@ -28,6 +28,11 @@ class Row(NamedTuple):
     tenant: str = ""
     adapter: str = ""
     images: tuple[Image, ...] = ()
+    acceptance: float | None = None
+    max_tokens: int | None = None
+    n: int = 1
+    prompt_logprobs: int | None = None
+    beam_width: int = 0
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

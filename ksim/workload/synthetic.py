@@ -7,15 +7,16 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import gt, le, optional
+from attrs.validators import ge, gt, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
 from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
+from ksim.workload.distributions import MOST, Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 from ksim.workload.images import Images
+from ksim.workload.sampling import MOST_SEQUENCES
 
 #: Names of chunks: the owner (a session, or a group of prefixes as a negative number), and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
@@ -104,6 +105,17 @@ class Synthetic:
     """
     images: Images | None = None
     """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
+    n: int = field(default=1, validator=(gt(0), le(MOST_SEQUENCES)))
+    """Sequences that each request asks for, each with an output of its own. Unit: sequences. Source: vLLM's `n`."""
+    beam_width: int = field(default=0, validator=(ge(0), le(MOST_SEQUENCES)))
+    """Beams of the beam search that each request asks for; 0 is none. Unit: sequences. Source: vLLM."""
+    prompt_logprobs: int | None = field(default=None, validator=optional(ge(-1)))
+    """Ask for log-probabilities of prompts, and of so many likeliest tokens at each place; -1 is all of the vocabulary.
+    Unit: tokens. Default: not asked for. Source: vLLM. Example: 1."""
+    max_completion_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Most output tokens, which each request sends as its `max_tokens`: the scheduler expects as many, and does not
+    foresee that a stop token ends a shorter `output`. Unit: tokens. Default: every output ends where the scheduler
+    expects it. Source: OpenAI's API. Example: 1024."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
@@ -111,6 +123,9 @@ class Synthetic:
     """Tokens of a chunk, the unit in which prefixes are shared. Unit: tokens."""
 
     def __attrs_post_init__(self) -> None:
+        if self.n > 1 and self.beam_width:
+            raise ValueError(f"n is {self.n}, and a beam search returns beam_width = {self.beam_width} sequences; leave"
+                             " out n")
         if self.sessions and self.arrivals.exact:
             raise ValueError("arrivals cannot be exact with sessions, because their number is not known in advance")
         for name, weight in self.tenants.items():
@@ -159,19 +174,27 @@ class Synthetic:
         session = str(conversation.number) if self.sessions else ""
         context, names = self.prefixes.tokens if self.prefixes else 0, conversation.prefix
         for turn in range(conversation.turns):
-            prompt, output = context + next(draws.prompts), next(draws.outputs)
+            prompt, outputs = context + next(draws.prompts), self._outputs(draws)
+            output = max(outputs)
             if self.max_tokens and prompt + output > self.max_tokens:
                 if turn:
                     return
                 output = min(output, self.max_tokens - 1)
                 prompt = min(prompt, self.max_tokens - output)
-            context = prompt + output
+            context = prompt + min(outputs[0], output)
             names = self._extended(names, conversation.number, prompt, context)
             yield Request(
                 id=next(draws.ids), arrival=conversation.arrival, prompt=prompt, output=output, chunks=names,
                 chunk_tokens=self.chunk_tokens, priority=conversation.priority, session=session,
                 delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant,
-                adapter=conversation.adapter)
+                adapter=conversation.adapter, max_tokens=self.max_completion_tokens, n=self.n,
+                outputs=tuple(min(each, output) for each in outputs) if self.n > 1 else (),
+                prompt_logprobs=self.prompt_logprobs, beam_width=self.beam_width)
+
+    def _outputs(self, draws: _Draws) -> list[int]:
+        """The output tokens of each sequence of a request."""
+        most = self.max_completion_tokens or int(MOST)
+        return [min(next(draws.outputs), most) for _ in range(self.n)]
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
         """Return *names* of the full chunks of the prompt; in a session, names of all its context."""

@@ -7,11 +7,15 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as some
 
+from ksim.compute.adapters import MODULES as MODULES_OF
 from ksim.compute.adapters import AdapterSlots, adapted, bytes_by_module, matrices, module_names, slots_of
 from ksim.compute.graph import Collective, bind, is_of_adapters
 from ksim.compute.kernels.lora import LoraGemm
+from ksim.compute.notation.product import Product
+from ksim.compute.sizes import Sizes
 from ksim.flow.adapters import AdapterLoad
 from ksim.flow.batch import Batch
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.models import model_of
 from ksim.specs.shard import Shard
@@ -144,3 +148,18 @@ def test_an_expand_of_queries_keys_and_values_knows_how_wide_each_is():
     qkv = next(kernel for label, kernel in launched(adapted(LLAMA, SLOTS), with_adapters(7, 7, 2))
                if label == "qkv_lora_expand")
     assert qkv == LoraGemm("expand", ((2, 1), (7, 2)), ((1024, 2), (4096, 1)), 16)
+
+
+def test_every_model_can_have_adapters_beside_its_experts():
+    """Their bytes are those of A and B of each product: its inputs once for each module in it, and its outputs."""
+    for name in catalog.entries("models"):
+        model = model_of(name)
+        sizes = Sizes(model.decoder.sizes)
+        products = [op for layer in model.decoder.layers for op in layer if isinstance(op, Product)
+                    and not op.routed and len(op.tensors.operands) == 2]
+        targets = {module for op in products for module in MODULES_OF.get(op.label, ("", (op.label,)))[1]}
+        made = adapted(model, evolve(SLOTS, targets=tuple(targets)))
+        parts = [(op, op.tensors.contractions[0]) for op in products]
+        expected = sum(2 * (sizes.volume(part.depth) * len(MODULES_OF.get(op.label, ("", ("",)))[1])
+                            + sizes.volume(part.columns)) for op, part in parts)
+        assert sum(bytes_by_module(made).values()) == expected, name

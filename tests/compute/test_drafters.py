@@ -63,7 +63,8 @@ def test_deepseek_with_its_module_is_as_large_as_published() -> None:
     assert mtp.parameters(model) / 1e9 == pytest.approx(11.5, abs=0.15)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "glm-5", "qwen3-next-80b-a3b", "qwen3.5-397b-a17b"])
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "glm-4.5-air", "glm-5", "qwen3-next-80b-a3b",
+                                  "qwen3.5-27b", "qwen3.5-397b-a17b"])
 def test_a_module_is_a_layer_a_projection_and_three_norms(name: str) -> None:
     model = model_of(name)
     sizes = Sizes(model.decoder.sizes)
@@ -87,6 +88,29 @@ def test_module_multiplies_what_it_weighs() -> None:
     idle = sizes["E"] - target.decoder.top_k
     met = model.parameters() - 3 * idle * sizes["m"] * sizes["f"] + sizes["m"] * sizes["V"]
     assert found == pytest.approx(2 * met, rel=1e-3)  # norms are weights that no product reads
+
+
+def test_passes_may_share_what_an_indexer_has_chosen() -> None:
+    table, shard, batch = catalog.load("models", "glm-5"), Shard(), Batch.of((1, 5000))
+    for shares in (False, True):
+        drafter = mtp.drafter(model_of_table("mine", {**table, "index_share_for_mtp_iteration": shares}), 2)
+        first, later = ({label for label, _ in model.graph(1, 1, shard).over(batch)}
+                        for model in (drafter.first, drafter.later))
+        indexer = {label for label in first if label.startswith(("draft.index", "draft.choose"))}
+        assert later == first - indexer if shares else later == first
+        assert "draft.choose_decodes" in first
+        assert drafter.weights(shard) == mtp.drafter(model_of("glm-5"), 2).weights(shard)
+
+
+@pytest.mark.parametrize(("pattern", "layers"), [("*E", 2), ("*", 1)])
+def test_a_module_has_a_layer_of_each_kind_of_its_pattern(pattern: str, layers: int) -> None:
+    table = {**catalog.load("models", "nemotron-3-super-120b-a12b"), "mtp_hybrid_override_pattern": pattern}
+    model = model_of_table("mine", table)
+    (module,) = model.decoder.mtp
+    assert sum(op.label == "norm" for op in module) == layers and any(op.label == "attention" for op in module)
+    assert any(op.label == "router" for op in module) == ("E" in pattern)
+    with pytest.raises(ConfigError, match="is no layer of the model"):
+        model_of_table("mine", {**table, "mtp_hybrid_override_pattern": "*-"})
 
 
 def test_a_borrowed_embedding_and_head_take_no_memory() -> None:

@@ -10,7 +10,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.shard import Shard
+from ksim.specs.shard import Precision, Shard
 
 #: Qwen3.5's heads on one of eight ranks: 8 of values, 2 of keys; 3 decodes, and chunks of 2 and of 3 x 64 tokens.
 PROMPTS, DECODES = (DeltaLayer(part, 8, 2, 128) for part in ("prompts", "decodes"))
@@ -51,6 +51,25 @@ def test_a_convolution_keeps_the_last_three_tokens():
     kernel = ConvLayer("decodes", 1536, 4).over(BATCH)
     assert kernel.work.writes == 1536 * 2 * (3 + 3 * 3)
     assert kernel.work.reads == kernel.work.writes + 1536 * 4 * 2
+
+
+def test_decodes_that_verify_drafts_keep_a_matrix_after_each_token():
+    """One is read, and as many are written as there are tokens."""
+    kernel = DECODES.over(Batch.of((4, 9), (4, 99), width=4))
+    assert (kernel.sequences, kernel.tokens) == (2, 8)
+    assert kernel.work.writes == 8 * (8 * 128 * 128 * 4 + 256 * 8)
+    assert kernel.work.reads == 2 * 8 * 128 * 128 * 4 + 8 * 256 * (2 * 2 + 8)
+
+
+def test_kimi_delta_attention_has_decays_by_channel(model):
+    """Of 20 layers, 32 matrices of 128 x 128 in FP32 and 3 tokens of 12,288 numbers."""
+    kimi = model("kimi-linear-48b-a3b")
+    assert kimi.state_per_sequence(Shard()) == 20 * (32 * 128**2 * 4 + 3 * 12_288 * 2)
+    halved = Precision(state=DType.BF16)
+    assert kimi.state_per_sequence(Shard(precision=halved)) == kimi.state_per_sequence(Shard())
+    kernels = dict(kimi.graph(65, 2, Shard(tensor=2)).over(Batch.of((1, 700), (64, 0))))
+    assert (kernels["delta_prompts"].family, kernels["delta_decodes"].family) == ("kda_prompts", "delta_decodes")
+    assert "rope" not in kernels
 
 
 def test_what_a_sequence_keeps(model):

@@ -30,7 +30,8 @@ PROCESSORS = (QWEN2_5, QWEN3, INTERN, LLAMA, GEMMA)
 SIDES = st.integers(32, 4096)
 #: Models of the catalogue that see, and how many parameters their cards say that checkpoints have.
 PUBLISHED = {"qwen2.5-vl-7b": 8_292_166_656, "qwen3-vl-8b": 8_767_123_696, "internvl3-8b": 7_944_373_760,
-             "qwen3-vl-30b-a3b": 31_070_754_032}
+             "qwen3-vl-30b-a3b": 31_070_754_032, "gemma-3-4b": 4_300_079_472, "gemma-3-27b": 27_432_406_640,
+             "llama-4-scout": 108_641_793_536, "llama-4-maverick": 401_583_781_376}
 
 
 @cache

@@ -53,9 +53,9 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
         lambda part, pairs, channels: ConvLayer(part, channels, 4).over(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 20_000)).filter(bool),
     "delta_rule": st.builds(
-        lambda part, pairs, keys, group, state: DeltaLayer(part, keys * group, keys, 128, state).over(
-            Batch.of(*pairs)),
-        parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
+        lambda part, pairs, keys, group, state, by_channel: DeltaLayer(
+            part, keys * group, keys, 128, state, by_channel).over(Batch.of(*pairs)),
+        parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType], st.booleans()).filter(bool),
     "state_space": st.builds(
         lambda part, pairs, groups, of, state: StateSpaceLayer(part, groups * of, groups, 64, 128, 256, state).over(
             Batch.of(*pairs)),

@@ -1,7 +1,9 @@
-"""Whatever the architecture: arithmetic, weights, cache and shards of every catalogue model agree with each other."""
+"""Whatever the architecture: arithmetic, weights, cache and shards of each structure of models agree.
+
+Models of one structure have the same operations in other sizes; tests/compute/test_published.py has all models.
+"""
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +14,6 @@ from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
 from ksim.compute.mamba import AttendMamba, AttendMamba2, Convolve
-from ksim.compute.model import Config, Model
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.communicate import Communicate
@@ -21,12 +22,12 @@ from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
-from ksim.foundation import catalog
 from ksim.foundation.units import DType
-from ksim.simulation.models import family
 from ksim.specs.shard import Shard
+from tests.models import model_of as model
+from tests.models import representatives
 
-NAMES = catalog.entries("models")
+NAMES = representatives()
 WHOLE = Shard()
 #: Families that multiply activations with weights, and with each other.
 PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), (
@@ -38,12 +39,6 @@ STATES = (AttendLinear, AttendMamba, AttendMamba2, Convolve)
 INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse)
 #: Two decodes and a chunk of a prompt, all of which sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
-
-
-@cache
-def model(name: str) -> Model:
-    table = catalog.load("models", name)
-    return Model(name, catalog.find("compute.architectures", family(Config(name, table)))(Config(name, table)))
 
 
 def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
@@ -69,17 +64,13 @@ def of_products(name: str) -> int:
     Not norms, convolutions, sinks, corrections or biases, nor an embedding that is not the head too.
     """
     sizes = Sizes(model(name).decoder.sizes)
-    looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup))
+    looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup)
+                    and not (model(name).decoder.tied and op.label == "embedding"))
     others = sum(op.parameters(sizes) for op in operations(name)
                  if isinstance(op, (Elementwise, FusedAttention, Held, *STATES)))
     active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
     biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Product))
-    return model(name).active_parameters() - others - biases - (0 if model(name).decoder.tied else looked_up)
-
-
-def test_every_architecture_has_a_model_to_try_it_with():
-    tried = {family(Config(name, catalog.load("models", name))) for name in NAMES}
-    assert tried >= {*catalog.names("compute.architectures")}
+    return model(name).active_parameters() - others - biases - looked_up
 
 
 @pytest.mark.parametrize("name", NAMES)

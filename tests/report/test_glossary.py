@@ -1,6 +1,8 @@
 import re
 from pathlib import Path
 
+from attrs import evolve
+
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
@@ -36,6 +38,17 @@ def test_every_column_is_explained():
         assert sorted(entries(heading)) == sorted(table.column_names)
     assert sorted(entries("requests.parquet") + entries("requests.parquet of fleets")) == sorted(
         Result(fleet.log(count=20)).requests.column_names)
+
+
+def test_what_speculation_adds_is_explained():
+    small, drafted = by_hand.small(), by_hand.small()
+    drafted.engines = [evolve(built, drafted=2) for built in drafted.engines]
+    plain, more = Result(small, {}, LatencyTargets()), Result(drafted, {}, LatencyTargets())
+    assert {*entries("summary.json with speculative decoding")} == {*more.summary} - {*plain.summary}
+    for heading, before, after in (("requests.parquet", plain.requests, more.requests),
+                                   ("steps.parquet", plain.steps, more.steps)):
+        added = {*after.column_names} - {*before.column_names}
+        assert {*entries(f"{heading} with speculative decoding")} == added
 
 
 def test_every_column_of_a_study_is_explained():

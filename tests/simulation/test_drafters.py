@@ -13,9 +13,10 @@ from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from ksim.simulation.sizing import memory
 from ksim.simulation.transfer_assembly import kv_layout
-from tests.simulation.tables import TABLE
+from tests.simulation.tables import BURST, TABLE
 
 ACCEPTANCE = {"acceptance": {"name": "geometric", "rate": 0.8}}
 #: A drafter of each kind, with the model that it drafts for and the GPUs of both.
@@ -174,3 +175,13 @@ def test_data_ranks_share_the_experts_of_a_module() -> None:
     assert {kernel.group for kernel in alone if kernel.label.startswith("draft.")} > {""}
     assert busier.seconds > alone.seconds
     assert Costs.of() != alone.costs
+
+
+def test_ranks_play_the_kernels_of_all_passes() -> None:
+    """Where ranks play every kernel and meet at collectives, a step takes as long as its price says."""
+    table = {**TABLE, "workload": {"synthetic": {**BURST, "count": 3}}, "serve": {
+        "tensor_parallel_size": 2, "max_model_len": 8192,
+        "speculative_config": {**ACCEPTANCE, **SETUPS["eagle3"][2], "num_speculative_tokens": 2}}}
+    whole, kernels = (simulate(Scenario.of({**table, "detail": detail})).summary for detail in ("step", "kernel"))
+    assert kernels["mean_tpot_ms"] == pytest.approx(whole["mean_tpot_ms"], rel=1e-6)
+    assert kernels["spec_decode_num_drafts"] == whole["spec_decode_num_drafts"] > 0

@@ -15,7 +15,7 @@ from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.model_card import ModelCard, fits_on
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-from ksim.simulation.sizing import kv_blocks, shards_of
+from ksim.simulation.sizing import kv_blocks, layout_of, memory, shards_of
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
@@ -85,11 +85,13 @@ def test_what_fits_is_what_an_engine_finds_when_it_starts(name, gpus, settings):
         gpu = gpu_of(fit.gpu)
         serve = Defaults(asked, VLLM, model, gpu).complete()
         try:
-            blocks = kv_blocks(model, shards_of(model, serve), gpu, serve, system_of(fit.gpu))
+            shards = shards_of(model, serve)
+            blocks = kv_blocks(model, shards, gpu, serve, system_of(fit.gpu))
         except DoesNotFit:
             assert not fit.fits
         else:
-            assert fit.fits and fit.tokens == blocks * serve.block_size
+            layout = layout_of([memory(model, shard, gpu, serve) for shard in shards], serve)
+            assert fit.fits and fit.tokens == layout.room(blocks, serve.max_model_len)
             assert fit.sequences == fit.tokens // serve.max_model_len >= 1
 
 
@@ -143,3 +145,11 @@ def test_modules_and_drafters_are_said():
     assert card["drafter"]["kv_cache_bytes_per_token"] == pytest.approx(plain["kv_cache_bytes_per_token"] / 61)
     share = card["drafter"]["weight_bytes"] / 8
     assert share < card["fits"][0]["weights"] - plain["fits"][0]["weights"] < 1.2 * share  # each has the projection
+
+
+def test_a_card_shows_what_slots_for_adapters_take():
+    plain, enabled = (ModelCard.of("llama-3.2-1b", ["h200"], EngineSettings(enable_lora=lora), "vllm-0.33", [1])
+                      for lora in (False, True))
+    assert "adapter_slot_bytes" not in plain.table()
+    assert enabled.table()["adapter_slot_bytes"] == enabled.fits[0].weights - plain.fits[0].weights > 0
+    assert enabled.fits[0].tokens < plain.fits[0].tokens

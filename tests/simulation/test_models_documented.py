@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ksim
+from benchmarks.published import rows
 from ksim.foundation import catalog
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.model_card import ModelCard
@@ -33,6 +34,12 @@ def test_all_families_and_keys_are_on_the_page():
     table = ModelCard.of("gpt-oss-20b", ["h100"], EngineSettings(), "vllm-0.33", [1]).table()
     keys = {*table, *table["parts"][0], *table["attention"][0], *table["fits"][0]} - {"model"}
     assert keys <= {*re.findall(r"`(\w+)`", MODELS.partition("## `--json`")[2].partition("## Families")[0])}
+
+
+def test_the_table_of_models_is_what_is_counted():
+    """`python -m benchmarks.published` writes it."""
+    table = MODELS.partition("<!-- published -->\n")[2].partition("<!-- /published -->")[0]
+    assert table.splitlines() == [*rows()]
 
 
 def test_a_family_of_the_page_is_one(tmp_path, monkeypatch):

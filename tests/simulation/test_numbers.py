@@ -27,6 +27,8 @@ BASE = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 64, "
 BESIDE = {
     "workload.synthetic.arrivals.burstiness": {"workload.synthetic.arrivals.process": "gamma"},
     "workload.synthetic.sessions": {"workload.synthetic.sessions.turns": ONE},
+    "workload.synthetic.adapters": {"workload.synthetic.adapters.count": 2, "serve.enable_lora": True,
+                                    "serve.lora_modules": [{"name": "adapter", "count": 2}]},
     "workload.synthetic.prefixes": {"workload.synthetic.prefixes.groups": 2, "workload.synthetic.prefixes.tokens": 16},
     "serve.overlap": {"serve.tensor_parallel_size": 2, "serve.overlap_stages": 2, "serve.overlap_sms": 8},
     "serve.num_redundant_experts": {"model": "qwen3-30b-a3b", "serve.enable_expert_parallel": True,

@@ -10,4 +10,4 @@ __all__ = ["deepseek_v3"]
 
 
 def deepseek_v3(config: Config) -> Decoder:
-    return latent.decoder(config, latent.attention(config))
+    return latent.decoder(config, [latent.attention(config)] * config.need("num_hidden_layers"))

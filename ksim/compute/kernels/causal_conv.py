@@ -16,7 +16,8 @@ __all__ = ["CausalConv"]
 class CausalConv:
     """A filter of `width` over `tokens` of `sequences`, each of `channels` numbers.
 
-    A sequence keeps its last `width` - 1 tokens, which are read and written.  Prompts and decodes have kernels each.
+    A sequence keeps its last `width` - 1 tokens, which are read and written, and in decodes those that may be rejected.
+    Prompts and decodes have kernels each.
     """
 
     phase: Phase
@@ -36,7 +37,8 @@ class CausalConv:
 
     @property
     def work(self) -> Work:
-        moved = self.channels * DType.BF16.bytes * (self.tokens + self.sequences * (self.width - 1))
+        kept = self.sequences * (self.width - 1) + (self.tokens - self.sequences if self.phase == "decodes" else 0)
+        moved = self.channels * DType.BF16.bytes * (self.tokens + kept)
         weights = self.channels * self.width * DType.BF16.bytes
         return Work(2.0 * self.tokens * self.channels * self.width, moved + weights, moved, DType.FP32)
 

@@ -21,7 +21,9 @@ class DeltaRule:
     """`tokens` update and read `heads` matrices (`size` x `size`, in format `state`) of each of `sequences`.
 
     (Gated Delta Networks, arXiv 2412.06464.)  Prompts take `chunks` of 64 tokens in all; the longest sequence has
-    `longest`, one after the other.  Decodes update a matrix by one token.  Queries and keys have `key_heads` heads.
+    `longest`, one after the other.  Decodes update a matrix token by token.  Queries and keys have `key_heads` heads.
+    Matrices decay by a number a head or, in Kimi Delta Attention (arXiv 2510.26692), `by_channel`; prompts then have
+    kernels of their own.
     """
 
     phase: Phase
@@ -33,12 +35,13 @@ class DeltaRule:
     key_heads: int
     size: int
     state: DType = DType.FP32
+    by_channel: bool = False
 
     part = renamed("part", "phase")
 
     @property
     def family(self) -> str:
-        return f"delta_{self.phase}"
+        return "kda_prompts" if self.by_channel and self.phase == "prompts" else f"delta_{self.phase}"
 
     def __str__(self) -> str:
         return f"{self.sequences} seqs, {self.tokens} tokens, {self.heads}x{self.size}x{self.size}"
@@ -46,11 +49,13 @@ class DeltaRule:
     @property
     def work(self) -> Work:
         row = self.size * DType.BF16.bytes
-        matrices = self.sequences * self.heads * self.size**2 * self.state.bytes
+        matrices, kept = self.heads * self.size**2 * self.state.bytes, self.sequences
+        if self.phase == "decodes":
+            kept = self.tokens  # those after each token, for any of them may be the last that is accepted
         return Work(
             flops=float(self.heads * self.tokens * self._per_token),
-            reads=self.tokens * row * (2 * self.key_heads + self.heads) + matrices,
-            writes=self.tokens * row * self.heads + matrices,
+            reads=self.tokens * row * (2 * self.key_heads + self.heads) + self.sequences * matrices,
+            writes=self.tokens * row * self.heads + kept * matrices,
             dtype=DType.BF16 if self.phase == "prompts" else DType.FP32,
         )
 
@@ -88,6 +93,7 @@ class DeltaLayer:
     key_heads: int
     size: int
     state: DType = DType.FP32
+    by_channel: bool = False
 
     def over(self, batch: Batch) -> DeltaRule | None:
         """The kernel that computes its phase of *batch*; None where that is nothing."""
@@ -97,4 +103,5 @@ class DeltaLayer:
         chunks = [ceil(new / CHUNK) for new in news]
         return DeltaRule(
             phase=self.phase, sequences=len(news), tokens=sum(news), chunks=sum(chunks), longest=max(chunks),
-            heads=self.heads, key_heads=self.key_heads, size=self.size, state=self.state)
+            heads=self.heads, key_heads=self.key_heads, size=self.size, state=self.state,
+            by_channel=self.by_channel)

@@ -24,7 +24,7 @@ SPLIT_FEW, SPLIT_MANY, MANY = 64, 8, 128
 MAPPING, METADATA = 8, 64
 
 
-@frozen
+@frozen(cache_hash=True)
 class LoraGemm:
     """One of two grouped products beside a product of the base model, with matrices A and B of each adapter's own.
 

@@ -78,8 +78,9 @@ class LatentAttention:
             padded = self.pairs + TILE_QUERIES / 2 * self.keys
             blocks = tiles * self.heads
             return [Launch(f"{TILE_QUERIES} queries", blocks, per_pair * padded / tiles)]
-        tiles = ceil(self.heads / TILE_HEADS)
-        blocks, flops = self.queries * tiles, per_pair * TILE_HEADS * self.pairs / self.queries
+        # The queries of a sequence share its latent vectors: their heads fill tiles together (FlashMLA).
+        tiles = ceil(self.heads * self.queries / self.sequences / TILE_HEADS)
+        blocks, flops = self.sequences * tiles, per_pair * TILE_HEADS * self.pairs / self.queries
         partial = 2.0 * self.queries * self.heads * self._value * DType.FP32.bytes
         return [Launch(f"{TILE_HEADS} heads", blocks, flops)] + [
             Launch(f"{TILE_HEADS} heads/{split}", blocks * split, flops / split, 0.0, partial * split)

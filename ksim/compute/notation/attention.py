@@ -6,10 +6,10 @@ from attrs import field, frozen
 from attrs.converters import optional
 from attrs.validators import ge
 
+from ksim.compute.chunked_attention import ChunkedLayer
 from ksim.compute.equation import Equation, parse
 from ksim.compute.graph import Op
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.compute.kernels.chunked_attention import ChunkedLayer
 from ksim.compute.notation import number_format
 from ksim.compute.notation.splits import check, splits
 from ksim.compute.sizes import Sizes, Splits

@@ -31,6 +31,7 @@ def intern_vit(config: Config, decoder: int) -> Decoder:
 def llama4_vision(config: Config, decoder: int) -> Decoder:
     """*config* is the tower's part."""
     side, patch, rows = _grid(config)
+    config.value("vision_output_dim")  # the adapter's, again
     merge = round(1 / (config.factor("pixel_shuffle_ratio") if config.table.get("pixel_shuffle_ratio") else 0.5))
     inner, outer = config.need("projector_input_dim"), config.need("projector_output_dim")
     table = {**sizes(config, patch=patch, merge=merge, decoder=decoder, adapter=inner, positions=rows**2 + 1),

@@ -206,7 +206,7 @@ FAMILIES: Mapping[str, Family] = {
     **{name: _two_sided(name, _sides) for name in (
         "index_scores", "conv_prompts", "conv_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts", "scan_decodes",
         "lora_shrink", "lora_expand")},
-    **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},
+    **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes", "kda_prompts")},
     "sparse_mla": _two_sided("sparse_mla", _gathers),
 }
 #: Classes of two kernels each, for prompts and for decodes.

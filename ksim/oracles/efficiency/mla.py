@@ -55,7 +55,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
     latent = shapes["generation"] > 0.0
     pairs = query * (length - query) + query * (query + 1.0) / 2.0
     per_pair = np.where(latent, 2.0 * sizes["latent"] + sizes["rotary"], key_value) * 2.0
-    blocks = batch * np.where(latent, query * np.ceil(heads / HEADS) * np.ceil(length / KEYS),
+    blocks = batch * np.where(latent, np.ceil(query * heads / HEADS) * np.ceil(length / KEYS),
                               heads * np.ceil(query / QUERIES))
     waves = blocks / gpu.sms
     idle = np.ceil(waves) - waves

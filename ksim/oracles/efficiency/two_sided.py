@@ -46,6 +46,8 @@ class Constants:
 #: conv_*, delta_*: linear_attention, vLLM 0.24 (FlashInfer's chunks; FLA's on other GPUs), up to 131,072 tokens, six
 #: GPUs: conv_prompts 11,016 rows 9 %, conv_decodes 1,188 rows 5 %, delta_prompts 3,672 rows of Hopper 6 %, 7,344 of
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
+#: kda_prompts: flashkda_fwd of the same table, up to 131,072 tokens: 760 rows of Hopper 7 %, 1,140 of Blackwell 6 %;
+#: those of others are the delta rule's.  Decodes are within 13 to 19 % by delta_decodes, 6 to 14 % where they verify.
 #: ssd_*, scan_*: not fitted, for no public table has them.  Decodes do as those of the delta rule, which move a matrix
 #: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
 #: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16
@@ -65,6 +67,10 @@ CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
     "lora_shrink": {"": Constants(start=5e-6, compute=0.3, memory=0.6, sharpness=2.0, within=0.7)},
     "lora_expand": {"": Constants(start=4e-6, compute=0.3, memory=0.6, sharpness=2.0, within=0.7)},
     "delta_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
+    "kda_prompts": {
+        "hopper": Constants(start=18.1e-6, compute=1.0, memory=0.456, sharpness=1.29, step=4.44e-6, within=0.16),
+        "blackwell": Constants(start=16.2e-6, compute=0.2, memory=0.313, sharpness=1.91, step=4.14e-6, within=0.12),
+        "": Constants(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.7)},
     "ssd_prompts": {"": Constants(start=12e-6, compute=0.3, memory=0.55, sharpness=2.0, within=0.7)},
     "ssd_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.4)},
     "scan_prompts": {"": Constants(start=3e-6, compute=0.3, memory=0.8, sharpness=2.0, within=0.7)},

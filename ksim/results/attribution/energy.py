@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import EngineBuilt
-from ksim.results.arrays import Bools, Floats, Ints, Places, codes, product, ratio, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.metrics import Summary
@@ -133,14 +133,15 @@ class Energy:
         return found
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
-        """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
+        """Joules of the requests at *rows* for tokens of steps that decode: with the first token, and after."""
         requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
+        if self.history.steps.drafted:
+            rates = [rates[TOKENS] * self.shares.width, rates[PAIRS] * self.shares.width, rates[KEYS]]
         steps, known = self._tokens(rows)
         amounts = (rates[PAIRS] + rates[KEYS])[steps]
         amounts *= known
         amounts += rates[TOKENS][steps] * (known > 0)
-        some = requests.output[rows] > 0
-        if some.any():
+        if (some := requests.output[rows] > 0).any():
             first = requests.first[rows][some] - requests.first[rows.start]
             found[some, 0] = amounts[first]
             found[some, 1] = np.add.reduceat(amounts, first) - amounts[first]
@@ -154,9 +155,9 @@ class Energy:
     def _tokens(self, rows: slice) -> tuple[Places, Ints]:
         """The step of each token of the requests at *rows*, and the length of its sequence then.
 
-        The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up,
-        and for requests that did not complete, because their steps may compute more than one token.  It is also 0 for
-        a token from the same step as the one before it, which was handed over by another engine.
+        The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up, for
+        requests that did not complete, as their steps may compute more than one token, and for a token from the same
+        step as the one before it, which was handed over by another engine, or drafted.
         """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
@@ -165,12 +166,29 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
-        if len(self.history.splits):
+        if (several := np.repeat(self._several[rows], requests.output[rows])).any():
+            known = np.where(several, self._of_several(rows, steps), known)
+        if len(self.history.splits) or not requests.runs.single:
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
-            known[again] = 0
+            known[again & ~several] = 0  # sequences of one request share steps
         return steps, known
+
+    @cached_property
+    def _several(self) -> Bools:
+        """Requests of several sequences."""
+        return each(self.history.requests.requests, lambda request: request.n) > 1
+
+    def _of_several(self, rows: slice, steps: Places) -> Ints:
+        """The length of the sequence of each token of the requests at *rows*, which come from *steps*, as if all
+        sequences of a request began with its first step; 0 in that step, which prefills them."""
+        requests, counts = self.history.requests, self.history.requests.output[rows]
+        starts = (requests.first[rows] - requests.first[rows.start])[counts > 0]
+        fresh = np.append(True, steps[1:] != steps[:-1])[:len(steps)]
+        fresh[starts] = True
+        number = np.cumsum(fresh) - np.repeat(np.cumsum(fresh)[starts], counts[counts > 0])
+        return np.where(number > 0, number + np.repeat(requests.prompt[rows], counts), 0)
 
     @cached_property
     def _caught_up(self) -> Ints:

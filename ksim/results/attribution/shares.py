@@ -87,11 +87,19 @@ class Shares:
         return np.diff(np.pad(np.cumsum(found, axis=1), ((0, 0), (1, 0)))[:, offsets(steps.prefills)]).T
 
     @cached_property
-    def totals(self) -> Ints:
+    def totals(self) -> Ints | Floats:
         """Tokens, pairs and keys of all sequences of each step: (steps, 3)."""
         steps = self.history.steps
         keys = steps.decode_context + steps.decodes
+        if steps.drafted:
+            return self.chunks + np.stack([steps.decodes + steps.drafts, keys * self.width, keys], axis=1)
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
+
+    @cached_property
+    def width(self) -> Floats:
+        """Tokens of a decode of each step, drafted ones among them, on average; all are taken to have as many."""
+        steps = self.history.steps
+        return shares((steps.decodes + steps.drafts).astype(np.float64), steps.decodes)
 
     def of(self, steps: Ints, new: Ints, context: Ints) -> Floats:
         """The share of each part of *steps* for *new* tokens after *context* tokens: (steps, parts)."""

@@ -33,12 +33,12 @@ class BatchWait:
         decodes = [job for job in running if job.backlog == 1]
         prompts = [*(job for job in running if job.backlog > 1), *waiting]
         yield from ((job, ALL) for job in decodes)
-        if prompts and decodes and self._waited < self.iterations and not self._fill(len(decodes), prompts):
+        if prompts and decodes and self._waited < self.iterations and not self._fill(decodes, prompts):
             self._waited += 1
         elif prompts:
             self._waited = 0
             yield from ((job, ALL) for job in prompts)
 
-    def _fill(self, decodes: int, prompts: Iterable[Job]) -> bool:
-        """Whether *prompts* beside so many *decodes* are enough tokens for a step."""
-        return sum(chain([decodes], (job.backlog for job in prompts))) >= self.ratio * self.budget
+    def _fill(self, decodes: Iterable[Job], prompts: Iterable[Job]) -> bool:
+        """Whether *prompts* beside *decodes* are enough tokens for a step."""
+        return sum(job.backlog + job.drafts for job in chain(decodes, prompts)) >= self.ratio * self.budget

@@ -32,9 +32,9 @@ class StallFree:
             if job.backlog > 1:
                 prompts.append(job)
                 continue
-            before = job.step
+            before, tokens = job.step, 1 + job.drafts
             yield job, 1
-            left -= granted(job, before)
+            left -= tokens * granted(job, before)
         for job in chain(prompts, waiting):
             if left <= 0:
                 return

@@ -35,11 +35,12 @@ def one_share_each(history: History) -> Iterator[tuple[int, str]]:
 
 
 def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
-    """No request gets more tokens in a step than `long_prefill_token_threshold` allows."""
+    """No request gets more tokens in a step than `long_prefill_token_threshold` allows, but for the drafts with which
+    one is admitted, which nobody made."""
     for moment in history.schedules:
         cap = history.limits.cap(moment.live)
         for share in moment.shares:
-            if cap and share.tokens > cap:
+            if cap and share.tokens - share.drafts * share.admitted > cap:
                 yield moment.step, f"request {share.request} gets {share.tokens} tokens, and the cap is {cap}"
 
 
@@ -81,8 +82,9 @@ def _admissions(history: History, moment: Moment) -> Iterator[tuple[Share, int, 
     """Each admission of a step without preemption: its share, the free blocks after it, and whether nothing else ran.
 
     The free blocks of all admissions but the last may be too many: later ones may have taken free blocks as hits.
+    Where tokens are drafted, blocks do not follow from tokens, and none is told.
     """
-    if moment.preempted:
+    if moment.preempted or history.speculates:
         return
     free, others = moment.free, set(moment.ran)
     for share in reversed(moment.shares):
@@ -110,13 +112,14 @@ def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
 
 
 def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
-    """A scheduled request holds exactly the blocks that its tokens so far need."""
+    """A scheduled request holds exactly the blocks that its tokens so far need; those of drafts may be more."""
+    speculates = history.speculates
     for moment in history.schedules:
         for share in moment.shares:
             if not moment.ref_counts:
                 return
             held, needed = len(moment.block_tables.get(share.request, ())), history.blocks(share.end)
-            if held != needed:
+            if held < needed if speculates else held != needed:
                 yield moment.step, f"request {share.request} holds {held} blocks for {share.end} tokens, not {needed}"
 
 

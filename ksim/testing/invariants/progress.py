@@ -79,9 +79,10 @@ def _per_token(history: History) -> int:
 def work_conserved(history: History) -> Iterator[tuple[int, str]]:
     """While tokens are left in the budget and no request was preempted, running requests compute all that they can.
 
-    The first waiting request is admitted if there are a sequence slot and blocks for all its tokens.
+    The first waiting request is admitted if there are a sequence slot and blocks for all its tokens.  Drafts take
+    tokens and blocks too, so this is not asked where there are any.
     """
-    if history.limits.prefill_schedule_interval > 1:
+    if history.limits.prefill_schedule_interval > 1 or history.speculates:
         return
     computed: dict[int, int] = {}
     sampled, returned = Counter[int](), Counter[int]()

@@ -9,23 +9,30 @@ from ksim.testing.history import History, emitted
 
 
 def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
-    """A request samples exactly when its next token is due, and never computes beyond that token or beyond its end."""
-    sampled = Counter[int]()
-    for moment in history.schedules:
+    """A request samples exactly when its next token is due, and never computes beyond that token or beyond its end.
+
+    Drafted tokens come after it.  They are taken to be accepted until their step is back.
+    """
+    sampled, drafted = Counter[int](), Counter[int]()
+    for moment in history.moments:
+        if moment.kind == "update":
+            drafted.subtract({share.request: share.rejected for share in moment.shares})
+            continue
         for share in moment.shares:
             number = share.request
-            due = history.jobs[number].request.prompt + sampled[number]
-            if share.end > due or share.samples != (share.end == due):
-                yield moment.step, (f"request {number} computes up to token {share.end} and "
+            due, end = history.jobs[number].request.prompt + sampled[number] + drafted[number], share.end - share.drafts
+            if end > due or share.samples != (end == due):
+                yield moment.step, (f"request {number} computes up to token {end} and "
                                     f"{'samples' if share.samples else 'does not sample'}; the next is due after {due}")
             sampled[number] += share.samples
+            drafted[number] += share.drafts
             if sampled[number] > history.foreseen(number):
                 yield moment.step, f"request {number} samples token {sampled[number]}, beyond its end"
 
 
 def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
-    """Each request ends with exactly its output tokens, one from each step that sampled; an aborted request gets no
-    more than these."""
+    """Each request ends with exactly its output tokens, one from each step that sampled, and one for each draft that it
+    accepted; an aborted request gets no more than these."""
     owed: dict[int, list[int]] = {number: [] for number in range(len(history.jobs))}
     step = history.moments[-1].step if history.moments else 0
     for index, number in _returns(history):
@@ -35,7 +42,7 @@ def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
         return
     for number, job in enumerate(history.jobs):
         got = emitted(job)
-        if any(later <= earlier for earlier, later in pairwise(got)):
+        if any(later <= earlier for earlier, later in pairwise(got)) and not history.speculates:
             yield step, f"request {number} got two tokens from one step: {got}"
         if number in history.aborted:
             if len(got) > history.output(number):
@@ -52,7 +59,7 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
         for share in moment.shares:
             number = share.request
             if moment.kind == "update":
-                given[number] += share.samples
+                given[number] += share.yields
             elif share.admitted:
                 expected = history.jobs[number].request.prompt + min(given[number], history.output(number))
                 if moment.known[number] != expected:
@@ -107,7 +114,11 @@ def counters_grow(history: History) -> Iterator[tuple[int, str]]:
     for earlier, later in pairwise(history.schedules):
         if later.step != earlier.step + 1 or later.now < earlier.now:
             yield later.step, f"step {later.step} at {later.now:g} follows step {earlier.step} at {earlier.now:g}"
-    for moment in history.schedules:
+    for moment in history.moments:
+        if moment.kind == "update":
+            computed |= {share.request: computed[share.request] - share.rejected for share in moment.shares
+                         if share.rejected and share.request in computed}
+            continue
         for number in moment.preempted:
             computed.pop(number, None)
         for share in moment.shares:
@@ -124,7 +135,7 @@ def _returns(history: History) -> Iterator[tuple[int, int]]:
     """The engine's step and the request of each token that came back."""
     for moment in history.updates:
         for share in moment.shares:
-            if share.samples:
+            for _ in range(share.yields):
                 yield moment.index, share.request
 
 

@@ -30,7 +30,7 @@ class Azure:
     """Reads wall-clock times, with or without fraction and zone; a time without a zone is UTC.
 
     The trace of 2025 says how many images a request has, and not their sizes: all have the size `image`, such as
-    "1024x1024", or are left out.  ContextTokens are taken for those of the text.
+    "1024x1024", or are text to a model.  ContextTokens count their tokens already.
     """
 
     image: str = field(default="", validator=_size)
@@ -62,7 +62,7 @@ class Azure:
         for time, prompt, output, number in columns(lines, (*_COLUMNS, "NumImages")):
             tokens, images = count(prompt, "ContextTokens", lines), _images(number, lines)
             yield Row(dates.seconds(time, "TIMESTAMP"), tokens, count(output, "GeneratedTokens", lines),
-                      images=(Image(width, height, tokens),) * images)
+                      images=(Image(width, height, tokens, counted=True),) * images)
 
 
 def _images(text: str, lines: Lines) -> int:

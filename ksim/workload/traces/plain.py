@@ -8,11 +8,23 @@ from typing import Any
 from attrs import field, frozen
 
 from ksim.workload.columns import FIELDS, header, known_fields, named_columns
-from ksim.workload.fields import Dates, chunk_names, count, duration, id_list, integer, is_date, label, moment
+from ksim.workload.fields import (
+    Dates,
+    chunk_names,
+    count,
+    duration,
+    id_list,
+    integer,
+    is_date,
+    label,
+    moment,
+    share,
+)
 from ksim.workload.images import images_of
 from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
+from ksim.workload.sampling import beams, logprobs, most_tokens, sequences
 
 __all__ = ["Plain"]
 
@@ -46,22 +58,29 @@ class Plain:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         names = [self.columns.get(name, name) for name in FIELDS]
-        at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images = names
+        (at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images,
+         of_acceptance, of_most, of_n, of_logprobs, of_beams) = names
         values = self._values(lines, names)
         first = next(values, None)
         if first is None:
             return
         seconds = _times(first[0], lines)
-        for time, tokens, output, priority, session, delay, tenant, adapter, ids, images in chain((first,), values):
-            prompt = count(tokens, of_prompt, lines)
-            yield Row(seconds(time, at), prompt, count(output, of_output, lines),
+        for (time, tokens, output, priority, session, delay, tenant, adapter, ids, images, acceptance, most, n, scores,
+             width) in chain((first,), values):
+            prompt, sampled = count(tokens, of_prompt, lines), count(output, of_output, lines)
+            yield Row(seconds(time, at), prompt, sampled,
                       _chunks(ids, of_ids, prompt, size, lines) if ids != "" else (), size,
                       integer(priority, of_priority, lines) if priority != "" else 0,
                       session if session.__class__ is str else label(session, of_session, lines),
                       duration(delay, of_delay, lines) if delay != "" else 0.0,
                       tenant if tenant.__class__ is str else label(tenant, of_tenant, lines),
                       adapter if adapter.__class__ is str else label(adapter, of_adapter, lines),
-                      images_of(images, of_images, prompt, lines) if images != "" else ())
+                      images=images_of(images, of_images, prompt, lines) if images != "" else (),
+                      acceptance=share(acceptance, of_acceptance, lines) if acceptance != "" else None,
+                      max_tokens=most_tokens(most, of_most, sampled, lines) if most != "" else None,
+                      n=sequences(n, of_n, lines) if n != "" else 1,
+                      prompt_logprobs=logprobs(scores, of_logprobs, lines) if scores != "" else None,
+                      beam_width=beams(width, of_beams, lines) if width != "" else 0)
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield the values of all fields, in the order of `FIELDS`, of CSV or JSON."""

@@ -59,8 +59,8 @@ def test_recordings_without_a_run_to_compare_are_an_error(tmp_path):
 
 
 def test_arguments_that_are_not_simulated_are_named(tmp_path):
-    record(tmp_path, [OPEN], arguments={**ARGUMENTS, "speculative_config": "{}"})
-    assert comparison.serving(tmp_path, ServerSpec()).remarks == ("tiny: not simulated: speculative_config",)
+    record(tmp_path, [OPEN], arguments={**ARGUMENTS, "enable_sleep_mode": True})
+    assert comparison.serving(tmp_path, ServerSpec()).remarks == ("tiny: not simulated: enable_sleep_mode",)
 
 
 def test_recorded_intervals_of_ksim_itself_are_predicted(tmp_path):

@@ -1,0 +1,81 @@
+"""What an engine's scheduler does at one moment, as plain values."""
+
+from typing import Any
+
+from attrs import field, frozen
+
+from ksim.scheduling.job import State
+from ksim.scheduling.schedule import ScheduledTokens
+
+
+@frozen
+class Share:
+    """The tokens that request number `request` gets in a step, after `start` tokens computed before.
+
+    The last `drafts` of them are drafted, of which so many will be `accepted`.
+    """
+
+    request: int
+    tokens: int
+    start: int
+    samples: bool
+    admitted: bool
+    drafts: int = 0
+    accepted: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.tokens
+
+    @property
+    def rejected(self) -> int:
+        """Drafts that count as computed only until their step is back."""
+        return self.drafts - self.accepted
+
+    @property
+    def yields(self) -> int:
+        """Tokens that come of it, if its request does not end before."""
+        return self.samples * (1 + self.accepted)
+
+    @classmethod
+    def of(cls, entry: ScheduledTokens) -> "Share":
+        return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted,
+                   entry.drafts, entry.accepted)
+
+
+@frozen
+class Moment:
+    """The state of an engine just after a schedule, or after an update.
+
+    An update processes the `shares` of the engine's step `index`.  `queue` lists the requests that could be admitted,
+    as they waited before the schedule: (place in the policy's order, number, known tokens).  `live` counts all
+    requests that were waiting or running then.  `known` has the known tokens of requests admitted in the schedule.
+    `block_tables` has the blocks of each request.  `ref_counts` has the users of each block; it is empty for a cache
+    that does not count them.
+    """
+
+    kind: str
+    step: int
+    now: float
+    index: int
+    shares: tuple[Share, ...]
+    preempted: tuple[int, ...]
+    finished: tuple[int, ...]
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+    states: dict[int, State]
+    block_tables: dict[int, tuple[int, ...]]
+    ref_counts: tuple[int, ...]
+    free: int
+    in_flight: int
+    known: dict[int, int] = field(factory=dict)
+    queue: tuple[tuple[Any, int, int], ...] = ()
+    live: int = 0
+    ran: tuple[int, ...] = ()  # requests that ran before the schedule
+    # With a KV connector: loads that begin (request, tokens found in the cache, tokens after the load, asynchronous),
+    # and the requests whose loads have ended or failed, or whose blocks were sent.
+    loads: tuple[tuple[int, int, int, bool], ...] = ()
+    received: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
+    tokens: dict[int, int] = field(factory=dict)  # of those that wait
