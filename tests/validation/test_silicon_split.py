@@ -96,6 +96,7 @@ def test_batches_are_those_of_recipes_or_what_the_concurrency_fills(row, counts,
 def test_every_recipe_has_a_batch_in_its_name():
     for known in splits().batches:
         assert known.names and all("_batch" in name and runs for name, runs in known.names.items())
+        assert {"_mtp" in name for name in known.names} == {"speculation" in known.when}
 
 
 @pytest.mark.parametrize("counts, reason", [
@@ -118,7 +119,20 @@ def test_runs_draft_as_their_recipes_say(row, counts, drafts):
     assert config["synthetic_acceptance_rates"] == [*recipes().acceptances["deepseek-v3"].rates[:drafts]]
 
 
-def test_busy_ranks_draft_less(row):
+@pytest.mark.parametrize("counts, changes, expected", [
+    ({}, {"concurrency": 48}, (8, 3)), ({"spec_method": "none"}, {"concurrency": 48}, (32, None)),
+    ({"prefill_workers": 7, "decode_workers": 1, "decode_gpus_per_worker": 16, "decode_ep": 16,
+      "decode_dp_attention": True}, {"concurrency": 1229, "isl": 8192}, (64, 1)),
+    ({"decode_workers": 2, "decode_dp_attention": True},
+     {"concurrency": 1600, "system": "b200_sxm", "precision": "fp8"}, (768, 2)),
+])
+def test_recipes_that_draft_have_batches_of_their_own_and_say_how_many_tokens(row, counts, changes, expected):
+    one = row({"spec_method": "mtp", **counts}, **changes)
+    config = table_of(one)["serve"].get("speculative_config", {})
+    assert (batch(one), config.get("num_speculative_tokens")) == expected
+
+
+def test_busy_ranks_draft_less_where_no_recipe_is_known(row):
     counts = {"spec_method": "mtp", "decode_workers": 1, "decode_dp_attention": True}
     assert table_of(row(counts, concurrency=8 * 128))["serve"]["speculative_config"]["num_speculative_tokens"] == 1
 

@@ -57,8 +57,10 @@ def _check(row: Row) -> None:
 
 
 def widened(serve: dict[str, Any], tokens: int | None = None) -> dict[str, Any]:
-    """*serve* with CUDA graphs in tokens, not in sequences as scripts state them, where each sequence has *tokens* more,
-    by default those that it drafts."""
+    """*serve* with CUDA graphs in tokens, not in sequences as scripts state them.
+
+    Each sequence has *tokens* more than one, by default those that it drafts.
+    """
     most, config = serve.get("max_cudagraph_capture_size"), serve.get("speculative_config")
     drafts = (config["num_speculative_tokens"] if config else 0) if tokens is None else tokens
     return {**serve, "max_cudagraph_capture_size": most * (1 + drafts)} if most and drafts else serve

@@ -19,9 +19,9 @@ from ksim.validation.silicon.workers import Workers
 
 #: Waves of prompts of a run, and the fewest of a run that is cut: dozens of ranks make each of them dear.
 _WAVES, _FEWEST = 10, 4
-#: How TensorRT-LLM's recipes are called: workers that prefill and that decode, the shape of the latter, and the most
-#: sequences of a rank.
-_NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p)(\d+)_batch(\d+)")
+#: How TensorRT-LLM's recipes are called: workers that prefill and that decode, the shape of the latter, the most
+#: sequences of a rank, and how many tokens it drafts for each.
+_NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p\d+)_batch(\d+)(?:_mtp(\d+))?")
 
 
 @frozen
@@ -82,7 +82,7 @@ def table_of(row: Row) -> dict[str, Any]:
     for rule in _rules(row):
         table["serve"] |= rule.serve
         table["engine"] = rule.engine or table["engine"]
-    table["serve"] = recipes.accepting(row, table["serve"])
+    table["serve"] = recipes.accepting(row, _drafting(row, table["serve"]))
     table["serve"]["kv_transfer_config"] = {"kv_connector": splits().connectors[row.backend]}
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
                       "decode": _pool("decode", row, decode, table["serve"])}
@@ -146,16 +146,31 @@ def batch(row: Row) -> int:
     Where no recipe is known, the largest power of two that the row's concurrency fills: by their names, recipes are run
     with one to two times as many requests as their ranks take.
     """
-    assert row.split and row.split.prefill and row.split.decode, "only for rows whose workers are known"
-    prefill, decode, fields = row.split.prefill, row.split.decode, fields_of(row)
-    for known in splits().batches:
-        for name, runs in known.names.items() if recipes.matches(known.when, fields) else ():
-            found = _NAME.fullmatch(name)
-            assert found, f"{name} is not the name of a recipe"
-            if row.concurrency in runs and found[3] + found[4] == decode.shape and (
-                    (int(found[1]), int(found[2])) == (prefill.count, decode.count)):
-                return int(found[5])
+    if name := _recipe(row):
+        return int(name[4])
+    _, decode = _sides(row)
     return int(2 ** max(0, int(log2(row.concurrency / decode.ranks))))
+
+
+def _drafting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:
+    """*serve* with as many drafts as the name of the row's recipe says, where it says so."""
+    name = _recipe(row)
+    if name is None or not name[5]:
+        return serve
+    return {**serve, "speculative_config": {**serve["speculative_config"], "num_speculative_tokens": int(name[5])}}
+
+
+def _recipe(row: Row) -> re.Match[str] | None:
+    """The name of the row's recipe, None where it is not known; names of recipes that draft say how many tokens."""
+    (prefill, decode), fields = _sides(row), fields_of(row)
+    deployed = (prefill.count, decode.count, decode.shape, row.split is not None and row.split.speculation != "none")
+    for known in splits().batches:
+        for text, runs in known.names.items() if recipes.matches(known.when, fields) else ():
+            name = _NAME.fullmatch(text)
+            assert name, f"{text} is not the name of a recipe"
+            if row.concurrency in runs and (int(name[1]), int(name[2]), name[3], bool(name[5])) == deployed:
+                return name
+    return None
 
 
 def _nodes(sides: Iterable[Workers], size: int) -> int:
