@@ -39,10 +39,10 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_answers_twelve_questions():
-    section = README.partition("## Twelve questions")[2].partition("\n## ")[0]
+def test_the_readme_answers_thirteen_questions():
+    section = README.partition("## Thirteen questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
-    assert len(questions) == 12
+    assert len(questions) == 13
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -94,7 +94,7 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
     if not card.layout.plain:
         groups = ", ".join(f"{row['groups']} of {row['layers']} layers ({row['kind']})" for row in card.layout.table())
         yield (f"groups: {groups}; a block of {card.settings.block_size} tokens takes"
-               f" {card.layout.block_bytes[0] / 1024:,.0f} KiB")
+               f" {card.layout.block_bytes[0] / 1024:,.0f} KiB" + " on each GPU" * (card.settings.gpus > 1))
     if card.slots:
         slots, rank = card.settings.max_loras, card.settings.max_lora_rank
         yield f"slots for {slots} LoRA adapters of rank {rank}: {card.slots / GIB:.2f} GiB over all layers"

@@ -38,7 +38,7 @@ def step(
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
     adapters: Annotated[str, typer.Option(help="tokens of each LoRA adapter, with commas between; all others are the"
-                                               " base model's")] = "",
+                                               " base model's; drafts come on top")] = "",
     images: Annotated[str, typer.Option(help="images that are encoded before: WIDTHxHEIGHT, with commas between")] = "",
     oracle: OracleName = None,
     speculative: Annotated[str | None, typer.Option(help="speculate, and compare with plain steps: JSON as for"
@@ -57,16 +57,17 @@ def step(
     batch = with_adapters(batch_of(decode, prefill), adapters, serve)
     scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
     deployment = Deployment.of(scenario)
+    batch = _seeing(deployment, batch, images)
     if config := deployment.serve.speculative_config:
         from ksim.cli.step_speculation import compare
         from ksim.study.speculation import verified
 
-        _price(deployment, _seeing(deployment, verified(batch, config), images))
+        _price(deployment, verified(batch, config))
         compare(scenario, batch, json_file, plot)
     elif plot or json_file:
         raise ConfigError("--plot" if plot else "--json", "is about speculation; add --speculative, or leave it out")
     else:
-        _price(deployment, _seeing(deployment, batch, images))
+        _price(deployment, batch)
 
 
 def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":

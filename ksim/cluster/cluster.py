@@ -10,6 +10,7 @@ from attrs import define, evolve, field
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
+from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
 from ksim.engine.parent_request import ParentRequest
@@ -119,7 +120,9 @@ class Cluster:
 
     @staticmethod
     def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
-        if request.n == 1:
+        if request.beam_width:
+            BeamSearch.of(request, engine, done)
+        elif request.n == 1:
             engine.submit(request, done, timely)
         else:
             parent = ParentRequest(request.n, done)
@@ -140,8 +143,9 @@ class Cluster:
         self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, decode.number, -1 if prefill is None else prefill.number))
         reason = decode.refusal(request)
-        if prefill is not None and request.n > 1:
-            reason = f"its n is {request.n}, and a request that one engine prefills for another has one sequence"
+        if prefill is not None and (request.n > 1 or request.beam_width):
+            asked = f"beam_width is {request.beam_width}" if request.beam_width else f"n is {request.n}"
+            reason = f"its {asked}, and a request that one engine prefills for another has one sequence"
         if prefill is not None and not reason:
             reason = prefill.refusal(_first_token(request))
         if reason:

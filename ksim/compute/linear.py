@@ -44,9 +44,10 @@ class AttendLinear:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
+        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution and its drafts."""
+        kept = sizes.of["W"] - 1 + shard.drafts
         local, (conv, state) = sizes.split(self.parallel, shard.tensor), self._formats(shard)
-        return local.volume("Goee") * state.bytes + local.volume("YGe") * (local.of["W"] - 1) * conv.bytes
+        return local.volume("Goee") * state.bytes + local.volume("YGe") * kept * conv.bytes
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
         """Of the convolution's tokens and of the matrices, which are in FP32 where they decay by channel."""

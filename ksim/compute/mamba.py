@@ -47,9 +47,10 @@ class AttendMamba2:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
+        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution and its drafts."""
         local, conv, state = sizes.split(self.parallel, shard.tensor), *shard.precision.states(self.state)
-        return local.volume("GoeN") * state.bytes + local.volume("GX") * (local.of["W"] - 1) * conv.bytes
+        kept = local.of["W"] - 1 + shard.drafts
+        return local.volume("GoeN") * state.bytes + local.volume("GX") * kept * conv.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)

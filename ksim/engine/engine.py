@@ -14,6 +14,7 @@ from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
 from ksim.engine.parent_request import ParentRequest
 from ksim.engine.sampling_limits import sampling_refusal
+from ksim.flow.decoded import Decoded
 from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -43,8 +44,7 @@ class Engine(ABC):
     thread, which goes on once all kernels are launched; with more, `workers` are
     processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
     prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.  Once a request asks for log-probabilities of its prompt, `logprobs` make
-    a timer that prices them of the last stage's.
+    comes from other engines and goes to them.  `logprobs` makes a timer price those of prompts, too.
     """
 
     number: int
@@ -59,6 +59,7 @@ class Engine(ABC):
     gpus: Sequence[int] = ()
     endpoint: Endpoint | None = None
     logprobs: Callable[[Timer], Timer] | None = None
+    seed: int = 0
     outstanding: int = field(default=0, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
@@ -156,13 +157,13 @@ class Engine(ABC):
         """Which jobs *schedule* preempted, and which it admitted."""
         left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)]
         come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
-                for job in schedule.admitted if job.state is State.RUNNING and self._leads(job)]  # and not lost again
+                for job in schedule.admitted if job.state is State.RUNNING and self._leads(job, now=True)]  # not lost
         return [*left, *come]
 
-    def _leads(self, job: Job) -> bool:
-        """Whether *job* is a request's only sequence, or the first of them that was admitted: results follow that."""
+    def _leads(self, job: Job, now: bool = False) -> bool:
+        """Whether *job*, which may be admitted *now*, is a request's only sequence, or the first that was admitted."""
         told = self._done.get(job)
-        return not isinstance(told, ParentRequest) or told.leads(job)
+        return not isinstance(told, ParentRequest) or (told.admit(job) if now else told.leads(job))
 
     def _log_changes(self, changes: Sequence[Change], now: float) -> None:
         """Log *changes* of the time *now*."""
@@ -192,7 +193,11 @@ class Engine(ABC):
         """Log the tokens of a sequence, or of all sequences of a request, which have *ended*."""
         for run in ended.emitted:
             self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1, run.tokens))
-        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted))
+        several = ended if isinstance(ended, ParentRequest) else None
+        for step, sequences, length in several.decoded() if several else ():
+            self.log.add(Decoded(time, request, self.number, step, sequences, length))
+        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted,
+                              several.preemptions if several else 0))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

@@ -1,6 +1,9 @@
-"""A request for several sequences (`n` > 1), as vLLM's front end fans it out (v1/engine/parallel_sampling.py)."""
+"""A request for several sequences, each of which is a request of its own in an engine.
 
-from collections import Counter
+vLLM's front end fans requests with `n` > 1 out (v1/engine/parallel_sampling.py).
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from attrs import define, field
@@ -14,34 +17,60 @@ __all__ = ["ParentRequest"]
 class ParentRequest:
     """Hears of the end of each of `left` child requests, and calls `done` when the last has ended.
 
-    The user sees one request: `emitted` has the tokens of all its sequences by the steps that sampled them.
+    The user sees one request: `emitted` has the tokens of all its sequences by the steps that sampled them.  Results
+    follow the child that is admitted first; `preemptions` are those of the others.
     """
 
     left: int
     done: Callable[[], object]
     verified: int = field(default=0, init=False)
     accepted: int = field(default=0, init=False)
+    preemptions: int = field(default=0, init=False)
     _unfinished: int = field(init=False)
     _leader: Job | None = field(default=None, init=False)
     _tokens: Counter[int] = field(factory=Counter, init=False)
+    #: By step: how many of its tokens are of sequences that decode, and how long these sequences are.
+    _decoded: dict[int, tuple[int, int]] = field(factory=dict, init=False)
+    #: The tokens that children had when they were admitted: they catch up with the next one.
+    _caught_up: defaultdict[Job, set[int]] = field(factory=lambda: defaultdict(set), init=False)
 
     def __attrs_post_init__(self) -> None:
         self._unfinished = self.left
 
-    def leads(self, job: Job) -> bool:
-        """Whether *job*, a child that is admitted or preempted now, is the one that was admitted first."""
+    def admit(self, job: Job) -> bool:
+        """Take note that *job*, a child, is admitted; return whether it is the one that was admitted first."""
         self._leader = self._leader or job
+        self._caught_up[job].add(job.sampled)
+        return self._leader is job
+
+    def leads(self, job: Job) -> bool:
+        """Whether *job*, a child, is the one that was admitted first."""
         return self._leader is job
 
     def finish(self, job: Job) -> bool:
         """Take in the tokens of a child; return whether it was the last one."""
+        self._count(job)
+        caught_up, place = self._caught_up.pop(job, set()), 0
         for run in job.emitted:
             for step in range(run.first, run.last + 1, run.every or 1):
                 self._tokens[step] += run.tokens
+                if place not in caught_up:
+                    count, length = self._decoded.get(step, (0, 0))
+                    self._decoded[step] = count + 1, length + job.request.prompt + place
+                place += run.tokens
+        return not self._unfinished
+
+    def _count(self, job: Job) -> None:
+        """Count *job*, which has ended."""
         self.verified += job.verified
         self.accepted += job.accepted
+        if job is not self._leader:
+            self.preemptions += job.preemptions
         self._unfinished -= 1
-        return not self._unfinished
+
+    def decoded(self) -> Iterator[tuple[int, int, int]]:
+        """Steps, how many sequences of the request decode in each, and how long these are together."""
+        return ((step, *counts) for step, counts in sorted(self._decoded.items()))
 
     @property
     def emitted(self) -> Iterator[Run]:

@@ -11,8 +11,8 @@ def sampling_refusal(request: Request, most: int) -> str:
         return _beam_refusal(request, most)
     asked = request.prompt_logprobs or 0
     if most >= 0 and not 0 <= asked <= most:
-        shown = "the whole vocabulary" if asked < 0 else asked
-        return f"its prompt_logprobs are {shown}, which is greater than max_logprobs = {most}"
+        shown = "all of the vocabulary" if asked < 0 else asked
+        return f"its prompt_logprobs are {shown}, more than max_logprobs = {most}; set that to {asked}, or ask for less"
     return ""
 
 
@@ -23,5 +23,5 @@ def _beam_refusal(request: Request, most: int) -> str:
         return "its prompt_logprobs are not computed by a beam search"
     if 0 <= most < 2 * request.beam_width:
         return (f"its beam_width is {request.beam_width}, which needs {2 * request.beam_width} log-probabilities at"
-                f" each place, more than max_logprobs = {most}")
+                f" each place, more than max_logprobs = {most}; raise that, or search less")
     return ""

@@ -87,12 +87,16 @@ class Emitted(Event):
 
 @frozen
 class Finished(Event):
-    """A request got its last token; `verified` steps of it have verified drafts, and `accepted` so many of these."""
+    """A request got its last token; `verified` steps of it have verified drafts, and `accepted` so many of these.
+
+    Where it has several sequences, those that `Admitted` and `Preempted` do not tell of had so many `preemptions`.
+    """
 
     request_id: int
     engine: int
     verified: int = 0
     accepted: int = 0
+    preemptions: int = 0
 
 
 @frozen

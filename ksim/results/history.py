@@ -7,6 +7,7 @@ from operator import attrgetter
 import numpy as np
 from attrs import define
 
+from ksim.flow.decoded import Decoded
 from ksim.flow.events import (
     Admitted,
     Arrived,
@@ -32,7 +33,7 @@ from ksim.results.splits import Splits
 from ksim.results.steps import Steps
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
-         Failed)
+         Failed, Decoded)
 
 
 @define(eq=False, slots=False)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from attrs import define, frozen
 
-from ksim.flow.events import EngineBuilt, Failed
+from ksim.flow.events import EngineBuilt, Failed, Finished
+from ksim.flow.log import only
 from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.history import History, pools_of, static_joules
 from ksim.results.metrics import Summary, batches, clocks, spread, utilisation
@@ -124,7 +125,15 @@ class PoolTotals(Added):
             completed=added(legs.pool, np.ones(len(legs.pool))), prompts=added(legs.pool, legs.prompt),
             outputs=added(whose, output), found=added(legs.pool, np.nan_to_num(legs.found)),
             looked_up=added(legs.pool, np.nan_to_num(legs.looked_up)),
-            preemptions=added(pool[places], np.ones(len(places))), **_moved(history, ended, duration))
+            preemptions=added(pool[places], np.ones(len(places))) + added(*_beside(history, ended)),
+            **_moved(history, ended, duration))
+
+
+def _beside(history: History, ended: Bools) -> tuple[Ints, Ints]:
+    """Pools, and preemptions of sequences that events do not tell of one by one."""
+    events = history.events[Finished]
+    own = only(events, ended[history.requests.rows(events["request_id"])])
+    return history.pool[history.steps.places(own["engine"])], own["preemptions"]
 
 
 def _outputs(history: History, done: Bools) -> tuple[Ints, Ints]:

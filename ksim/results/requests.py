@@ -189,12 +189,16 @@ class Requests(OutputTokens):
     @cached_property
     def preemptions(self) -> Ints:
         """The number of preemptions of each request."""
-        return np.bincount(self.rows(self.preempted["request_id"]), minlength=len(self))
+        others = np.repeat(*(self.events[Finished][name] for name in ("request_id", "preemptions")))
+        return self._counts(np.append(self.preempted["request_id"], others))
+
+    def _counts(self, ids: Ints) -> Ints:
+        return np.bincount(self.rows(ids), minlength=len(self))
 
     @cached_property
     def displaced(self) -> Bools:
         """Requests that never ran again after a preemption: their last token was in flight, or the run ended."""
-        return self.preemptions > np.bincount(self.rows(self.readmitted["request_id"]), minlength=len(self))
+        return self._counts(self.preempted["request_id"]) > self._counts(self.readmitted["request_id"])
 
     @cached_property
     def last_step(self) -> Ints:

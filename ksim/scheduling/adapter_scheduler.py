@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from attrs import define, evolve, field
 
@@ -11,27 +10,23 @@ from ksim.flow.batch import Batch
 from ksim.kv_cache.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_schedule import drafted_batch
+from ksim.scheduling.draft_schedule import DraftSchedule
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.queue import WaitingQueue
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["AdapterSchedule", "AdapterScheduler", "with_adapters"]
+__all__ = ["AdapterSchedule", "AdapterScheduler"]
 
 
 @define(eq=False)
-class AdapterSchedule(Schedule):
-    """A schedule that knows whose tokens are for which adapter, and which adapters are `loaded` with it.
-
-    Decodes that verify drafts have up to `width` tokens.
-    """
+class AdapterSchedule(DraftSchedule):
+    """A schedule that knows whose tokens are for which adapter, and which adapters are `loaded` with it."""
 
     loaded: Sequence[AdapterLoad] = ()
-    width: int = 1
 
     def batch(self) -> Batch:
-        batch = drafted_batch(self, self.width) if self.width > 1 else super().batch()
+        batch = super().batch()
         tokens = Counter(job.request.adapter for job in self.decodes)
         for entry in self.entries:
             tokens[entry.job.request.adapter] += entry.tokens
@@ -106,13 +101,3 @@ class AdapterScheduler(Scheduler):
         names.pop("", None)
         schedule.loaded = self.adapters.activate(names)
         return schedule
-
-
-@lru_cache
-def with_adapters(kind: type[Scheduler]) -> type[AdapterScheduler]:
-    """The class of schedulers like *kind* that know of adapters; drafts have none."""
-    if kind is Scheduler:
-        return AdapterScheduler
-    mixed = type(f"Adapter{kind.__name__}", (AdapterScheduler, kind), {})
-    made: type[AdapterScheduler] = define(eq=False, slots=False)(mixed)
-    return made

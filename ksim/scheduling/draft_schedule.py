@@ -7,7 +7,7 @@ from attrs import define
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["DraftSchedule", "drafted_batch"]
+__all__ = ["DraftSchedule"]
 
 
 @define(eq=False)
@@ -17,24 +17,22 @@ class DraftSchedule(Schedule):
     width: int = 1
 
     def batch(self) -> Batch:
-        return drafted_batch(self, self.width)
+        """What kernels see of it, and whose prompts are in it.
 
-
-def drafted_batch(schedule: Schedule, most: int) -> Batch:
-    """What kernels see of *schedule*, whose decodes have *most* tokens at most, and whose prompts are in it.
-
-    Decode kernels take sequences of one width, that of most: others go with the prompts, as in vLLM.
-    """
-    entries = schedule.entries
-    counts = Counter(entry.tokens for entry in entries)
-    width = most if counts[most] >= max(counts[1], 1) else 1
-    wide = [entry.start - schedule.number for entry in entries if entry.tokens == width]
-    return Batch(
-        contexts=Contexts(Offsets(wide), schedule.number),
-        chunks=tuple((entry.tokens, entry.start) for entry in entries if entry.tokens != width),
-        samples=sum(entry.samples for entry in entries), tokens=sum(entry.tokens for entry in entries),
-        prompts=tuple((entry.job.request.id, entry.tokens - entry.drafts, entry.start)
-                      for entry in entries if entry.prompt),
-        images=schedule.images, width=width, drafts=sum(entry.drafts for entry in entries),
-        accepted=tuple(entry.accepted for entry in entries if entry.drafts),
-        prompt_logprobs=schedule.prompt_logprobs())
+        Decode kernels take sequences of one width, that of most: others go with the prompts, as in vLLM.
+        """
+        if self.width == 1:
+            return super().batch()
+        entries = self.entries
+        counts = Counter(entry.tokens for entry in entries)
+        width = self.width if counts[self.width] >= max(counts[1], 1) else 1
+        wide = [entry.start - self.number for entry in entries if entry.tokens == width]
+        return Batch(
+            contexts=Contexts(Offsets(wide), self.number),
+            chunks=tuple((entry.tokens, entry.start) for entry in entries if entry.tokens != width),
+            samples=sum(entry.samples for entry in entries), tokens=sum(entry.tokens for entry in entries),
+            prompts=tuple((entry.job.request.id, entry.tokens - entry.drafts, entry.start)
+                          for entry in entries if entry.prompt),
+            images=self.images, width=width, drafts=sum(entry.drafts for entry in entries),
+            accepted=tuple(entry.accepted for entry in entries if entry.drafts),
+            prompt_logprobs=self.prompt_logprobs())

@@ -1,10 +1,9 @@
 """What an engine's scheduler does besides, where layers keep different things: windows, chunks of attention, states.
 
-`with_groups` adds it to a scheduler's class when an engine is built, so that other models do not pay for it.
+Only engines with a HybridCache have these rules, so that other models do not pay for them.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from attrs import define, field
 
@@ -18,7 +17,7 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["GroupDecodeSet", "with_groups"]
+__all__ = ["GroupDecodeSet", "GroupRules"]
 
 
 @define(eq=False)
@@ -78,9 +77,7 @@ class GroupDecodeSet(DecodeSet):
 
 
 class GroupRules(Scheduler):
-    """The rules; a mixin between a scheduler's class and what `with_groups` makes of it."""
-
-    __slots__ = ()
+    """What groups of layers change in a scheduler's rules."""
 
     cache: HybridCache
 
@@ -97,23 +94,23 @@ class GroupRules(Scheduler):
         table.processed = computed - table.in_flight
         if self.cache.state is not None:
             most = min(wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
-            wish = self._split(self.cache.state, job, computed, min(job.backlog + job.drafts, most))
+            wish = self._split(self.cache.state, job, computed, min(job.backlog + job.drafts, most), wish)
         return super()._extend(job, wish)
 
     def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
         tokens = super()._first_chunk(job, computed, wish)
         if self.cache.state is not None and tokens > 0:
-            return self._split(self.cache.state, job, computed, tokens) or -1
+            return self._split(self.cache.state, job, computed, tokens, wish) or -1
         return tokens
 
-    def _split(self, state: Group, job: Job, start: int, tokens: int) -> int:
+    def _split(self, state: Group, job: Job, start: int, tokens: int, wish: int) -> int:
         """How many of *tokens* tokens from *start* on *job* gets, so that a chunk of a prompt ends where its state is
-        worth keeping; vLLM's `_mamba_block_aligned_split`."""
+        worth keeping; vLLM's `_mamba_block_aligned_split`.  A policy's *wish* for less than a block is granted."""
         prefill_end, size, end = max(job.request.prompt, job.num_tokens - 1), state.block_tokens, start + tokens
         if start >= prefill_end:
             return tokens
         self.cache.prefill_end = prefill_end
-        if end < prefill_end and (end // size * size > start or size <= self._longest_chunk):
+        if end < prefill_end and (end // size * size > start or size <= min(self._longest_chunk, wish)):
             end = end // size * size
         junction, last = _table(job).junction, (job.num_tokens - 1) // size * size
         if end >= prefill_end and state.keeps_amid(start, end, (prefill_end - 1) // size * size, self.cache.unit):
@@ -144,12 +141,6 @@ class GroupRules(Scheduler):
                 for job in schedule.decodes:
                     _table(job).in_flight -= 1
         return super().update(schedule, index, output)
-
-
-@lru_cache
-def with_groups(kind: type[Scheduler]) -> type[Scheduler]:
-    """The scheduler's class *kind* with the rules for groups of layers, for engines with a HybridCache."""
-    return type(f"Group{kind.__name__}", (GroupRules, kind), {"__slots__": (), "__doc__": kind.__doc__})
 
 
 def _table(job: Job) -> HybridTable:

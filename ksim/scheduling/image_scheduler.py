@@ -16,7 +16,7 @@ from ksim.scheduling.encoder_cache import EncoderCache
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["EncoderLimits", "ImageConnectorScheduler", "ImageScheduler"]
+__all__ = ["EncoderLimits", "Encoding", "ImageScheduler"]
 
 
 @frozen
@@ -129,12 +129,11 @@ class Encoding:
         return ""
 
 
-class ImageRules(DraftScheduler):
-    """What images change in a scheduler's rules, whatever else it does; `encoding` is its state."""
+@define(eq=False, slots=False)
+class ImageScheduler(DraftScheduler):
+    """The scheduler of an engine whose model sees; `encoding` is what its rules for images remember."""
 
-    __slots__ = ()
-
-    encoding: Encoding
+    encoding: Encoding = field(kw_only=True)
     encodes: ClassVar[bool] = True
 
     @property
@@ -180,7 +179,7 @@ class ImageRules(DraftScheduler):
 
     def _pass_over_unencoded(self, job: Job) -> bool:
         job.waits_for_encoder = False
-        return True
+        return not isinstance(self, ConnectorScheduler) or self._pass_over(job)
 
     def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
         tokens = super()._first_chunk(job, computed, wish)
@@ -221,21 +220,3 @@ class ImageRules(DraftScheduler):
     def abort(self, job: Job) -> None:
         super().abort(job)
         self.encoding.cache.release(job)
-
-
-@define(eq=False)
-class ImageScheduler(ImageRules):
-    """The scheduler of an engine whose model sees."""
-
-    encoding: Encoding = field(kw_only=True)
-
-
-@define(eq=False)
-class ImageConnectorScheduler(ImageRules, ConnectorScheduler):
-    """The same with a KV connector."""
-
-    encoding: Encoding = field(kw_only=True)
-
-    def _pass_over_unencoded(self, job: Job) -> bool:
-        job.waits_for_encoder = False
-        return self._pass_over(job)

@@ -102,9 +102,11 @@ def check_router(scenario: Scenario, splits: bool) -> None:
 def check_sequences(scenario: Scenario, pools: Sequence[Pool]) -> None:
     """Raise ConfigError for a synthetic load of which engines that prefill for others would reject every request."""
     load = scenario.workload.synthetic
-    if load and load.n > 1 and not any(pool.role == "both" for pool in pools):
-        raise ConfigError("workload.synthetic.n", f"is {load.n}, and a request that one engine prefills for another has"
-                                                  " one sequence; leave it out, or give a pool the role 'both'")
+    if load and (load.n > 1 or load.beam_width) and not any(pool.role == "both" for pool in pools):
+        key = "beam_width" if load.beam_width else "n"
+        raise ConfigError(f"workload.synthetic.{key}",
+                          f"is {getattr(load, key)}, and a request that one engine prefills for another has one"
+                          " sequence; leave it out, or give a pool the role 'both'")
 
 
 def check_joined(pools: Sequence[Pool], links: Links) -> None:

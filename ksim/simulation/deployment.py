@@ -27,6 +27,7 @@ from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.remarks import remarks
 from ksim.simulation.routing import routing_of
+from ksim.simulation.sampling import check_sampling
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import check_step, kv_blocks, layout_of, memory, shards_of
 from ksim.simulation.speculation import check
@@ -72,6 +73,7 @@ class Deployment:
         check(serve)
         model = with_adapters(model, serve, gpu, system)
         check_asked(scenario.workload, serve)
+        check_sampling(scenario.workload, serve)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,

@@ -17,10 +17,11 @@ from ksim.oracles import peak
 from ksim.simulation.adapters import with_adapters
 from ksim.simulation.cache_layout import CacheLayout
 from ksim.simulation.defaults import Defaults
-from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.simulation.drafters import drafter_of, drafter_shard, kept_layers
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
+from ksim.simulation.speculation import drafted
 from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
@@ -66,8 +67,10 @@ class ModelCard:
 
     @cached_property
     def layout(self) -> CacheLayout:
-        """How the layers share the blocks of the KV cache, all of them on one rank."""
-        return CacheLayout.of([self.model.cache_by_layer(Shard(precision=self.settings.precision))], self.settings)
+        """How all layers, with those of a drafter, share the KV blocks of a rank among `tensor_parallel_size`."""
+        shard = Shard(tensor=self.settings.tensor_parallel_size, precision=self.settings.precision,
+                      drafts=drafted(self.settings))
+        return CacheLayout.of([kept_layers(self.model, self.settings, shard)], self.settings)
 
     @property
     def vision(self) -> Vision | None:

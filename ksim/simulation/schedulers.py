@@ -4,12 +4,13 @@ from typing import Any
 
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_transfer.endpoint import Endpoint
-from ksim.scheduling.adapter_scheduler import with_adapters
+from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.group_rules import with_groups
-from ksim.scheduling.image_scheduler import Encoding, ImageConnectorScheduler, ImageScheduler
+from ksim.scheduling.group_rules import GroupRules
+from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
+from ksim.scheduling.mixed import mixed
 from ksim.scheduling.scheduler import Scheduler
 from ksim.scheduling.speculation import Speculation
 from ksim.simulation.vision import Vision
@@ -27,11 +28,11 @@ def scheduler_of(parts: tuple[Any, ...], endpoint: Endpoint | None, speculation:
     if endpoint:
         kind, more["connector"] = ConnectorScheduler, endpoint
     if vision:
-        kind = ImageConnectorScheduler if endpoint else ImageScheduler
+        kind = mixed(ImageScheduler, kind)
         more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
     if adapters:
-        kind, more["adapters"] = with_adapters(kind), adapters
+        kind, more["adapters"] = mixed(AdapterScheduler, kind), adapters
     if isinstance(parts[2], HybridCache):
-        kind = with_groups(kind)
+        kind = mixed(GroupRules, kind)
     scheduler: Scheduler = kind(*parts, **more)
     return scheduler

@@ -21,6 +21,7 @@ from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
 from ksim.simulation.cache_layout import CacheLayout, kept_layers
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
+from ksim.simulation.speculation import drafted
 from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
@@ -64,7 +65,8 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
     return [Shard(
         tensor=serve.tensor_parallel_size, stage=stage, stages=serve.pipeline_parallel_size,
         precision=serve.precision, data=data, expert_parallel=serve.enable_expert_parallel,
-        exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement)
+        exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement,
+        drafts=drafted(serve))
             for stage in range(serve.pipeline_parallel_size)]
 
 

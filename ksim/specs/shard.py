@@ -110,7 +110,8 @@ class Shard:
     `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
     `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
     the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
-    it.  `routing` is how popular the experts are, and `placement` which rank holds which.
+    it.  `routing` is how popular the experts are, and `placement` which rank holds which.  Convolutions keep `drafts`
+    more tokens, which may be rejected.
     """
 
     tensor: int = 1
@@ -123,6 +124,7 @@ class Shard:
     routing: Routing = Routing()
     slices: int = 1
     placement: Placement = Placement()
+    drafts: int = 0
 
     def ranks(self, group: str) -> int:
         """How many ranks the rank's group of one kind has, such as "tensor"."""

@@ -48,7 +48,10 @@ class Payoff:
             return "speculation does not pay, even for one sequence"
         if self.pays >= self.most:
             return f"speculation pays for every batch up to {self.most} sequences, which is the largest"
-        return f"speculation pays up to {self.pays} sequences, and not from {self.pays + 1} on"
+        again = [batch for batch, plain, fast in zip(self.batches, self.plain, self.speculative, strict=True)
+                 if batch > self.pays and fast <= plain]
+        more = f"not from {self.pays + 1} on, and again for {again[0]}" if again else f"and not from {self.pays + 1} on"
+        return f"speculation pays up to {self.pays} sequences, {more}"
 
     @property
     def table(self) -> dict[str, Any]:
@@ -113,12 +116,17 @@ def accepted_length(config: SpeculativeConfig) -> float:
 
 
 def verified(batch: Batch, config: SpeculativeConfig) -> Batch:
-    """*batch* where its sequences that decode verify drafts, all of them, or those whose n-gram was found."""
+    """*batch* where its sequences that decode verify drafts, all of them, or those whose n-gram was found.
+
+    Each LoRA adapter's tokens grow as all do: a draft is its sequence's.
+    """
     width, contexts = config.num_speculative_tokens + 1, [*batch.contexts]
     wide = round(config.match_rate * len(contexts))
     chunks = (*((1, context) for context in contexts[wide:]), *batch.chunks)
-    return Batch(Contexts(tuple(contexts[:wide])), chunks, batch.samples,
-                 batch.tokens + (width - 1) * wide, batch.prompts, width, (width - 1) * wide)
+    drafts = (width - 1) * wide
+    adapters = tuple(round(tokens * (1 + drafts / batch.tokens)) for tokens in batch.adapters)
+    return evolve(batch, contexts=Contexts(tuple(contexts[:wide])), chunks=chunks, tokens=batch.tokens + drafts,
+                  width=width, drafts=drafts, adapters=adapters)
 
 
 def lasts(steps: Sequence[StepCost]) -> float:

@@ -15,8 +15,9 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.group_rules import with_groups
+from ksim.scheduling.group_rules import GroupRules
 from ksim.scheduling.job import Job, State
+from ksim.scheduling.mixed import mixed
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
@@ -183,7 +184,7 @@ class Replay:
 def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
     policy, options = catalog.find("scheduling.policies", settings.policy)(), scheduler_options(settings, requests)
     kind = ConnectorScheduler if settings.connector else DraftScheduler if settings.speculative else Scheduler
-    scheduler: Scheduler = (with_groups(kind) if settings.kv_groups else kind)(settings, policy, cache, **options)
+    scheduler: Scheduler = (mixed(GroupRules, kind) if settings.kv_groups else kind)(settings, policy, cache, **options)
     return scheduler
 
 

@@ -8,7 +8,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.events import Finished
+from ksim.flow.events import Finished, Stepped
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings
 from ksim.validation.replay import Replay
 from tests.laws.ahead import both, serves, workloads
@@ -105,3 +107,15 @@ def test_going_ahead_never_changes_anything_with_several_groups(tmp_path_factory
     assert facts(skipped.log) == facts(stepped.log)
     assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
     assert any(stepped.log.of(Finished)) or serve["num_gpu_blocks_override"] < 500
+
+
+def test_a_policy_that_wishes_for_less_than_a_block_of_states_is_granted_it():
+    """vLLM rounds chunks down to blocks; a policy with small chunks would never get one."""
+    load = {"synthetic": {"count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1500},
+                          "output": {"kind": "fixed", "value": 3}}}
+    serve = {"max_model_len": 4096, "tensor_parallel_size": 2,
+             "scheduling_policy": {"name": "stall_free", "budget": 512}}
+    result = simulate(Scenario.of({"model": "qwen3-next-80b-a3b", "gpu": "b200", "oracle": "roofline", "serve": serve,
+                                   "workload": load}))
+    assert result.summary["completed"] == 2
+    assert max(chunk for step in result.log.of(Stepped) for chunk, _ in step.batch.chunks) < 544

@@ -12,7 +12,6 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
-from ksim.testing.loop import loop
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform
 from tests.properties import examples
@@ -80,21 +79,18 @@ def test_a_prompt_that_is_scored_does_not_read_the_prefix_cache():
 
 
 def test_a_prompt_that_is_computed_again_after_its_first_token_is_not_scored_again():
-    made = loop(async_scheduling=False, max_model_len=512, blocks=18, max_num_batched_tokens=64)
-    jobs = [made.add(30, 20), made.add(30, 20)]
-    for job in jobs:
-        job.request = evolve(job.request, prompt_logprobs=2)
-    scored = []
-    for _ in range(50):
-        made.turn()
-        scored.append(made.last_schedule.batch().prompt_logprobs)
-    assert jobs[1].preemptions == 1 and len(made.finished) == 2
-    assert scored == [2] + [None] * 49
+    made = [Request(place, 0.0, 100, 60, prompt_logprobs=2) for place in range(2)]
+    result = play(site(num_gpu_blocks_override=16), iter(made))
+    (again,) = (event for event in result.log.of(Admitted) if event.again)
+    assert again.known > 100
+    scored = [step for step in result.log.of(Stepped) if step.batch.prompt_logprobs is not None]
+    assert sum(step.batch.tokens for step in scored) <= 201 and all(step.time < again.time for step in scored)
 
 
 @pytest.mark.parametrize("most, asked, why", [
-    (20, 21, "its prompt_logprobs are 21, which is greater than max_logprobs = 20"),
-    (20, -1, "its prompt_logprobs are the whole vocabulary, which is greater than max_logprobs = 20"),
+    (20, 21, "its prompt_logprobs are 21, more than max_logprobs = 20; set that to 21, or ask for less"),
+    (20, -1, "its prompt_logprobs are all of the vocabulary, more than max_logprobs = 20; set that to -1, or ask for"
+             " less"),
     (-1, -1, ""), (20, 20, ""), (0, 0, "")])
 def test_more_than_max_logprobs_is_refused(most, asked, why):
     result = play(site(max_logprobs=most), iter([Request(0, 0.0, 20, 2, prompt_logprobs=asked)]))

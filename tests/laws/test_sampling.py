@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Emitted, Finished
 from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job, Run
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import play, simulate
+from ksim.simulation.simulate import play
 from ksim.testing.loop import loop
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform
@@ -94,7 +96,7 @@ def test_a_parent_tells_the_tokens_of_its_children_by_steps():
     parent = ParentRequest(2, lambda: ended.append(True))
     jobs = [Job.of(Request(0, 0.0, 4, 4), number, 16) for number in range(2)]
     jobs[0].emitted, jobs[1].emitted = [Run(2, 4, 1)], [Run(3, 7, 2)]
-    assert parent.leads(jobs[1]) and not parent.leads(jobs[0])
+    assert parent.admit(jobs[1]) and not parent.admit(jobs[0]) and parent.leads(jobs[1])
     assert not parent.finish(jobs[0]) and parent.finish(jobs[1])
     assert [(run.first, run.last, run.tokens) for run in parent.emitted] == [(2, 2, 1), (3, 3, 2), (4, 5, 1), (7, 7, 1)]
     parent()
@@ -134,11 +136,15 @@ def test_one_sequence_and_no_limit_change_nothing():
     assert all(event.tokens == 1 for event in play(site(), iter(plain)).log.of(Emitted))
 
 
-def test_a_request_that_one_engine_prefills_for_another_has_one_sequence():
-    load = {"arrivals": {"process": "burst"}, "count": 2, "prompt": uniform(300, 300), "output": uniform(3, 3), "n": 2}
-    result = simulate(Scenario.of({
-        "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 512},
-        "pools": {"prefill": {"role": "prefill", "replicas": 1}, "decode": {"role": "decode", "replicas": 1}},
-        "workload": {"synthetic": load}}))
-    assert result.summary["completed"] == 0
-    assert {reason[:11] for reason in result.history.requests.reasons.values()} == {"its n is 2,"}
+@pytest.mark.parametrize("asked, why", [
+    ({"n": 2}, "its n is 2, and a request that one engine prefills for another has one sequence"),
+    ({"beam_width": 1}, "its beam_width is 1, and a request that one engine prefills for another has one sequence")])
+def test_a_request_that_one_engine_prefills_for_another_has_one_sequence(asked, why):
+    load = {"arrivals": {"process": "burst"}, "count": 2, "prompt": uniform(300, 300), "output": uniform(3, 3)}
+    split = {"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 512},
+             "pools": {"prefill": {"role": "prefill", "replicas": 1}, "decode": {"role": "decode", "replicas": 1}}}
+    fleet = Fleet.of(Scenario.of({**split, "workload": {"synthetic": load}}))
+    result = play(fleet, iter([Request(0, 0.0, 300, 3, **asked)]))
+    assert [*result.history.requests.reasons.values()] == [why]
+    with pytest.raises(ConfigError, match=next(iter(asked))):
+        Fleet.of(Scenario.of({**split, "workload": {"synthetic": load | asked}}))

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,8 +84,15 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 
 def test_sentences_say_where_it_ends() -> None:
-    def said(pays: int) -> str:
+    def said(pays: int, last: float = 2.0) -> str:
         return Payoff(title="", drafts=1, length=1.5, context=10, batches=(1, 2, 4), plain=(1.0,) * 3,
-                      speculative=(1.0,) * 3, pays=pays).sentence
+                      speculative=(1.0, 1.0, last), pays=pays).sentence
 
-    assert "even for one" in said(0) and "not from 3 on" in said(2) and "every batch up to 4" in said(4)
+    assert "even for one" in said(0) and "and not from 3 on" in said(2) and "every batch up to 4" in said(4)
+    assert said(1, last=1.0).endswith("up to 1 sequences, not from 2 on, and again for 2")
+
+
+def test_drafts_are_of_their_sequences_adapters() -> None:
+    config = scenario({"method": "ngram", "num_speculative_tokens": 3}, 0.5).serve.speculative_config
+    assert config is not None
+    assert verified(evolve(Batch.of(*[(1, 100)] * 4), adapters=(2, 1)), config).adapters == (8, 4)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from attrs import define
 
+from ksim.flow.decoded import Decoded
 from ksim.flow.events import EngineBuilt
 from ksim.results.arrays import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
@@ -116,8 +117,11 @@ class Energy:
         amounts = np.asarray(sum(rate[chunks.step] * size for rate, size in zip(rates, prompts, strict=True)))
         after = self._after_first(chunks.step, rows, self.shares.stretches.stints.leg[chunks.stint])
         joules = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
+        if self.history.steps.drafted:  # of decodes
+            rates = [rates[TOKENS] * self.shares.width, rates[PAIRS] * self.shares.width, rates[KEYS]]
         for part in requests.parts():
             joules[part] += self._decoded(part, rates)
+        joules += self._decoded_of_several(rates)
         return np.where(requests.completed[:, None], joules, np.nan)
 
     def _after_first(self, steps: Ints, rows: Ints, leg: Ints) -> Bools:
@@ -135,8 +139,6 @@ class Energy:
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
         """Joules of the requests at *rows* for tokens of steps that decode: with the first token, and after."""
         requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
-        if self.history.steps.drafted:
-            rates = [rates[TOKENS] * self.shares.width, rates[PAIRS] * self.shares.width, rates[KEYS]]
         steps, known = self._tokens(rows)
         amounts = (rates[PAIRS] + rates[KEYS])[steps]
         amounts *= known
@@ -156,8 +158,8 @@ class Energy:
         """The step of each token of the requests at *rows*, and the length of its sequence then.
 
         The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up, for
-        requests that did not complete, as their steps may compute more than one token, and for a token from the same
-        step as the one before it, which was handed over by another engine, or drafted.
+        requests of several sequences, for those that did not complete, as their steps may compute more than one token,
+        and for a token from the same step as the one before it, which was handed over by another engine, or drafted.
         """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
@@ -166,29 +168,27 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
-        if (several := np.repeat(self._several[rows], requests.output[rows])).any():
-            known = np.where(several, self._of_several(rows, steps), known)
+        known[np.repeat(self._several[rows], requests.output[rows])] = 0
         if len(self.history.splits) or not requests.runs.single:
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
-            known[again & ~several] = 0  # sequences of one request share steps
+            known[again] = 0
         return steps, known
 
     @cached_property
     def _several(self) -> Bools:
         """Requests of several sequences."""
-        return each(self.history.requests.requests, lambda request: request.n) > 1
+        return each(self.history.requests.requests, lambda request: request.n > 1 or request.beam_width > 0) > 0
 
-    def _of_several(self, rows: slice, steps: Places) -> Ints:
-        """The length of the sequence of each token of the requests at *rows*, which come from *steps*, as if all
-        sequences of a request began with its first step; 0 in that step, which prefills them."""
-        requests, counts = self.history.requests, self.history.requests.output[rows]
-        starts = (requests.first[rows] - requests.first[rows.start])[counts > 0]
-        fresh = np.append(True, steps[1:] != steps[:-1])[:len(steps)]
-        fresh[starts] = True
-        number = np.cumsum(fresh) - np.repeat(np.cumsum(fresh)[starts], counts[counts > 0])
-        return np.where(number > 0, number + np.repeat(requests.prompt[rows], counts), 0)
+    def _decoded_of_several(self, rates: list[Floats]) -> Floats:
+        """Joules of requests of several sequences for what these decode, as `requests` has them."""
+        requests, events = self.history.requests, self.history.events[Decoded]
+        rows = requests.rows(events["request_id"])
+        steps = self.history.steps.row(events["engine"], events["step"])
+        amounts = (rates[PAIRS] + rates[KEYS])[steps] * events["length"] + rates[TOKENS][steps] * events["sequences"]
+        after = steps > requests.token_steps[requests.first[rows]]
+        return np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
 
     @cached_property
     def _caught_up(self) -> Ints:

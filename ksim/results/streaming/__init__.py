@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from ksim.flow.decoded import Decoded
 from ksim.flow.events import Arrived, Emitted, Event, Failed, Finished, LinkUsed, Prefilled, Rejected, Stepped
 from ksim.flow.log import Columns, Log, only
 from ksim.flow.step_block import StepBlock
@@ -113,7 +114,7 @@ class Sink(Log):
         late = np.append(self._early(Emitted, "last", steps), prefilled)
         now: Events = {kind: self.columns(kind) for kind in KINDS}
         later: Events = {}
-        for kind, ids in ((Emitted, late), (Finished, late), (Failed, late), (Prefilled, prefilled)):
+        for kind, ids in ((Emitted, late), (Decoded, late), (Finished, late), (Failed, late), (Prefilled, prefilled)):
             waits = np.isin(now[kind]["request_id"], ids)
             if waits.any():
                 now[kind], later[kind] = only(now[kind], ~waits), only(now[kind], waits)
