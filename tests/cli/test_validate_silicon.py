@@ -32,7 +32,7 @@ def test_disaggregated_runs_are_simulated_with_worker_counts(tmp_path):
     out = ksim("validate", "silicon", "runs.parquet", "--workers", "counts.csv", "--mode", "disagg", "--jobs", "1",
                "--json", "out.json", folder=tmp_path)
     assert out.splitlines()[-1].startswith("played 1 of 2 runs: TTFT ") and "errors by engine, GPU and tier" in out
-    assert "speculative decoding (mtp)" in out
+    assert "how many tokens vllm drafts" in out
     outcome = json.loads((tmp_path / "out.json").read_text())
     assert outcome["throughput_median_ape"] > 0 and outcome["rows"][0]["throughput_ape"] > 0
     assert [score["name"] for score in outcome["by_backend"]] == [["vllm", "disagg"]]

@@ -1,4 +1,4 @@
-"""Tables of measured runs, like the public one, and of the worker counts of disaggregated ones."""
+"""Tables of measured runs, like the public one, and of how they were deployed."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +24,13 @@ COUNTS = {"id": "one", "tier": "recipe", "spec_method": "none", "prefill_workers
           "decode_ep": 8, "decode_dp_attention": False}
 
 
-def join(path, *changes):
-    """A table of worker counts whose rows differ from `COUNTS` by *changes*."""
-    rows = [COUNTS | change for change in changes]
+#: What a table of deployments says of a run whose engine prefills and decodes.
+WHOLE = {"id": "one", "spec_method": "mtp", "tp": 8, "ep": 1, "dp_attention": False}
+
+
+def join(path, *changes, of=None):
+    """A table of worker counts whose rows differ from `COUNTS`, or from *of*, by *changes*."""
+    rows = [(of or COUNTS) | change for change in changes]
     lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
-    path.write_text("\n".join([",".join(COUNTS), *lines]) + "\n")
+    path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
     return path

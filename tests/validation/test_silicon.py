@@ -12,7 +12,8 @@ from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.hardware import engine_of, host_of
 from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
-from ksim.validation.silicon.recipes import prompts, recipes, waves
+from ksim.validation.silicon.assumptions import recipes
+from ksim.validation.silicon.recipes import prompts, waves
 from ksim.validation.silicon.rows import read, reference
 from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median, weights
 from ksim.validation.silicon.scores import score

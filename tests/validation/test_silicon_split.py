@@ -7,6 +7,7 @@ from attrs import evolve
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, workers
+from ksim.validation.silicon.assumptions import recipes
 from ksim.validation.silicon.rows import read
 from ksim.validation.silicon.runs import Answer, Latency
 from ksim.validation.silicon.scores import score, tier_of
@@ -95,15 +96,45 @@ def test_batches_are_those_of_recipes_or_what_the_concurrency_fills(row, counts,
 def test_every_recipe_has_a_batch_in_its_name():
     for known in splits().batches:
         assert known.names and all("_batch" in name and runs for name, runs in known.names.items())
+        assert {"_mtp" in name for name in known.names} == {"speculation" in known.when}
 
 
 @pytest.mark.parametrize("counts, reason", [
-    ({"spec_method": "mtp"}, r"speculative decoding \(mtp\)"), ({"spec_method": None}, "speculatively is not known"),
+    ({"spec_method": None}, "speculatively is not known"),
     ({"decode_workers": None}, "numbers of workers are not known"), ({"id": "another"}, "numbers of workers"),
 ])
 def test_rows_that_cannot_be_split_say_why(row, counts, reason):
     with pytest.raises(NotRun, match=reason):
         scenario(row(counts))
+
+
+@pytest.mark.parametrize("counts, drafts", [
+    ({}, 3), ({"decode_workers": 1, "decode_dp_attention": True}, 3),
+    ({"decode_workers": 1, "decode_dp_attention": True, "decode_gpus_per_worker": 4, "decode_ep": 4}, 3),
+])
+def test_runs_draft_as_their_recipes_say(row, counts, drafts):
+    table = table_of(row({"spec_method": "mtp", **counts}))
+    config = table["serve"]["speculative_config"]
+    assert (config["method"], config["num_speculative_tokens"]) == ("mtp", drafts)
+    assert config["synthetic_acceptance_rates"] == [*recipes().acceptances["deepseek-v3"].rates[:drafts]]
+
+
+@pytest.mark.parametrize("counts, changes, expected", [
+    ({}, {"concurrency": 48}, (8, 3)), ({"spec_method": "none"}, {"concurrency": 48}, (32, None)),
+    ({"prefill_workers": 7, "decode_workers": 1, "decode_gpus_per_worker": 16, "decode_ep": 16,
+      "decode_dp_attention": True}, {"concurrency": 1229, "isl": 8192}, (64, 1)),
+    ({"decode_workers": 2, "decode_dp_attention": True},
+     {"concurrency": 1600, "system": "b200_sxm", "precision": "fp8"}, (768, 2)),
+])
+def test_recipes_that_draft_have_batches_of_their_own_and_say_how_many_tokens(row, counts, changes, expected):
+    one = row({"spec_method": "mtp", **counts}, **changes)
+    config = table_of(one)["serve"].get("speculative_config", {})
+    assert (batch(one), config.get("num_speculative_tokens")) == expected
+
+
+def test_busy_ranks_draft_less_where_no_recipe_is_known(row):
+    counts = {"spec_method": "mtp", "decode_workers": 1, "decode_dp_attention": True}
+    assert table_of(row(counts, concurrency=8 * 128))["serve"]["speculative_config"]["num_speculative_tokens"] == 1
 
 
 def test_without_worker_counts_rows_are_refused_with_that_reason(tmp_path):
@@ -169,7 +200,6 @@ def test_the_measured_rows_are_answered_or_refused_as_their_table_says():
             table_of(one)
         except NotRun as why:
             reasons.append(str(why))
-    assert (len(rows), len(rows) - len(reasons)) == (469, 216)
-    assert sum("(mtp)" in reason for reason in reasons) == 108
+    assert (len(rows), len(rows) - len(reasons)) == (469, 324)
     assert sum("numbers of workers" in reason for reason in reasons) == 124
     assert sum("speculatively" in reason for reason in reasons) == 21

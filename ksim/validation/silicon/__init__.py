@@ -10,7 +10,7 @@ from attrs.validators import ge, in_
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.validation.silicon import workers
-from ksim.validation.silicon.recipes import NotRun
+from ksim.validation.silicon.assumptions import NotRun
 from ksim.validation.silicon.rows import Row, read, reference
 from ksim.validation.silicon.runs import Answer, answers
 from ksim.validation.silicon.scenarios import scenario
@@ -103,13 +103,15 @@ def find(path: Path, name: str, counts: Path | None = None) -> Row:
 
 
 def _rows(path: Path, counts: Path | None) -> list[Row]:
-    """The rows at *path*, disaggregated ones with what the table of worker counts says."""
+    """The rows at *path* with what tables say of their deployments: worker counts, and speculative decoding."""
     rows = read(path)
     table = counts or workers.beside(path)
     if table is None:
         return rows
-    known = workers.read(table)
-    return [evolve(row, split=known.get(row.id, workers.UNKNOWN)) if row.mode == "disagg" else row for row in rows]
+    known, beside = workers.read(table), table.with_name(workers.WHOLE)
+    whole = workers.read_whole(beside) if beside.exists() else {}
+    return [evolve(row, split=known.get(row.id, workers.UNKNOWN)) if row.mode == "disagg" else
+            evolve(row, whole=whole.get(row.id)) for row in rows]
 
 
 def _wanted(row: Row, question: Question) -> bool:
@@ -120,7 +122,7 @@ def _wanted(row: Row, question: Question) -> bool:
 
 def _usual(row: Row, question: Question) -> bool:
     if row.mode == "agg":
-        return row.primary and not row.flags
+        return row.primary and (not row.flags or row.speculation == "mtp")
     return row.primary and (row.split is not None or question.mode == "disagg")
 
 

@@ -1,16 +1,13 @@
 """From a measured run to a scenario that simulates it, with all that its row does not say."""
 
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from attrs import field, frozen
-
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import Scenario
 from ksim.specs.shard import QUANTIZATIONS
+from ksim.validation.silicon.assumptions import Backend, NotRun, Recipes, Rule, Source, recipes
 from ksim.validation.silicon.rows import Row
 
 #: InferenceX sets `max_model_len` to so much more than prompt and output (benchmarks/single_node/gptoss_fp4_h200.sh).
@@ -22,79 +19,6 @@ _NODE = 8
 _WHOLE = 250_000
 #: The fewest waves of a run that is cut: the burst, three in between, and the last.
 _FEWEST = 5
-
-
-class NotRun(KsimError):
-    """Why a row has no scenario; rows with the same reason have the same text."""
-
-
-@frozen
-class Backend:
-    """How an engine is simulated: a release, a host, and the settings that differ from vLLM's defaults."""
-
-    engine: str
-    host: str
-    serve: Mapping[str, Any] = field(factory=dict)
-
-
-@frozen
-class Source:
-    """The load of the runs from one source.
-
-    Lengths are uniform between two shares of the nominal length.  A run sends `waves` times its concurrency of prompts,
-    and starts with as many at once as its concurrency allows.  Its latencies are the `statistic` over requests.
-    """
-
-    prompt: tuple[float, float]
-    output: tuple[float, float]
-    waves: int
-    statistic: str
-    text: str
-
-
-@frozen
-class Rule:
-    """Settings of the rows whose fields have one of the values in `when`; the data file lists fields and values.
-
-    `queued` requests are in flight beyond the concurrency that a row states.  `output` replaces the shares of the
-    source.
-    """
-
-    when: Mapping[str, tuple[str, ...]]
-    serve: Mapping[str, Any]
-    text: str
-    queued: int = 0
-    output: tuple[float, float] | None = None
-
-
-@frozen
-class Recipes:
-    """What is assumed about measured runs; the data file says where each assumption comes from."""
-
-    models: Mapping[str, str]
-    gpus: Mapping[str, str]
-    quantizations: Mapping[str, str]
-    backends: Mapping[str, Backend]
-    sources: Mapping[str, Source]
-    rules: tuple[Rule, ...]
-
-    def model(self, row: Row) -> str:
-        """The catalogue's name of the row's checkpoint; where no pattern matches, the last part of its path."""
-        path = row.model_path.lower()
-        return next((name for pattern, name in self.models.items() if re.search(pattern, path)),
-                    path.rpartition("/")[2])
-
-    def source(self, row: Row) -> tuple[str, Source]:
-        """The row's source and its name; raises NotRun for an unknown source."""
-        for name, source in self.sources.items():
-            if row.source.startswith(name):
-                return name, source
-        raise NotRun(f"source {row.source!r} has no known load")
-
-
-@cache
-def recipes() -> Recipes:
-    return catalog.value(Recipes, "recipes", "silicon")
 
 
 def one_engine(row: Row) -> Scenario:
@@ -128,8 +52,23 @@ def _check(row: Row) -> None:
         raise NotRun("its concurrency is not known")
     if not row.attention_dp:
         raise NotRun("its attention_dp_size is 0")
-    if row.tensor > _NODE:
+    if row.tensor > _NODE and not _drafts(row):
         raise NotRun(f"tp_size above {_NODE} is a deployment over several nodes")
+
+
+def widened(serve: dict[str, Any], tokens: int | None = None) -> dict[str, Any]:
+    """*serve* with CUDA graphs in tokens, not in sequences as scripts state them.
+
+    Each sequence has *tokens* more than one, by default those that it drafts.
+    """
+    most, config = serve.get("max_cudagraph_capture_size"), serve.get("speculative_config")
+    drafts = (config["num_speculative_tokens"] if config else 0) if tokens is None else tokens
+    return {**serve, "max_cudagraph_capture_size": most * (1 + drafts)} if most and drafts else serve
+
+
+def _drafts(row: Row) -> bool:
+    """Whether *row* decodes speculatively, as far as is known; then the table that says so has its parallelism too."""
+    return row.speculation not in ("", "none")
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
@@ -152,7 +91,24 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     for rule in _rules(row, known, name):
         serve |= own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
                                    "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
-    return fitted(serve)
+    return fitted(widened(accepting(row, serve)))
+
+
+def accepting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:
+    """*serve* with the acceptance of the row's model, if it drafts.
+
+    Raises NotRun where the row decodes speculatively, and its number of drafts or its acceptance is not known.
+    """
+    config, model = serve.get("speculative_config"), recipes().model(row)
+    if not _drafts(row):
+        return serve
+    if config is None:
+        raise NotRun(f"how many tokens {row.backend} drafts for {model} is not known")
+    if model not in recipes().acceptances:
+        raise NotRun(f"how many drafts {model} accepts is not known")
+    rates = recipes().acceptances[model].rates[:config["num_speculative_tokens"]]
+    return {**serve, "speculative_config": {**config, "rejection_sample_method": "synthetic",
+                                            "synthetic_acceptance_rates": [*rates]}}
 
 
 def fitted(serve: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +138,8 @@ def fields_of(row: Row, known: Recipes) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system], "table": row.source,
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]), "tensor": str(row.tensor),
-            "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency)}
+            "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency),
+            "speculation": row.speculation, "shape": row.whole.worker.shape if row.whole else ""}
 
 
 def matches(when: Mapping[str, Sequence[str]], fields: Mapping[str, str]) -> bool:
@@ -209,8 +166,11 @@ def _parallelism(row: Row) -> dict[str, Any]:
     With attention data parallelism, the source counts GPUs twice.  For vLLM, tp_size is then the number of all GPUs,
     each of which has a replica of the attention (`--data-parallel-size=$TP`).  Where experts are sliced over more GPUs
     than the attention, the attention has replicas.  For TensorRT-LLM, attention_dp_size is the product of moe_tp_size
-    and moe_ep_size, each of which is at most the number of all GPUs.
+    and moe_ep_size, each of which is at most the number of all GPUs.  Rows with speculative decoding have the
+    parallelism of the table that says so.
     """
+    if row.whole and _drafts(row):
+        return row.whole.worker.settings
     experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:

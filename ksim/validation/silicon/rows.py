@@ -9,7 +9,7 @@ from attrs import frozen
 
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation.errors import DataError
-from ksim.validation.silicon.workers import Split
+from ksim.validation.silicon.workers import Split, Whole
 
 _TEXTS = ("id", "backend", "backend_version", "model_path", "system", "precision", "mode", "source", "group", "flags")
 _COUNTS = ("isl", "osl", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "concurrency")
@@ -24,7 +24,8 @@ class Row:
 
     `prompt` and `output` are the nominal tokens of a request.  `concurrency` is the number of requests in flight over
     all GPUs; 0 where it is not known.  `attention_dp` is 0 in rows with the flag "dp0".  `primary` is False for a copy
-    of another row.  `split` is the deployment of a disaggregated run, None without a table of worker counts.
+    of another row.  `split` is the deployment of a disaggregated run, None without a table of worker counts; `whole`
+    that of another run, None where no table has it.
     """
 
     id: str
@@ -49,11 +50,18 @@ class Row:
     ttft: float
     tpot: float
     split: Split | None = None
+    whole: Whole | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs of a disaggregated deployment; 0 where they are not known."""
         return self.split.gpus if self.split else 0
+
+    @property
+    def speculation(self) -> str:
+        """How it decoded speculatively, "none", or "" where that is not known."""
+        deployed = self.split or self.whole
+        return deployed.speculation if deployed else ""
 
 
 def read(path: Path) -> list[Row]:

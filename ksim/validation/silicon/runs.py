@@ -11,7 +11,7 @@ from ksim.foundation.errors import KsimError
 from ksim.oracles.efficiency.physics import Array
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate
-from ksim.validation.silicon.recipes import NotRun, recipes
+from ksim.validation.silicon.assumptions import NotRun, recipes
 from ksim.validation.silicon.rounding import rounded
 from ksim.validation.silicon.rows import Row
 from ksim.validation.silicon.scenarios import scenario

@@ -12,16 +12,16 @@ from ksim.foundation import catalog
 from ksim.simulation.hardware import system_of
 from ksim.simulation.packing import pack
 from ksim.simulation.scenario import Scenario
-from ksim.validation.silicon import recipes
-from ksim.validation.silicon.recipes import NotRun
+from ksim.validation.silicon import assumptions, recipes
+from ksim.validation.silicon.assumptions import NotRun
 from ksim.validation.silicon.rows import Row
 from ksim.validation.silicon.workers import Workers
 
 #: Waves of prompts of a run, and the fewest of a run that is cut: dozens of ranks make each of them dear.
 _WAVES, _FEWEST = 10, 4
-#: How TensorRT-LLM's recipes are called: workers that prefill and that decode, the shape of the latter, and the most
-#: sequences of a rank.
-_NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p)(\d+)_batch(\d+)")
+#: How TensorRT-LLM's recipes are called: workers that prefill and that decode, the shape of the latter, the most
+#: sequences of a rank, and how many tokens it drafts for each.
+_NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p\d+)_batch(\d+)(?:_mtp(\d+))?")
 
 
 @frozen
@@ -79,11 +79,10 @@ def table_of(row: Row) -> dict[str, Any]:
     table["host"] = splits().hosts.get(row.backend, table["host"])
     waves = recipes.waves(row.concurrency, row.output, _WAVES, _FEWEST)
     table["workload"]["synthetic"]["count"] = row.concurrency * waves
-    fields = fields_of(row)
-    for rule in splits().rules:
-        if recipes.matches(rule.when, fields):
-            table["serve"] |= rule.serve
-            table["engine"] = rule.engine or table["engine"]
+    for rule in _rules(row):
+        table["serve"] |= rule.serve
+        table["engine"] = rule.engine or table["engine"]
+    table["serve"] = recipes.accepting(row, _drafting(row, table["serve"]))
     table["serve"]["kv_transfer_config"] = {"kv_connector": splits().connectors[row.backend]}
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
                       "decode": _pool("decode", row, decode, table["serve"])}
@@ -101,8 +100,6 @@ def _sides(row: Row) -> tuple[Workers, Workers]:
         raise NotRun("disaggregated, and its numbers of workers are not known")
     if not split.speculation:
         raise NotRun("disaggregated, and whether it decodes speculatively is not known")
-    if split.speculation != "none":
-        raise NotRun(f"disaggregated with speculative decoding ({split.speculation}), which is not simulated")
     if not row.concurrency:
         raise NotRun("its concurrency is not known")
     return split.prefill, split.decode
@@ -110,35 +107,30 @@ def _sides(row: Row) -> tuple[Workers, Workers]:
 
 def fields_of(row: Row) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
-    known = recipes.recipes()
+    known = assumptions.recipes()
     assert row.split and row.split.prefill and row.split.decode, "only for rows whose workers are known"
     if row.system not in known.gpus or row.backend not in known.backends:
         return {}
     return recipes.fields_of(row, known) | {"prefill": row.split.prefill.shape, "decode": row.split.decode.shape}
 
 
+def _rules(row: Row) -> list[Pools]:
+    """The rules for *row*, in their order."""
+    fields = fields_of(row)
+    return [rule for rule in splits().rules if recipes.matches(rule.when, {**fields, "batch": str(batch(row))})]
+
+
 def _pool(role: str, row: Row, side: Workers, serve: Mapping[str, Any]) -> dict[str, Any]:
     """The table of the pool with this *role*; *serve* are the settings of both."""
-    own: dict[str, Any] = _shape(side)
-    for rule in splits().rules:
-        if recipes.matches(rule.when, fields_of(row)):
-            own |= recipes.own(getattr(rule, role), _values(row, side))
-            if role == "prefill" and rule.chunk:
-                own["max_num_batched_tokens"] = rule.chunk // (side.gpus if side.attention_dp else 1)
+    own: dict[str, Any] = side.settings
+    for rule in _rules(row):
+        own |= recipes.own(getattr(rule, role), _values(row, side))
+        if role == "prefill" and rule.chunk:
+            own["max_num_batched_tokens"] = rule.chunk // (side.gpus if side.attention_dp else 1)
+    own = recipes.widened(own, serve.get("speculative_config", {}).get("num_speculative_tokens", 0))
     whole = recipes.fitted({**serve, **own})
     return {"role": role, "replicas": side.count,
             "serve": {key: value for key, value in whole.items() if serve.get(key) != value}}
-
-
-def _shape(side: Workers) -> dict[str, Any]:
-    """How the GPUs of a worker share its work."""
-    shape: dict[str, Any] = ({"tensor_parallel_size": 1, "data_parallel_size": side.gpus} if side.attention_dp else
-                             {"tensor_parallel_size": side.gpus})
-    if side.experts > 1:
-        shape["enable_expert_parallel"] = True
-        if side.experts != side.gpus:
-            shape["expert_parallel_size"] = side.experts
-    return shape
 
 
 def _values(row: Row, side: Workers) -> dict[str, int]:
@@ -154,16 +146,31 @@ def batch(row: Row) -> int:
     Where no recipe is known, the largest power of two that the row's concurrency fills: by their names, recipes are run
     with one to two times as many requests as their ranks take.
     """
-    assert row.split and row.split.prefill and row.split.decode, "only for rows whose workers are known"
-    prefill, decode, fields = row.split.prefill, row.split.decode, fields_of(row)
-    for known in splits().batches:
-        for name, runs in known.names.items() if recipes.matches(known.when, fields) else ():
-            found = _NAME.fullmatch(name)
-            assert found, f"{name} is not the name of a recipe"
-            if row.concurrency in runs and found[3] + found[4] == decode.shape and (
-                    (int(found[1]), int(found[2])) == (prefill.count, decode.count)):
-                return int(found[5])
+    if name := _recipe(row):
+        return int(name[4])
+    _, decode = _sides(row)
     return int(2 ** max(0, int(log2(row.concurrency / decode.ranks))))
+
+
+def _drafting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:
+    """*serve* with as many drafts as the name of the row's recipe says, where it says so."""
+    name = _recipe(row)
+    if name is None or not name[5]:
+        return serve
+    return {**serve, "speculative_config": {**serve["speculative_config"], "num_speculative_tokens": int(name[5])}}
+
+
+def _recipe(row: Row) -> re.Match[str] | None:
+    """The name of the row's recipe, None where it is not known; names of recipes that draft say how many tokens."""
+    (prefill, decode), fields = _sides(row), fields_of(row)
+    deployed = (prefill.count, decode.count, decode.shape, row.split is not None and row.split.speculation != "none")
+    for known in splits().batches:
+        for text, runs in known.names.items() if recipes.matches(known.when, fields) else ():
+            name = _NAME.fullmatch(text)
+            assert name, f"{text} is not the name of a recipe"
+            if row.concurrency in runs and (int(name[1]), int(name[2]), name[3], bool(name[5])) == deployed:
+                return name
+    return None
 
 
 def _nodes(sides: Iterable[Workers], size: int) -> int:

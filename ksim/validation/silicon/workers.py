@@ -1,8 +1,10 @@
-"""How many workers prefilled and decoded in disaggregated runs: a table that names runs by their ids."""
+"""How runs were deployed, by tables that name runs by their ids: worker counts of disaggregated runs, and which runs
+decoded speculatively."""
 
 from collections.abc import Iterator, Mapping
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
@@ -11,6 +13,8 @@ from ksim.foundation.errors import DataError
 
 #: Where the table lies, seen from the folder of the measured runs.
 BESIDE = ("silicon_join.csv", "../cluster/silicon_join.csv")
+#: The table of runs whose engines prefill and decode; it lies beside that of worker counts.
+WHOLE = "silicon_join_agg.csv"
 _SIDES = ("prefill", "decode")
 _COUNTS = ("workers", "gpus_per_worker", "ep")
 
@@ -39,6 +43,17 @@ class Workers:
         experts = "e" if self.experts > 1 else ""
         return f"{'d' if self.attention_dp else 't'}{experts}p{self.gpus}"
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the GPUs of a worker share its work, as engine settings."""
+        settings: dict[str, Any] = ({"tensor_parallel_size": 1, "data_parallel_size": self.gpus} if self.attention_dp
+                                    else {"tensor_parallel_size": self.gpus})
+        if self.experts > 1:
+            settings["enable_expert_parallel"] = True
+            if self.experts != self.gpus:
+                settings["expert_parallel_size"] = self.experts
+        return settings
+
 
 @frozen
 class Split:
@@ -57,6 +72,14 @@ class Split:
     def gpus(self) -> int:
         """GPUs of all workers; 0 where their numbers are not known."""
         return sum(side.count * side.gpus for side in (self.prefill, self.decode) if side)
+
+
+@frozen
+class Whole:
+    """What is known of a run whose engine prefills and decodes: `speculation` as in `Split`, and its GPUs."""
+
+    speculation: str
+    worker: Workers
 
 
 #: A run that the table does not name.
@@ -79,6 +102,19 @@ def read(path: Path) -> dict[str, Split]:
     ids, tiers, methods = (frame.texts(name).tolist() for name in ("id", "tier", "spec_method"))
     return {name: Split(tier or "unmatched", method, *sides) for name, tier, method, *sides in
             zip(ids, tiers, methods, prefill, decode, strict=True)}
+
+
+def read_whole(path: Path) -> dict[str, Whole]:
+    """What is known of each run whose engine prefills and decodes, by its id; raises DataError as `read` does."""
+    frame = load(path)
+    needed = ("id", "spec_method", "tp", "ep", "dp_attention")
+    if missing := [name for name in needed if name not in frame]:
+        raise DataError(str(path), f"has no column {missing[0]!r}; a table of deployments has {', '.join(needed)}")
+    ids, methods, replicated = (frame.texts(name).tolist() for name in ("id", "spec_method", "dp_attention"))
+    gpus, experts = (frame.numbers(name).tolist() for name in ("tp", "ep"))
+    return {name: Whole(method, Workers(1, int(count), int(groups), replicas.lower() in ("true", "1")))
+            for name, method, count, groups, replicas in zip(ids, methods, gpus, experts, replicated, strict=True)
+            if not isnan(count) and not isnan(groups)}
 
 
 def _workers(frame: Frame, side: str) -> Iterator[Workers | None]:
