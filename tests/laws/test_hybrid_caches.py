@@ -81,10 +81,25 @@ def test_blocks_are_conserved_and_windows_keep_only_what_they_reach(groups, limi
 @given(limits=settings, asked=requests)
 @examples(40)
 def test_groups_of_full_attention_decide_as_one(limits, asked):
+    """Unless cached blocks are taken: two groups queue theirs one after the other, so one group loses its own first."""
+    if limits["enable_prefix_caching"]:
+        limits = {**limits, "num_gpu_blocks": 1000}
     plain = evolve(case([], limits, asked).settings, kv_groups=())
     twice = evolve(plain, kv_groups=(KvGroup(type="full"),) * 2, num_gpu_blocks=2 * plain.num_gpu_blocks - 1)
     one, two = (list(Replay(evolve(case([], limits, asked), settings=each)).steps()) for each in (plain, twice))
     assert [{**row, "free": 2 * row["free"], "free2": 2 * row["free2"]} for row in one] == two
+
+
+def test_of_two_groups_one_loses_its_blocks_first():
+    """A preempted request finds 52 of its tokens again with one group, and 48 with two, of which one lost its last."""
+    limits = {"max_num_batched_tokens": 16, "max_num_seqs": 8, "num_gpu_blocks": 40, "async_scheduling": True,
+              "enable_prefix_caching": True, "policy": "fcfs"}
+    asked = [(0, 0, 1, 0, 1), (0, 1, 18, 9, 23), (0, 0, 1, 0, 22), (0, 0, 1, 2, 23), (0, 0, 30, 9, 20)]
+    one = evolve(case([], limits, asked).settings, kv_groups=())
+    two = evolve(one, kv_groups=(KvGroup(type="full"),) * 2, num_gpu_blocks=79)
+    again = [next(row for row in Replay(evolve(case([], limits, asked), settings=each)).steps() if row["s"] == 24)
+             for each in (one, two)]
+    assert [row["sched"][0][2:] for row in again] == [[6, 52], [10, 48]]
 
 
 WINDOWS = {**TINY, "model_type": "gemma2", "sliding_window": 24, "head_dim": 16, "query_pre_attn_scalar": 16}
