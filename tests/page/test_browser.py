@@ -26,22 +26,27 @@ def shows(value, text):
     return text in forms or (text not in forms and json.dumps(value) == text)
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE])
-@pytest.mark.parametrize("kind", KINDS)
-def test_pages_are_drawn_without_errors_and_without_a_network(browser, pages, kind, size):
+#: Directories of single runs.
+RUNS = ("run", "streamed", "fleet", "without targets", "unserved")
+#: Pages of streamed, unserved and untargeted runs have fewer parts of a run's, and a tuning's has those of a sweep's.
+LOOKS = [(kind, DESKTOP) for kind in KINDS] + [(kind, PHONE) for kind in ("run", "fleet", "sweep", "capacity")]
+
+
+@pytest.mark.parametrize("kind, size", LOOKS)
+def test_pages_are_drawn_without_errors_or_a_network_and_tell_the_numbers(browser, pages, directories, kind, size):
     with opened(browser, pages[kind], size, dark=size == PHONE) as view:
         assert not view.said and all(asked.startswith("file:") for asked in view.asked) and len(view.asked) == 1
         undrawn = view.page.evaluate("[...document.querySelectorAll('.plot')].filter((plot) =>"
                                      " !plot.querySelector('.main-svg')).map((plot) => plot.id)")
         assert not undrawn
         assert view.page.evaluate("document.documentElement.scrollWidth") <= size[0], view.page.evaluate(_WIDER)
+        if kind in RUNS and size == DESKTOP:
+            check_numbers(view.page.evaluate(_TOLD), directories[kind])
 
 
-@pytest.mark.parametrize("kind", ["run", "streamed", "fleet", "without targets", "unserved"])
-def test_numbers_are_those_of_the_summary(browser, pages, directories, kind):
-    summary = json.loads((directories[kind] / "summary.json").read_text())
-    with opened(browser, pages[kind]) as view:
-        told = view.page.evaluate(_TOLD)
+def check_numbers(told, directory):
+    """All numbers that a page of the run in *directory* has *told* are those of its summary, and all of these are."""
+    summary = json.loads((directory / "summary.json").read_text())
     shown = set()
     for data, value, text in told:
         of = summary["pools"][data["pool"]] if "pool" in data else summary
