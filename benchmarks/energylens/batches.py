@@ -11,9 +11,10 @@ from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
+from ksim.simulation.activations import activations
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-from ksim.simulation.sizing import Memory, activations, memory
+from ksim.simulation.sizing import Memory, memory
 
 #: The grids of the paper: 7 batches, 32 lengths, 3 tensor-parallel sizes.
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -101,7 +102,8 @@ class Bench:
         """
         part, shard = self._memory, self.deployment.shards[0]
         if at_once is not None:
-            part = evolve(part, activations=activations(self.deployment.model, at_once, batch, shard))
+            step = Batch.of((at_once, 0))
+            part = evolve(part, activations=activations(self.deployment.model, step, min(batch, at_once), shard))
         return part.blocks(1) >= batch * length
 
     def prefills(self, batches: Iterable[int], lengths: Iterable[int]) -> Iterator[BatchPoint]:

@@ -8,17 +8,13 @@ from attrs import frozen
 
 from ksim.compute.adapters import slots_of
 from ksim.compute.drafters.drafter import Drafter
-from ksim.compute.graph import Collective, bind
-from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.foundation.units import GIB, DType
+from ksim.foundation.units import GIB
 from ksim.scheduling.limits import Limits
+from ksim.simulation.activations import activations
 from ksim.simulation.cache_layout import CacheLayout, kept_layers
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
 from ksim.simulation.speculation import drafted
@@ -31,8 +27,6 @@ from ksim.specs.shard import Routing, Shard
 #: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
 #: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
 RESERVED = 0.8 * GIB
-#: How many tokens vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
-EXPERT_TOKENS = 16 * 1024
 
 
 @frozen
@@ -82,7 +76,7 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
     target = Memory(
         usable=usable(gpu, settings),
         weights=model.weights(shard),
-        activations=activations(model, tokens, sequences, shard),
+        activations=activations(model, Batch.of((tokens, 0)), min(sequences, tokens), shard),
         layers=tuple(kept_layers(model, shard, gpu)),
     )
     if shard.first and (vision := vision_of(model, settings)):
@@ -106,34 +100,11 @@ def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, 
     Their steps alternate, so the activations of one use the room of the other's.
     """
     tokens, sequences = settings.max_num_batched_tokens or 0, settings.max_num_seqs or 0
-    own = activations(drafter.first, tokens, sequences, shard)
+    own = activations(drafter.first, Batch.of((tokens, 0)), min(sequences, tokens), shard)
     return attrs.evolve(
         target, weights=target.weights + drafter.weights(shard),
         activations=max(target.activations, own) + hidden_states(model, drafter, tokens),
         layers=(*target.layers, *drafter.cache_by_layer(shard)))
-
-
-def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
-    """Bytes that a step of *tokens* tokens needs beside weights and cache.
-
-    They are the residual stream, hidden states, and what the largest kernel reads and writes when all tokens are one
-    prompt.
-    """
-    prompt = Batch.of((tokens, 0))
-    streams = 2 * tokens * model.decoder.sizes["m"] * DType.BF16.bytes
-    blocks = model.graph(tokens, min(samples, tokens), shard).blocks
-    kernels = (bind(op.kernel, prompt) for block in blocks for op in block.ops)
-    return streams + max(_working_set(kernel) for kernel in kernels)
-
-
-def _working_set(kernel: Kernel | Collective | None) -> float:
-    """Bytes of activations that *kernel* reads and writes; those of attention are small, and left out."""
-    if isinstance(kernel, Gemm):
-        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
-    if isinstance(kernel, GroupedGemm):
-        chunk = min(1.0, EXPERT_TOKENS / kernel.tokens)
-        return chunk * kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
-    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
 def layout_of(ranks: Sequence[Memory], settings: EngineSettings) -> CacheLayout:

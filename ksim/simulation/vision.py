@@ -6,10 +6,6 @@ from functools import lru_cache
 from attrs import asdict, evolve, frozen, has
 
 from ksim.compute.further import FurtherModel
-from ksim.compute.graph import Collective
-from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Decoder, Model
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
@@ -22,6 +18,7 @@ from ksim.flow.images import Patches
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.scheduling.image_scheduler import EncoderLimits
+from ksim.simulation.activations import activations
 from ksim.specs.multimodal import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
@@ -105,7 +102,8 @@ class Vision:
         """Bytes that the encoder needs for as many of the largest items as its budget allows, as vLLM profiles it."""
         image, embeds = self.largest, self.limits.budget // self.most_embeds * self.most_embeds
         share = max(embeds // self.ways, self.most_embeds) / image.embeds
-        return share * _activations(self.model, image, self.shard)
+        batch = encoder_batch([image])
+        return share * activations(self.model, batch, batch.logits, self.shard)
 
     def table(self) -> dict[str, float]:
         """What `ksim model` shows of it, as plain keys and values."""
@@ -176,19 +174,6 @@ def _dealt(images: Sequence[Patches], ways: int) -> Sequence[Patches]:
 
 def _patches(images: Sequence[Patches]) -> int:
     return sum(image.tokens for image in images)
-
-
-def _activations(model: Model, image: Patches, shard: Shard) -> float:
-    """Bytes that the largest kernel for *image* reads and writes, beside its hidden states."""
-    batch = encoder_batch([image])
-    kernels = [kernel for _, kernel in model.graph(batch.tokens, batch.logits, shard).over(batch)]
-    return 2 * batch.tokens * model.decoder.sizes["m"] * DType.BF16.bytes + max(map(_working_set, kernels))
-
-
-def _working_set(kernel: Kernel | Collective) -> float:
-    if isinstance(kernel, Gemm):
-        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
-    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
 def encoder_passes(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
