@@ -77,7 +77,7 @@ class Links:
         return min((self.peaks[link] for link in path), default=float("inf"))
 
     def path(self, source: str, target: str) -> Path:
-        """The links that bytes pass from *source* to *target*, each a "gpu7", a node's memory "host0", its disks "disk0",
+        """The links that bytes pass from *source* to *target*, each a "gpu7", a node's memory "host0" or disks "disk0",
         or the "storage".
 
         It is empty from an end to itself.  Raises ConfigError where there is no path.
