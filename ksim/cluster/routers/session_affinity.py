@@ -46,14 +46,16 @@ class SessionAffinity:
         return chosen
 
     def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
-        _tell(self._router, "on_first_token", request, engine_number, now)
+        _tell(self._router, "on_first_token", (request, engine_number, now))
 
     def on_end(self, request: Request, engine_number: int, now: float) -> None:
-        _tell(self._router, "on_end", request, engine_number, now)
+        _tell(self._router, "on_end", (request, engine_number, now))
+
+    def measured(self, models: Any) -> None:
+        _tell(self._router, "measured", (models,))
 
 
-def _tell(router: Any, happened: str, request: Request, engine_number: int, now: float) -> None:
-    """Tell *router* what *happened*, if it wants to know."""
-    told = getattr(router, happened, None)
-    if told is not None:
-        told(request, engine_number, now)
+def _tell(router: Any, method: str, told: tuple[Any, ...]) -> None:
+    """Call the *method* of *router*, if it has it."""
+    if hasattr(router, method):
+        getattr(router, method)(*told)
