@@ -9,7 +9,7 @@ from attrs import define, field
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
-from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
@@ -27,7 +27,7 @@ class _Report:
 
 
 @define(eq=False)
-class Endpoint:
+class Endpoint(NoCopies):
     """The transfers of engine `number`, whose KV cache has blocks of `block_tokens` tokens.
 
     The scheduler asks it as its connector.  The engine tells it what its workers get to know, and takes what they

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import V
+from ksim.cluster.signals import signals_of
+from ksim.cluster.view import view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
@@ -16,7 +18,7 @@ from tests.cluster.views import View
 from tests.properties import examples
 
 NAMES = catalog.names("cluster.routers")
-BLIND = [name for name in NAMES if getattr(plugin("cluster.routers", Choice(name)), "blind", False)]
+BLIND = [name for name in NAMES if not signals_of(plugin("cluster.routers", Choice(name)))]
 
 
 engines = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 5000)), min_size=1, max_size=8).map(
@@ -50,5 +52,5 @@ def test_equal_histories_have_equal_answers(name, history):
 @given(history=histories)
 @examples(60)
 def test_a_blind_router_answers_without_looking(name, history):
-    unseen = [([RemoteReplica(view.number) for view in views], prompt) for views, prompt in history]
+    unseen = [([view_class(()).of(RemoteReplica(view.number)) for view in views], prompt) for views, prompt in history]
     assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]
