@@ -115,7 +115,7 @@ class LookaheadEngine(Engine):
     def now(self) -> float:
         return self._times.now
 
-    def launch(self, turn: Turn) -> tuple[()]:
+    def launch(self, turn: Turn) -> Iterable[simpy.Event]:
         schedule = turn.schedule
         if schedule.admitted or schedule.preempted:
             self._log_changes(self._changes(schedule), turn.now)
