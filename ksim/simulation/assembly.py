@@ -41,6 +41,7 @@ from ksim.simulation.adapter_loading import adapter_store, loading_of
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
+from ksim.simulation.gateway_assembly import control_of, open_gateway, tell_measured
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
@@ -62,11 +63,17 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
     blind = not signals_of(pair_router or router, "pair_router" if pair_router else "router")
+    control = control_of(scenario, pair_router or router)
     network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
+    watched = (fleet.engines > 1 and not blind) or bool(control and signals_of(control, "flow_control"))
+    assembly = _Assembly(env, log, watched, here, network)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+    cluster = Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
+                      transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+    tell_measured(cluster, pair_router or router, control)
+    if control is not None:
+        open_gateway(cluster, control, scenario)
+    return cluster
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:

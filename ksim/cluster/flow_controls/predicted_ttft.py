@@ -40,7 +40,7 @@ class PredictedTtft:
         """Take *ttft* for a target if none is set; raises ConfigError without either."""
         self.ttft_slo = self.ttft_slo or ttft
         if self.ttft_slo is None:
-            raise ConfigError("flow_control", "predicted_ttft has no target to refuse by; set its ttft_slo, or slo.ttft")
+            raise ConfigError("flow_control", "predicted_ttft has no target; set its ttft_slo, or slo.ttft")
 
     def refusal(self, request: Request, engines: Sequence[EngineView], held: int, now: float) -> str:
         waits = {engine.number: self._wait(engine, request) for engine in engines}
