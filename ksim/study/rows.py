@@ -138,7 +138,8 @@ def _toml(changes: Mapping[str, Any]) -> str:
 
 def _settings(text: str, axes: Sequence[str]) -> Settings:
     nested = tomllib.loads(text)
-    return {key: reduce(lambda table, word: table[word], key.split("."), nested) for key in axes}
+    found = {key: reduce(lambda table, word: (table or {}).get(word), key.split("."), nested) for key in axes}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _array(values: Sequence[Any]) -> "pa.Array":
