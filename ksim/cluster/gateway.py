@@ -2,19 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import inf
+from math import floor, inf
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView
+from ksim.cluster.sight import Sight
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import Arrived, Rejected
 from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
+from ksim.specs.signals import SignalSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,24 +46,27 @@ class Attempt:
 class Gateway:
     """Asks `control` which requests wait, and in what order they go; where it refuses one, the client may try again.
 
-    One request goes each `CYCLE`, and when another one comes, as in llm-d.  `delays` says how long a client waits
-    after so many retries, which it makes up to `max_retries` times.  `forward` has a router choose an engine, hands
-    the request over and returns the engine's number; it raises Refusal.  `look` brings what `control` sees of engines
-    up to date and returns it, and `news` says when it may change after now.
+    One request goes each `CYCLE`, and when another one comes, as in llm-d; `retries` says when clients come again.
     """
 
     env: Horizon
     log: Log
     control: FlowControl
-    forward: Callable[[Request, Callable[[], object], bool], int]
-    look: Callable[[], Sequence[EngineView]]
-    news: Callable[[], float]
     retries: Any = None
     seed: int = 0
+    _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
+    _sight: Sight = field(init=False)
+    _signals: SignalSettings = field(init=False)
     _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
     _held: int = field(default=0, init=False)
     _cycles: bool = field(default=False, init=False)
     _random: "np.random.Generator | None" = field(default=None, init=False)
+
+    def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: Sight,
+             signals: SignalSettings) -> None:
+        """Let requests through: *forward* has a router choose an engine and hands them over, and returns the engine's
+        number; it raises Refusal.  `control` sees engines through *sight*, by such *signals*."""
+        self._forward, self._sight, self._signals = forward, sight, signals
 
     def take(self, request: Request, done: Callable[[], object], timely: bool) -> None:
         """Let *request* in, which a client sends for the first time; *done* is called at its end, or a last refusal."""
@@ -70,7 +75,7 @@ class Gateway:
 
     def _try(self, attempt: Attempt) -> None:
         request, now = attempt.request, self.env.now
-        if reason := self.control.refusal(request, self.look(), self._held, now):
+        if reason := self.control.refusal(request, self._look(), self._held, now):
             self._refuse(attempt, reason)
             return
         attempt.since = now
@@ -81,11 +86,11 @@ class Gateway:
 
     def _send_one(self) -> bool:
         """Send one of those that wait to an engine, if any may go; return whether that is so."""
-        if not self._held or not self.control.ready(self.look(), self.env.now):
+        if not self._held or not self.control.ready(self._look(), self.env.now):
             return False
         attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
         try:
-            number = self.forward(attempt.request, attempt.done, attempt.timely)
+            number = self._forward(attempt.request, attempt.done, attempt.timely)
         except Refusal as refusal:
             self._refuse(attempt, str(refusal))
         else:
@@ -109,9 +114,18 @@ class Gateway:
             return
         now, ttl = self.env.now, self.control.default_request_ttl
         oldest = min(queue[0].since for queue in self._flows.values())
-        later = now + CYCLE if sent else max(now + CYCLE, self.news())
+        later = now + CYCLE if sent else max(now + CYCLE, self._next_scrape())
         self._cycles = True
         self.env.timeout(max(min(later, oldest + ttl) - now, 0.0)).callbacks.append(lambda _: self._cycle())
+
+    def _look(self) -> Sequence[EngineView]:
+        self._sight.refresh(self.env.now)
+        return self._sight.views
+
+    def _next_scrape(self) -> float:
+        """When metrics may change after now; they do all the time where they are not scraped."""
+        now, interval, delay = self.env.now, self._signals.scrape_interval, self._signals.delay
+        return (floor((now - delay) / interval + 1e-6) + 1) * interval + delay if interval else now
 
     def _cycle(self) -> None:
         self._cycles = False
