@@ -26,14 +26,15 @@ class BlockKeys:
         names = request.keyed.content(self.block_tokens)
         keys, key = [], -1
         for name in names if blocks is None else names[:blocks]:
-            key = self._number(key, name)
+            key = self.after(key, name)
             keys.append(key)
         for place in range(len(keys), blocks or 0):
-            key = self._number(key, ("", request.id, request.sequence, place))
+            key = self.after(key, ("", request.id, request.sequence, place))
             keys.append(key)
         return keys
 
-    def _number(self, before: int, name: Hashable) -> int:
+    def after(self, before: int, name: Hashable) -> int:
+        """The key of the block called *name* after the one with the key *before*; -1 stands for the beginning."""
         return self._numbers.setdefault((before, name), len(self._numbers))
 
 
