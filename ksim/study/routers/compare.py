@@ -28,7 +28,7 @@ def routers(scenario: Scenario | str | Path, routers: str | Sequence[str] = (), 
     plan = RoutersPlan.of(scenario, [routers] if isinstance(routers, str) else routers, staleness, seeds)
     check(on, address)
     check_names(scenario, plan.points)
-    return compare(plan, f"Routers of {Path(scenario.model).name}", None if output is None else Path(output), resume,
+    return compare(plan, f"Routers compared: {Path(scenario.model).name}", None if output is None else Path(output), resume,
                    force, jobs=jobs, on=on, address=address)
 
 
