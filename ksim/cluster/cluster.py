@@ -10,6 +10,8 @@ from attrs import define, evolve, field
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
+from ksim.cluster.signals import signals_of
+from ksim.cluster.view import View, view_class
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
@@ -44,15 +46,17 @@ class Cluster:
     transfer_network: TransferNetwork | None = None
     prepare: Callable[[Request], Request] | None = None
     _slots: simpy.Resource | None = field(init=False)
-    _prefilling: list[Engine] = field(init=False)
-    _decoding: list[Engine] = field(init=False)
+    _views: list[View] = field(init=False)
+    _prefilling: list[View] = field(init=False)
+    _decoding: list[View] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
-        engines = [engine for engine in self.engines if isinstance(engine, Engine)]
-        self._prefilling = [engine for engine in engines if engine.role == "prefill"]
-        self._decoding = [engine for engine in engines if engine.role != "prefill"]
+        view = view_class(signals_of(self.pair_router or self.router, "pair_router" if self.pair_router else "router"))
+        self._views = [view.of(engine) for engine in self.engines]
+        self._prefilling = [view for view in self._views if view.role == "prefill"]
+        self._decoding = [view for view in self._views if view.role != "prefill"]
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -130,10 +134,16 @@ class Cluster:
                 engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
-        engine = self.router.choose(request, self.engines, self.env.now)
-        if engine not in self.engines:
-            raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r:.80}, which is no engine")
+        self._look()
+        chosen: View = self.router.choose(request, self._views, self.env.now)
+        if chosen not in self._views:
+            raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
+        engine: Engine | RemoteReplica = chosen.engine
         return engine
+
+    def _look(self) -> None:
+        for view in self._views:
+            view.look()
 
     # Split requests.
 
@@ -191,15 +201,16 @@ class Cluster:
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
+        self._look()
         prefill, decode = self.pair_router.choose(request, self._prefilling, self._decoding, self.env.now)
-        for engine, among in ((prefill, self._prefilling), (decode, self._decoding)):
-            if engine not in among and (engine is not None or among is self._decoding):
+        for view, among in ((prefill, self._prefilling), (decode, self._decoding)):
+            if view not in among and (view is not None or among is self._decoding):
                 raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
-                                  f"chose {engine!r:.80}, which is none of the engines that it was given for that")
+                                  f"chose {view!r:.80}, which is none of the engines that it was given for that")
         if prefill is None and decode.role != "both":
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
-        return prefill, decode
+        return None if prefill is None else prefill.engine, decode.engine
 
 
 def _first_token(request: Request) -> Request:

@@ -20,6 +20,7 @@ from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
+from ksim.kv_transfer.connector_worker import ConnectorWorker
 from ksim.kv_transfer.endpoint import Endpoint, transfer_of
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, State
@@ -38,13 +39,12 @@ Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 class Engine(ABC):
     """Runs the loop of vLLM's engine core, and is the port that makes it wait.
 
-    Requests that arrive are seen when a turn begins.  The host works beside the
-    GPUs, so with two batches in flight its time hides behind theirs.  `timers`
-    has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
-    thread, which goes on once all kernels are launched; with more, `workers` are
-    processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
-    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.  `logprobs` makes a timer price those of prompts, too.
+    Requests that arrive are seen when a turn begins.  The host works beside the GPUs, so with two batches in flight its
+    time hides behind theirs.  `timers` has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
+    thread, which goes on once all kernels are launched; with more, `workers` are processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
+    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `connector`, KV
+    comes from elsewhere and goes there; its `endpoint` is what other engines see of that.  `logprobs` makes a timer
+    price those of prompts, too.
     """
 
     number: int
@@ -57,6 +57,7 @@ class Engine(ABC):
     governor: Supervised | None = None
     role: str = "both"
     gpus: Sequence[int] = ()
+    connector: ConnectorWorker | None = None
     endpoint: Endpoint | None = None
     logprobs: Callable[[Timer], Timer] | None = None
     seed: int = 0
@@ -72,8 +73,8 @@ class Engine(ABC):
         self._loop = EngineLoop(self.scheduler)
         self._news = self.env.event()
         self._frontend = Frontend(self.env, self.host.client)
-        if self.endpoint is not None:
-            self.endpoint.wake = self._wake
+        if self.connector is not None:
+            self.connector.wake = self._wake
         self.env.process(self._run())
 
     def refusal(self, request: Request) -> str:
@@ -215,9 +216,7 @@ class Engine(ABC):
     @property
     def _awaits_transfers(self) -> bool:
         """Whether a transfer may change what the engine decides, though none of its batches is in flight."""
-        endpoint = self.endpoint
-        return endpoint is not None and (
-            self.scheduler.transfers_pending or bool(endpoint.waiting_for_peer) or endpoint.due < inf)
+        return self.connector is not None and (self.scheduler.transfers_pending or self.connector.awaiting)
 
     @property
     def _polling(self) -> float:
@@ -226,14 +225,14 @@ class Engine(ABC):
         return POLL * (0.5 + self.scheduler.limits.depth) if len(self.scheduler.waiting) else 0.0
 
     def _take_in(self, turn: Turn, finished: Sequence[Job], now: float) -> None:
-        """Tell the endpoint what the output of *turn*, taken in *now*, means for others."""
-        endpoint = self.endpoint
-        if endpoint is None:
+        """Tell the connector what the output of *turn*, taken in *now*, means for others."""
+        connector = self.connector
+        if connector is None:
             return
-        endpoint.chunks_computed(turn.schedule, now)
+        connector.chunks_computed(turn.schedule, now)
         for job in finished:
             if job.kv_transfer_params is not None and job.kv_transfer_params.do_remote_decode:
-                endpoint.finish(job, now)
+                connector.finish(job, now)
         for job in turn.output.sent if turn.output else ():
             self.log.add(Released(now, job.request.id, self.number, transfer_of(job).blocks_lost))
 

@@ -64,6 +64,16 @@ class LookaheadEngine(Engine):
         self._tickets += 1
         self._wake()
 
+    @property
+    def times(self) -> LoopTimes:
+        """When its turns begin and end."""
+        return self._times
+
+    @property
+    def coming(self) -> list[tuple[float, Request]]:
+        """When which requests come that have been sent."""
+        return [(moment, request) for moment, _, request, *_ in sorted(self._sent, key=lambda sent: sent[:2])]
+
     def _receive_sent(self, now: float) -> int:
         """Queue the requests that have come when a turn begins *now*; return how many."""
         sent, received = self._sent, 0
@@ -105,7 +115,7 @@ class LookaheadEngine(Engine):
     def now(self) -> float:
         return self._times.now
 
-    def launch(self, turn: Turn) -> tuple[()]:
+    def launch(self, turn: Turn) -> Iterable[simpy.Event]:
         schedule = turn.schedule
         if schedule.admitted or schedule.preempted:
             self._log_changes(self._changes(schedule), turn.now)

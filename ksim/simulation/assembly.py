@@ -10,6 +10,7 @@ from attrs import frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.signals import signals_of
 from ksim.cost.clock import Clock, Setting
 from ksim.engine import adapter_engines
 from ksim.engine.collective_flows import CollectiveFlows
@@ -60,7 +61,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     scenario = fleet.scenario
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
-    blind = getattr(pair_router or router, "blind", False)
+    blind = not signals_of(pair_router or router, "pair_router" if pair_router else "router")
     network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
     assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
@@ -118,7 +119,7 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "endpoint": endpoint}
+            "gpus": pool.gpus(place), "connector": endpoint, "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)

@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 
+from ksim.cluster.signals import signals_of
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
@@ -119,8 +120,8 @@ def independent(fleet: Fleet) -> list[range]:
         raise Coupled("prefill and decode engines send each other what they computed")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
-    if not getattr(plugin("cluster.routers", scenario.router), "blind", False):
-        raise Coupled(f"router {scenario.router.name} looks at the replicas, or does not say that it is blind")
+    if signals := signals_of(plugin("cluster.routers", scenario.router)):
+        raise Coupled(f"router {scenario.router.name} goes by {', '.join(signals)} of the replicas")
     return alone
 
 

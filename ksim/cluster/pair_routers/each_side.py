@@ -1,11 +1,12 @@
 """Each side by a router of its own, as vLLM's example proxies do; every request is split."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field
 
 from ksim.cluster.pair_routers import V
+from ksim.cluster.signals import signals_of
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.plugins import plugin
@@ -21,6 +22,8 @@ class EachSide:
     of each side in turn, which is the default.
     """
 
+    source: ClassVar[str] = "vLLM, examples/disaggregated/disaggregated_serving"
+
     prefill: Choice = field(factory=lambda: Choice("round_robin"))
     decode: Choice = field(factory=lambda: Choice("round_robin"))
     _sides: tuple[Any, Any] = field(init=False)
@@ -29,11 +32,31 @@ class EachSide:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
 
     @property
-    def blind(self) -> bool:
-        """Whether neither router looks at engines."""
-        return all(getattr(side, "blind", False) for side in self._sides)
+    def signals(self) -> tuple[str, ...]:
+        """What either router goes by."""
+        return tuple(dict.fromkeys(signal for side in self._sides for signal in signals_of(side)))
+
+    @property
+    def scores(self) -> Sequence[float] | None:
+        """The scores of both routers' engines, if they have any."""
+        prefill, decode = (getattr(side, "scores", None) for side in self._sides)
+        return None if prefill is None or decode is None else [*prefill, *decode]
+
+    def on_first_token(self, request: Request, number: int, now: float) -> None:
+        self._tell("on_first_token", request, number, now)
+
+    def on_end(self, request: Request, number: int, now: float) -> None:
+        self._tell("on_end", request, number, now)
+
+    def _tell(self, method: str, *told: Any) -> None:
+        for side in self._sides:
+            getattr(side, method, _ignore)(*told)
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
         prefill, decode = self._sides
         return prefill.choose(request, prefill_engines, now), decode.choose(request, decode_engines, now)
+
+
+def _ignore(*told: Any) -> None:
+    """Do nothing: the router does not ask to be told."""

@@ -1,7 +1,7 @@
 """llm-d's scheduling profiles for prefill and decode, and its decider: short uncached prompts are not split."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field
 from attrs.validators import ge, gt
@@ -27,6 +27,9 @@ class LlmD:
     pd-disaggregation.  llm-d knows prefixes approximately or by KV events, and queues as of its last scrape; here both
     are known as they are.
     """
+
+    signals: ClassVar[tuple[str, ...]] = ("metrics", "kv_events")
+    source: ClassVar[str] = "github.com/llm-d/llm-d-router"
 
     threshold: int = field(default=16, validator=ge(0))
     prefix: float = field(default=2.0, validator=ge(0))
