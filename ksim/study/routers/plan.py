@@ -22,7 +22,7 @@ class RoutersPlan(SweepPlan):
     """A sweep over the router, under the key that the scenario has for it, and the age of its signals.
 
     Metrics of some age are scraped as often, and they and KV events arrive as late.  Routers that see nothing with an
-    age are run with the first age alone.
+    age are run once, and not at each age.
     """
 
     kind: ClassVar[str] = "routers"
@@ -54,10 +54,13 @@ class RoutersPlan(SweepPlan):
 
     @property
     def points(self) -> list[Settings]:
-        first = self.axes[-1].at(0.0)
-        return [{**settings, DELAY: settings[STALENESS]} if STALENESS in settings else settings
-                for settings in super().points
-                if settings.get(STALENESS, first) == first or settings[self.key] in self.aged]
+        points: list[Settings] = []
+        for settings in super().points:
+            if settings[self.key] in self.aged:
+                points.append({**settings, DELAY: settings[STALENESS]} if STALENESS in settings else settings)
+            elif (alone := {self.key: settings[self.key]}) not in points:
+                points.append(alone)
+        return points
 
     @property
     def yardsticks(self) -> list[Row]:

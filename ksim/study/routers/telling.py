@@ -53,7 +53,7 @@ def told(points: Sequence[SweepPoint]) -> list[str]:
 
 
 def age(point: SweepPoint) -> str:
-    """The age of what its router sees; a dash where the scenario alone says it."""
+    """The age of what its router sees; a dash where it has none, or the scenario says it."""
     return value_text(point.settings.get(STALENESS, "-"))
 
 
