@@ -53,7 +53,8 @@ def routers(
     if output is not None:
         plan.check(output, resume, force)
     check_names(chosen, plan.points)
-    found = _compared(plan, f"Routers of {scenario.stem}", output, resume, force, jobs=jobs, on=on, address=address)
+    found = _compared(plan, f"Routers compared: {scenario.stem}", output, resume, force, jobs=jobs, on=on,
+                      address=address)
     _show(found)
     if output is not None:
         _write(found, output)
