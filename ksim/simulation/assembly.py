@@ -47,14 +47,12 @@ from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.routers import pair_router_of, router_of
 from ksim.simulation.schedulers import scheduler_of
 from ksim.simulation.sizing import limits
 from ksim.simulation.speculation import drafted, speculation_of
 from ksim.simulation.vision import vision_of
 from ksim.specs.hardware import Gpu
-
-#: How a prefill and a decode engine are chosen by default.
-EACH_SIDE = Choice("each_side")
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
@@ -62,8 +60,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes."""
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
-    router = plugin("cluster.routers", scenario.router)
-    pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
+    router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = gateway_of(scenario, chooser, env, log)
     signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
