@@ -38,10 +38,12 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
 from ksim.simulation import transfer_assembly
 from ksim.simulation.adapter_loading import adapter_store, loading_of
+from ksim.simulation.connector_parts import offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.image_prompts import prepare
+from ksim.simulation.offloading import Offloads, tiers_of_pool
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.schedulers import scheduler_of
@@ -62,11 +64,13 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
     blind = not signals_of(pair_router or router, "pair_router" if pair_router else "router")
-    network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
+    network = transfer_assembly.fleet_network(fleet, env, log)
+    transfers = network if isinstance(network, TransferNetwork) else None
+    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, transfers,
+                         Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+                   transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment))
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
@@ -84,6 +88,7 @@ class _Assembly:
     watched: bool
     here: Container[int] | None
     network: TransferNetwork | None = None
+    offloads: Offloads | None = None
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
@@ -108,10 +113,11 @@ class _Assembly:
     def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
                 joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
-        endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
+        connector, worker, endpoint = transfer_assembly.connector_and_worker(
+            self.offloads, pool, number, place) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = scheduler_of(parts, endpoint, speculation_of(serve, deployment.scenario.seed),
+        scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
                                  vision_of(deployment.model, serve), adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
@@ -119,13 +125,13 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "connector": endpoint, "endpoint": endpoint}
+            "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
-            kind = ConnectedEngine if endpoint else LookaheadEngine
+            kind = ConnectedEngine if worker else LookaheadEngine
             return _made(kind, pool, **common, clock=clock, watched=self.watched)
         return _made(EventEngine, pool, **common, stages=stages, group=group)
 
@@ -160,7 +166,7 @@ def _cache(deployment: Deployment, blocks: int) -> Cache:
     if not deployment.layout.plain:
         return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching
-    if eviction is vllm:
+    if eviction is vllm and offload_settings(serve.kv_transfer_config) is None:  # offloading names blocks one by one
         return VllmCache(*room, deployment.version.unhashed_blocks_first)
     return BlockCache(*room, eviction, deployment.version.unhashed_blocks_first)
 
@@ -202,7 +208,7 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
         drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
-        max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        tiers=tiers_of_pool(pool), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
         group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 

@@ -19,11 +19,13 @@ from ksim.results.attribution.handover import DELIVERY, HANDOVER, UPDATE
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
+from ksim.results.tiers import loading_seconds
 
 #: The parts of a request's time: up to its first token, and from there to its last.
 TO_FIRST, AFTER = "to_first", "after"
 
 INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
+LOADING = "kv_load"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
 COMMUNICATION = "communication"
@@ -31,11 +33,12 @@ COMMUNICATION = "communication"
 PREFILL, DECODE = "prefill.", "decode."
 
 #: Phases that not all runs have, with their groups.
-_OPTIONAL = (*HANDOVER, LOADS)
-#: Groups in which phases are shown; those of a hand-over, or of adapters, only where runs have them.
+_OPTIONAL = (*HANDOVER, LOADS, LOADING)
+#: Groups in which phases are shown; those of a hand-over, of adapters or of tiers only where runs have them.
 GROUPS: dict[str, tuple[str, ...]] = {
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
+    "KV load": (LOADING,),
     "own prefill": (PREFILL,),
     "others' prefill": (OTHERS_PREFILL,),
     "others' decodes": (OTHERS_DECODE,),
@@ -49,13 +52,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False) -> list[str]:
+def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, tiers: bool = False) -> list[str]:
     """All phases in the order of a request's life, with kernels of these *families*.
 
-    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these.
+    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these, and with
+    *tiers* KV.
     """
-    return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
-            *(HANDOVER if fleet else ()),
+    return [INTAKE, QUEUE, *((LOADING,) if tiers else ()), *(PREFILL + family for family in families),
+            OTHERS_PREFILL, OTHERS_DECODE, *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
             *((LOADS,) if adapters else ()), COMMUNICATION, DELIVERY]
 
@@ -120,7 +124,7 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log))
+        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), bool(history.tiers))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         made._before_admission()
@@ -136,7 +140,12 @@ class _Partition:
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
         self._add(0, INTAKE, rows, requests.received - requests.arrival)
-        self._add(0, QUEUE, rows, requests.admitted - requests.received)
+        waited, loading = requests.admitted - requests.received, np.zeros(len(rows))
+        if self.history.tiers:
+            loading = np.minimum(waited, loading_seconds(self.history.events, self.history.copied_rows,
+                                                         requests.received, requests.admitted))
+            self._add(0, LOADING, rows, loading)
+        self._add(0, QUEUE, rows, waited - loading)
 
     def _handed_over(self) -> None:
         """Add the time of split requests between the GPUs of their two engines."""
