@@ -17,9 +17,18 @@ class View:
     waiting: int = 0
     role: str = "both"
     adapters: Mapping[str, str] = field(factory=dict, hash=False)
+    running: int = 0
+    kv_usage: float = 0.0
+    scraped_at: float = 0.0
+    kv_blocks: int = 1000
+    block_tokens: int = 16
+    tiers: Mapping[str, int] = field(factory=dict, hash=False)
 
     def adapter_place(self, name: str) -> str:
         return self.adapters.get(name, "")
 
     def prefix_hit(self, request: Request) -> int:
         return min(self.cached, request.prompt)
+
+    def tier_hits(self, request: Request) -> Mapping[str, int]:
+        return self.tiers
