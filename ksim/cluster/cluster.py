@@ -10,8 +10,8 @@ from attrs import define, evolve, field
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
-from ksim.cluster.signals import signals_of
-from ksim.cluster.view import View, view_class
+from ksim.cluster.sight import Sight
+from ksim.cluster.view import View
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
@@ -23,6 +23,7 @@ from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import TransferNetwork
+from ksim.specs.signals import SignalSettings
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -45,18 +46,20 @@ class Cluster:
     pair_router: PairRouter | None = None
     transfer_network: TransferNetwork | None = None
     prepare: Callable[[Request], Request] | None = None
+    signals: SignalSettings = SignalSettings()
+    seed: int = 0
     _slots: simpy.Resource | None = field(init=False)
-    _views: list[View] = field(init=False)
+    _sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
-        view = view_class(signals_of(self.pair_router or self.router, "pair_router" if self.pair_router else "router"))
-        self._views = [view.of(engine) for engine in self.engines]
-        self._prefilling = [view for view in self._views if view.role == "prefill"]
-        self._decoding = [view for view in self._views if view.role != "prefill"]
+        key = "pair_router" if self.pair_router else "router"
+        self._sight = Sight.of(self.engines, self.pair_router or self.router, self.signals, self.seed, key)
+        self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
+        self._decoding = [view for view in self._sight.views if view.role != "prefill"]
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -134,16 +137,12 @@ class Cluster:
                 engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
-        self._look()
-        chosen: View = self.router.choose(request, self._views, self.env.now)
-        if chosen not in self._views:
+        self._sight.look(request, self.env.now)
+        chosen: View = self.router.choose(request, self._sight.views, self.env.now)
+        if chosen not in self._sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
         return engine
-
-    def _look(self) -> None:
-        for view in self._views:
-            view.look()
 
     # Split requests.
 
@@ -201,7 +200,7 @@ class Cluster:
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
-        self._look()
+        self._sight.look(request, self.env.now)
         prefill, decode = self.pair_router.choose(request, self._prefilling, self._decoding, self.env.now)
         for view, among in ((prefill, self._prefilling), (decode, self._decoding)):
             if view not in among and (view is not None or among is self._decoding):

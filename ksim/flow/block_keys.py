@@ -33,6 +33,10 @@ class BlockKeys:
             keys.append(key)
         return keys
 
+    def after(self, before: int, name: Hashable) -> int:
+        """The key of the block called *name* after the one with the key *before*; -1 stands for the beginning."""
+        return self._numbers.setdefault((before, name), len(self._numbers))
+
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:
     """How many of *keys*, from the first on, are *present*."""

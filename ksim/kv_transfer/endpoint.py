@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
+import simpy
 from attrs import define, field
 
 from ksim.flow.kv_transfer import KvTransferParams
+from ksim.kv_transfer.connector_worker import NoCopying
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
-from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
@@ -27,7 +29,7 @@ class _Report:
 
 
 @define(eq=False)
-class Endpoint:
+class Endpoint(NoCopies, NoCopying):
     """The transfers of engine `number`, whose KV cache has blocks of `block_tokens` tokens.
 
     The scheduler asks it as its connector.  The engine tells it what its workers get to know, and takes what they
@@ -58,9 +60,17 @@ class Endpoint:
         """How many blocks *tokens* tokens need."""
         return -(-tokens // self.block_tokens)
 
-    def begin_turn(self) -> None:
+    def begin_turn(self, now: float) -> None:
         """The scheduler is about to ask: it will see that requests may go on."""
         self._resumed = inf
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self.waiting_for_peer) or self.due < inf
+
+    @property
+    def waits_for_peers(self) -> bool:
+        return self.network.connector.by_chunk
 
     @property
     def may_start_flows(self) -> bool:
@@ -111,7 +121,8 @@ class Endpoint:
 
     # What the workers get to know.
 
-    def launch(self, schedule: Schedule, scheduled: float, moment: float) -> None:
+    def launch(self, schedule: Schedule, scheduled: float, moment: float,
+               computed: float | simpy.Event | None = None) -> None:
         """The workers get a batch, or an empty one, at *moment*, as was *scheduled* before."""
         for load in schedule.loads:
             transfer_of(load.job).allocate(load, scheduled, moment)

@@ -1,25 +1,17 @@
 """What a scheduler asks a KV connector, and what the connector's workers report; vLLM's `KVConnectorBase_V1`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from attrs import field, frozen
 
+from ksim.scheduling.copies import Copy, Load
+from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
+from ksim.scheduling.policies import ALL
+from ksim.scheduling.schedule import Schedule
 
-
-@frozen
-class Load:
-    """KV of a job that comes from elsewhere: `tokens` tokens after the first `start`, which the prefix cache holds.
-
-    An `asynchronous` load lets the job wait (vLLM's WAITING_FOR_REMOTE_KVS); any other ends before the step's kernels
-    begin.
-    """
-
-    job: Job
-    start: int
-    tokens: int
-    asynchronous: bool = True
+__all__ = ["Connector", "ConnectorOutput", "Copy", "Load", "NoCopies"]
 
 
 @frozen
@@ -28,12 +20,14 @@ class ConnectorOutput:
 
     The asynchronous loads of `received` jobs have ended, also those of jobs that were aborted meanwhile.  The KV of
     `sent` jobs was read, or their lease is over.  Loads `failed` at these places of a job's blocks, counted from its
-    first block; a failed asynchronous load is reported as received too, then or later.
+    first block; a failed asynchronous load is reported as received too, then or later.  The copies with the numbers
+    `copied` have ended; a load among them is also `received`.
     """
 
     received: Sequence[Job] = ()
     sent: Sequence[Job] = ()
     failed: Mapping[Job, Sequence[int]] = field(factory=dict)
+    copied: Sequence[int] = ()
 
 
 class Connector(Protocol):
@@ -81,3 +75,41 @@ class Connector(Protocol):
         It is called once for each job that ends; a job that is not *complete* was aborted, or failed.
         """
         ...
+
+    @property
+    def copying(self) -> bool:
+        """Whether a copy that the connector began has not been reported yet; the engine takes turns until then."""
+        ...
+
+    def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
+        """Add to the *schedule*, just made, the `copies` that begin with it, and the numbers of those that it has
+        `hurried`; vLLM's `build_connector_meta`.
+
+        Of its decodes, only those that have *grown* got a block in it, or filled one.
+        """
+        ...
+
+    def take(self, numbers: Sequence[int]) -> None:
+        """Take note that the copies with these *numbers* have ended; vLLM's `update_connector_output`."""
+        ...
+
+    def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
+        """How many schedules after *step* that only repeat the latest one the connector need not see: it would begin
+        and hurry nothing."""
+        ...
+
+
+class NoCopies:
+    """A connector's answers about copies where it makes none."""
+
+    __slots__ = ()
+    copying: ClassVar[bool] = False
+
+    def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
+        """Add nothing."""
+
+    def take(self, numbers: Sequence[int]) -> None:
+        """Do nothing: no copy ends."""
+
+    def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
+        return ALL

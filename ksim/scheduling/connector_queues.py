@@ -38,12 +38,12 @@ class ConnectorQueues(DraftScheduler):
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running or self.waiting or self.transfers.held or self._ended)
+        return bool(self.running or self.waiting or self.transfers.held or self._ended or self.connector.copying)
 
     @property
     def transfers_pending(self) -> bool:
-        return bool(self.transfers.held) or any(job.state is State.LOADING and job not in self.transfers.received
-                                                for job in self.waiting.holding)
+        return bool(self.transfers.held) or self.connector.copying or any(
+            job.state is State.LOADING and job not in self.transfers.received for job in self.waiting.holding)
 
     def abort(self, job: Job) -> None:
         """Drop *job*, wherever it is; blocks that a load fills stay until it has ended."""
@@ -87,7 +87,9 @@ class ConnectorQueues(DraftScheduler):
         self._truncated.clear()
         self.transfers.receive(output.received)
         self.transfers.end_held(output.sent)
-        self.changed |= bool(output.received or output.sent or failing)
+        if output.copied:
+            self.connector.take(output.copied)
+        self.changed |= bool(output.received or output.sent or output.copied or failing)
         return finished
 
     def _truncate_invalid(self, output: ConnectorOutput, schedule: Schedule) -> dict[Job, int]:

@@ -3,8 +3,8 @@
 from attrs import define, field
 
 from ksim.kv_cache.cache import PrefixHit
-from ksim.scheduling.connector import Load
 from ksim.scheduling.connector_queues import ConnectorQueues
+from ksim.scheduling.copies import Load
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
@@ -60,6 +60,8 @@ class ConnectorScheduler(ConnectorQueues):
             self.waiting.let_go(job)
         schedule.loads, schedule.sends, self._ended = self._begun, self._sends, False
         self._begun, self._sends, self._unknown = [], [], []
+        grown = self.decodes.grown if schedule.decodes and self.decodes.grown_at == self.steps else ()
+        self.connector.schedule_made(schedule, grown)
         return schedule
 
     def _preempt(self) -> Job | None:

@@ -43,6 +43,8 @@ class DecodeSet:
     returned: int = 0  # the latest step that has come back
     index: int = -1  # and the engine's number of that step
     each: int = 1  # blocks that a job needs at once
+    grown: Sequence[Job] = ()  # those that, at step `grown_at`, got a block from the calendar or filled one
+    grown_at: int = -1
     _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
     _ends: list[int] = field(factory=list)  # a heap of when `_last` has somebody, or had
@@ -94,7 +96,8 @@ class DecodeSet:
         if needs and not self.cache.reserve(needs):
             return False
         if due:
-            for job in _due(self._blocks, step):
+            self.grown, self.grown_at = _due(self._blocks, step), step
+            for job in self.grown:
                 self._renew(job, step)
         return True
 
@@ -106,6 +109,10 @@ class DecodeSet:
     def findable(self) -> bool:
         """Whether other jobs may find blocks in the cache that a member fills before it ends."""
         return bool(self._blocks) and not self.cache.publishes_computed
+
+    def next_growth(self) -> int | None:
+        """The first step at which the calendar has a job that needs a block or fills one, if it has any."""
+        return min(self._blocks, default=None)
 
     def awaits(self, job: Job) -> bool:
         """Whether a batch with tokens of *job*, of the set or not, is in flight."""

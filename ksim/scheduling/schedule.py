@@ -6,7 +6,7 @@ from attrs import define, field
 
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.images import Patches
-from ksim.scheduling.connector import Load
+from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.job import Job
 
 
@@ -37,7 +37,8 @@ class Schedule:
     contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
 
     With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
-    finished jobs `sends` may be read.  A vision encoder computes `images` before.
+    finished jobs `sends` may be read.  The `copies` of its store begin too, and copies with the numbers `hurried` must
+    end before the batch is computed (vLLM's `jobs_to_flush`).  A vision encoder computes `images` before.
     """
 
     number: int = 0
@@ -49,6 +50,8 @@ class Schedule:
     preempted: list[Job] = field(factory=list)
     loads: Sequence[Load] = ()
     sends: Sequence[Job] = ()
+    copies: Sequence[Copy] = ()
+    hurried: Sequence[int] = ()
     images: tuple[Patches, ...] = ()
 
     def __bool__(self) -> bool:

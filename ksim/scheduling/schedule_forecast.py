@@ -70,7 +70,10 @@ class ScheduleForecast:
             return 0
         if waiting and not self._refuses_again(waiting):
             return 0
-        return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+        left = decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+        if scheduler.connector is None:
+            return left
+        return min(left, scheduler.connector.quiet_steps(decodes, scheduler.steps))
 
     def _refuses_again(self, waiting: WaitingQueue) -> bool:
         """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes

@@ -6,11 +6,11 @@ from math import inf, nan
 from typing import Any
 
 import simpy
-from attrs import frozen
+from attrs import field, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
-from ksim.cluster.signals import signals_of
+from ksim.cluster.signals import late_events, signals_of, watches
 from ksim.cost.clock import Clock, Setting
 from ksim.engine import adapter_engines
 from ksim.engine.collective_flows import CollectiveFlows
@@ -23,6 +23,7 @@ from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
+from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -61,12 +62,14 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     scenario = fleet.scenario
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
-    blind = not signals_of(pair_router or router, "pair_router" if pair_router else "router")
+    signals = signals_of(pair_router or router, "pair_router" if pair_router else "router")
     network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
+    watched = fleet.engines > 1 and watches(signals, scenario.signals)
+    assembly = _Assembly(env, log, watched, here, network, late_events(signals, scenario.signals))
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment),
+                   signals=scenario.signals, seed=scenario.seed)
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
@@ -77,13 +80,18 @@ def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
 
 @frozen
 class _Assembly:
-    """Builds engines that are `here`, or all; a router looks at them if they are `watched`."""
+    """Builds engines that are `here`, or all; a router looks at them if they are `watched`.
+
+    If a cache `tells` what enters and leaves it, engines with blocks of one size number them alike.
+    """
 
     env: Horizon
     log: Log
     watched: bool
     here: Container[int] | None
     network: TransferNetwork | None = None
+    tells: bool = False
+    _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
@@ -97,10 +105,15 @@ class _Assembly:
                 key = place.replica if shared else number
                 if key not in collective_flows:
                     collective_flows[key] = self._collective_flows(pool, place)
-                yield self._engine(pool, number, place, _cache(deployment, blocks), (groups[place.replica],
+                yield self._engine(pool, number, place, self._cache(deployment, blocks), (groups[place.replica],
                                                                                      collective_flows[key]))
             else:
                 yield RemoteReplica(number, pool.role)
+
+    def _cache(self, deployment: Deployment, blocks: int) -> Cache:
+        size = deployment.serve.block_size
+        assert size is not None, "settings are derived before engines are built"
+        return _cache(deployment, blocks, self._keys.setdefault(size, BlockKeys(size)) if self.tells else None)
 
     def _collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
         return transfer_assembly.collective_flows(self.network, pool, place) if self.network else None
@@ -119,7 +132,7 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "endpoint": endpoint}
+            "gpus": pool.gpus(place), "connector": endpoint, "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
@@ -150,19 +163,23 @@ def _governor(deployment: Deployment) -> Supervised | None:
     return Supervised(deployment.gpu, fixed, governor) if power else None
 
 
-def _cache(deployment: Deployment, blocks: int) -> Cache:
-    """A KV cache of *blocks* blocks, as the engine's settings describe it."""
+def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
+    """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
     eviction = plugin("kv_cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
     assert serve.block_size is not None, "settings are derived before engines are built"
+    if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
+        raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
+                                     " late or lost; leave out delay and loss, or name a router without kv_events")
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
     if not deployment.layout.plain:
         return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching
-    if eviction is vllm:
-        return VllmCache(*room, deployment.version.unhashed_blocks_first)
-    return BlockCache(*room, eviction, deployment.version.unhashed_blocks_first)
+    unhashed_first = deployment.version.unhashed_blocks_first
+    if eviction is vllm and keys is None:
+        return VllmCache(*room, unhashed_first)
+    return BlockCache(*room, None if eviction is vllm else eviction, unhashed_first, keys)
 
 
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:

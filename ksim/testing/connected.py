@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from attrs import define, field, frozen
 
-from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
@@ -39,7 +39,7 @@ class Report:
 
 
 @define(eq=False)
-class StoreConnector:
+class StoreConnector(NoCopies):
     """Answers for each job what its transfer says.  The engine loads (`consumes`), sends (`produces`), or both."""
 
     consumes: bool = True

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 from ksim.validation.cases import CaseRequest, Settings
@@ -14,7 +14,7 @@ from ksim.validation.transfer_cases import KEPT, ConnectorSettings, External, Sp
 
 
 @define(eq=False)
-class CaseConnector:
+class CaseConnector(NoCopies):
     """Answers what the `requests` of a case say; `begun` and `unknown` list the answers of the schedule being made."""
 
     settings: ConnectorSettings

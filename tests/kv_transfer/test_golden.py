@@ -116,7 +116,7 @@ class EndpointWorkers:
     def see(self, schedule: Schedule, step: int) -> list[Report]:
         engines = self.connector.engines
         engines.pass_to(nextafter(step, -inf))
-        engines.own.begin_turn()
+        engines.own.begin_turn(step)
         engines.own.launch(schedule, step, step)
         self.begun += [load.job for load in schedule.loads]
         for job in schedule.sends:

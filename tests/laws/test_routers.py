@@ -14,7 +14,7 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.simulation.plugins import plugin
-from tests.cluster.views import View
+from tests.cluster.views import View, router_of
 from tests.properties import examples
 
 NAMES = catalog.names("cluster.routers")
@@ -28,7 +28,7 @@ histories = st.lists(st.tuples(engines, st.integers(1, 9000)), min_size=1, max_s
 
 
 def answers(name: str, history: Sequence[tuple[list[V], int]]) -> list[V]:
-    router = plugin("cluster.routers", Choice(name))
+    router = router_of(name)
     return [router.choose(Request(number, float(number), prompt, 10), views, float(number))
             for number, (views, prompt) in enumerate(history)]
 

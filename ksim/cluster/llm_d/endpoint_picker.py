@@ -29,7 +29,8 @@ class Split:
 class EndpointPicker:
     """Made of `parts`, of which `producers` look at engines before profiles run, in their order.
 
-    `scores` are those of the engines given last, with NaN where a filter left one out.
+    `scores` are those of the engines given last, with NaN where a filter left one out.  It has `on_first_token` and
+    `on_end` if a part wants to be told.
     """
 
     profiles: Mapping[str, Profile]
@@ -39,18 +40,25 @@ class EndpointPicker:
     chance: Chance = field(factory=lambda: Chance(0))
     scores: Sequence[float] = field(default=(), init=False)
     _sent: Sequence[Callable[..., None]] = field(init=False)
-    _first_token: Sequence[Callable[..., None]] = field(init=False)
-    _ended: Sequence[Callable[..., None]] = field(init=False)
+    on_first_token: Callable[[Request, int, float], None] = field(init=False)
+    on_end: Callable[[Request, int, float], None] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._sent, self._first_token, self._ended = (
-            [getattr(part, name) for part in self.parts if hasattr(part, name)]
-            for name in ("sent", "first_token", "ended"))
+        self._sent = self._hooks("sent")
+        if hooks := self._hooks("first_token"):
+            self.on_first_token = _teller(hooks)
+        if hooks := self._hooks("ended"):
+            self.on_end = _teller(hooks)
+
+    def _hooks(self, name: str) -> list[Callable[..., None]]:
+        return [getattr(part, name) for part in self.parts if hasattr(part, name)]
 
     @property
     def signals(self) -> tuple[str, ...]:
         """The signals that its parts go by."""
         named = {signal for part in self.parts for signal in getattr(part, "signals", ())}
+        if hasattr(self, "on_end") or hasattr(self, "on_first_token"):
+            named.add("books")
         return tuple(signal for signal in ("books", "metrics", "kv_events", "truth") if signal in named)
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
@@ -78,14 +86,6 @@ class EndpointPicker:
         self._tell(cycle, decode.number, "decode")
         return prefill, decode
 
-    def on_first_token(self, request: Request, number: int, now: float) -> None:
-        for tell in self._first_token:
-            tell(request, number)
-
-    def on_end(self, request: Request, number: int, now: float) -> None:
-        for tell in self._ended:
-            tell(request, number)
-
     def _look(self, request: Request, engines: Sequence[V], now: float) -> Cycle:
         cycle = Cycle(request, now, self.chance)
         for producer in self.producers:
@@ -103,3 +103,11 @@ class EndpointPicker:
     def _tell(self, cycle: Cycle, number: int, profile: str) -> None:
         for tell in self._sent:
             tell(cycle, number, profile)
+
+
+def _teller(hooks: Sequence[Callable[..., None]]) -> Callable[[Request, int, float], None]:
+    """What tells all of *hooks* about a request and an engine."""
+    def tell(request: Request, number: int, now: float) -> None:
+        for hook in hooks:
+            hook(request, number)
+    return tell

@@ -1,6 +1,6 @@
 """llm-d's scheduling profiles for prefill and decode, and its decider: short uncached prompts are not split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,11 +64,14 @@ class LlmD:
                now: float) -> tuple[V | None, V]:
         return self._picker.choose_pair(request, prefill_engines, decode_engines, now)
 
-    def on_first_token(self, request: Request, number: int, now: float) -> None:
-        self._picker.on_first_token(request, number, now)
+    @property
+    def on_first_token(self) -> Callable[[Request, int, float], None]:
+        """What a part of it is told, if any wants to be: else there is no such attribute."""
+        return self._picker.on_first_token
 
-    def on_end(self, request: Request, number: int, now: float) -> None:
-        self._picker.on_end(request, number, now)
+    @property
+    def on_end(self) -> Callable[[Request, int, float], None]:
+        return self._picker.on_end
 
     def _guide(self) -> EndpointPicker:
         """The picker of llm-d's guide, with prefixes by KV events."""

@@ -1,6 +1,6 @@
 """llm-d's endpoint picker: filters, scorers with weights, a picker; as options, or by its EndpointPickerConfig."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,11 +58,14 @@ class LlmD:
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
         return self._picker.choose(request, engines, now)
 
-    def on_first_token(self, request: Request, number: int, now: float) -> None:
-        self._picker.on_first_token(request, number, now)
+    @property
+    def on_first_token(self) -> Callable[[Request, int, float], None]:
+        """What a part of it is told, if any wants to be: else there is no such attribute."""
+        return self._picker.on_first_token
 
-    def on_end(self, request: Request, number: int, now: float) -> None:
-        self._picker.on_end(request, number, now)
+    @property
+    def on_end(self) -> Callable[[Request, int, float], None]:
+        return self._picker.on_end
 
     def _inline(self) -> EndpointPickerConfig:
         """The configuration that the other options stand for."""

@@ -34,7 +34,8 @@ def mean(point: Point, key: str) -> Markup | str:
 def settings_text(point: Point, axes: Sequence[str]) -> str:
     """The settings of *point* in a line."""
     names = short_names(axes)
-    return ", ".join(f"{names[key]} {value_text(point.settings.get(key))}" for key in axes) or "as the scenario says"
+    return ", ".join(f"{names[key]} {value_text(point.settings[key])}" for key in axes if key in point.settings) or (
+        "as the scenario says")
 
 
 def plain(value: Any) -> Any:
