@@ -1,7 +1,7 @@
 """Which engine has which prefix, as a router guesses it from what it has sent where."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from attrs import define, field, frozen
@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
-__all__ = ["PrefixIndex", "Prompt"]
+__all__ = ["PrefixIndex", "Prompt", "leading"]
 
 #: How many times as many keys as blocks are kept in the order of sending, and how many in any case.
 _SPARE, _FEW = 4, 4096
@@ -104,18 +104,7 @@ class PrefixIndex:
 
     def leading(self, prompt: Prompt) -> dict[int, int]:
         """By engine, how many blocks of *prompt* it has before the first that it lacks."""
-        depths: dict[int, int] = {}
-        keys, holders = prompt.keys, self._holders
-        alive = holders.get(keys[0], 0) if keys else 0
-        for place, key in enumerate(keys):
-            bits = holders.get(key, 0)
-            if alive & ~bits:
-                depths.update(dict.fromkeys(_numbers(alive & ~bits), place))
-                alive &= bits
-                if not alive:
-                    return depths
-        depths.update(dict.fromkeys(_numbers(alive), len(keys)))
-        return depths
+        return leading(prompt.keys, self._holders)
 
     def add(self, prompt: Prompt, number: int, now: float, capacity: float | None = None) -> None:
         """Engine *number* is sent *prompt*; it keeps *capacity* blocks if that is given."""
@@ -181,6 +170,21 @@ def _compact(engine: _Engine) -> None:
             engine.listed += len(keys)
             kept.append(sent)
     engine.sent = kept
+
+
+def leading(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
+    """By engine, how many of *keys* it has before the first that it lacks; *holders* have a bit for each engine."""
+    depths: dict[int, int] = {}
+    alive = holders.get(keys[0], 0) if keys else 0
+    for place, key in enumerate(keys):
+        bits = holders.get(key, 0)
+        if alive & ~bits:
+            depths.update(dict.fromkeys(_numbers(alive & ~bits), place))
+            alive &= bits
+            if not alive:
+                return depths
+    depths.update(dict.fromkeys(_numbers(alive), len(keys)))
+    return depths
 
 
 def _count(counts: dict[int, int], bits: int, blocks: int) -> None:
