@@ -23,6 +23,7 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     ACCEPTANCES = "acceptances"
     EVICTIONS = "evictions"
+    OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
     FLOW_CONTROLS = "flow_controls"
@@ -35,8 +36,8 @@ class Kind(StrEnum):
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
-            Kind.PAIR_ROUTERS: "cluster.pair_routers",
+            Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
+            Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces"}
