@@ -20,6 +20,7 @@ from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
+from ksim.flow.routing import Chosen
 from ksim.foundation.errors import ConfigError
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import TransferNetwork
@@ -52,6 +53,7 @@ class Cluster:
     _sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
+    _candidates: list[View] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -60,6 +62,7 @@ class Cluster:
         self._sight = Sight.of(self.engines, self.pair_router or self.router, self.signals, self.seed, key)
         self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
         self._decoding = [view for view in self._sight.views if view.role != "prefill"]
+        self._candidates = self._prefilling + self._decoding
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -142,7 +145,14 @@ class Cluster:
         if chosen not in self._sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
+        self._note(request, engine.number, -1, self._sight.views)
         return engine
+
+    def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
+        """Log what the router saw of *candidates* when it chose, if it looked."""
+        sight = self._sight
+        if sight.tells:
+            self.log.add(Chosen(self.env.now, request.id, 0, engine, prefill_engine, sight.seen(candidates)))
 
     # Split requests.
 
@@ -209,6 +219,7 @@ class Cluster:
         if prefill is None and decode.role != "both":
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
+        self._note(request, decode.number, -1 if prefill is None else prefill.number, self._candidates)
         return None if prefill is None else prefill.engine, decode.engine
 
 
