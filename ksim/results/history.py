@@ -26,6 +26,7 @@ from ksim.flow.events import (
     Routed,
     Transferred,
 )
+from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Columns, Log
 from ksim.results.arrays import Bools, Floats, Ints, each, floats, sums
 from ksim.results.requests import Requests
@@ -33,7 +34,7 @@ from ksim.results.splits import Splits
 from ksim.results.steps import Steps
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
-         Failed, Decoded)
+         Failed, Decoded, Held, Refused)
 
 
 @define(eq=False, slots=False)

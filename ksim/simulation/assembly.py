@@ -8,6 +8,7 @@ from typing import Any
 import simpy
 from attrs import field, frozen
 
+from ksim.cluster.both import Both
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.signals import late_events, signals_of, watches
@@ -42,6 +43,7 @@ from ksim.simulation.adapter_loading import adapter_store, loading_of
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
+from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
@@ -59,14 +61,17 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
     router, pair_router = router_of(fleet), pair_router_of(fleet)
-    signals = signals_of(pair_router or router, "pair_router" if pair_router else "router")
+    chooser, key = pair_router or router, "pair_router" if pair_router else "router"
+    gateway = gateway_of(scenario, chooser, env, log)
+    signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
     network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
-    watched = fleet.engines > 1 and watches(signals, scenario.signals)
+    watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
     assembly = _Assembly(env, log, watched, here, network, late_events(signals, scenario.signals))
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
+    tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
                    transfer_network=network, prepare=_preparation(fleet.pools[0].deployment),
-                   signals=scenario.signals, seed=scenario.seed)
+                   signals=scenario.signals, seed=scenario.seed, gateway=gateway)
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:

@@ -120,6 +120,8 @@ def independent(fleet: Fleet) -> list[range]:
         raise Coupled("prefill and decode engines send each other what they computed")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
+    if scenario.flow_control is not None and scenario.flow_control.name != "none":
+        raise Coupled(f"flow_control {scenario.flow_control.name} looks at all replicas")
     if signals := signals_of(router_of(fleet)):
         raise Coupled(f"router {scenario.router.name} goes by {', '.join(signals)} of the replicas")
     return alone

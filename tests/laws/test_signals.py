@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.report.result import Result
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts
 from tests.laws.looking import NOTED
-from tests.laws.tiny import TINY, uniform
+from tests.laws.tiny import TINY
 from tests.properties import examples
 
 LOOKING, COMPARING = "tests.laws.looking:Looking", "tests.laws.looking:Comparing"
