@@ -13,15 +13,15 @@ from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.cluster.sight import Sight
+from ksim.cluster.submission import submit
 from ksim.cluster.view import View
-from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
-from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
+from ksim.flow.routing import Chosen
 from ksim.foundation.errors import ConfigError
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import TransferNetwork
@@ -56,6 +56,7 @@ class Cluster:
     _sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
+    _candidates: list[View] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -69,6 +70,7 @@ class Cluster:
             self.gateway.open(self.forward, self._sight, self.signals)
         self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
         self._decoding = [view for view in self._sight.views if view.role != "prefill"]
+        self._candidates = self._prefilling + self._decoding
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -140,24 +142,13 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         else:
-            self._submit(engine, request, done, timely)
+            submit(engine, request, done, timely)
         return engine.number
 
     def _log_routed(self, request: Request, engine: Engine, prefill_engine: int = -1) -> None:
         if self.gateway is None:
             self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, engine.number, prefill_engine))
-
-    @staticmethod
-    def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
-        if request.beam_width:
-            BeamSearch.of(request, engine, done)
-        elif request.n == 1:
-            engine.submit(request, done, timely)
-        else:
-            parent = ParentRequest(request.n, done)
-            for child in request.children():  # one after the other, as vLLM's front end sends them
-                engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         self._sight.look(request, self.env.now)
@@ -167,7 +158,15 @@ class Cluster:
         if chosen is None or chosen not in self._sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
+        self._note(request, engine.number, -1, self._sight.views)
         return engine
+
+    def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
+        """Log what the router saw of *candidates* when it chose, if it looked."""
+        sight = self._sight
+        if sight.tells:
+            attempt = 0 if self.gateway is None else self.gateway.retried
+            self.log.add(Chosen(self.env.now, request.id, attempt, engine, prefill_engine, sight.seen(candidates)))
 
     # Split requests.
 
@@ -186,7 +185,7 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         elif prefill is None:
-            self._submit(decode, request, done, timely)
+            submit(decode, request, done, timely)
         else:
             self._split(request, prefill, decode, done, timely)
         return first.number
@@ -235,6 +234,7 @@ class Cluster:
         if prefill is None and decode.role != "both":
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
+        self._note(request, decode.number, -1 if prefill is None else prefill.number, self._candidates)
         return None if prefill is None else prefill.engine, decode.engine
 
 
