@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 from attrs import field, frozen
 from attrs.validators import ge, gt, in_, optional
-from ksim.kv_offload.connector import OffloadConnector
-from ksim.kv_offload.store import COUNTED, ChunkStore, OfferCounts
 
 from ksim.foundation.config import Choice
 from ksim.foundation.plugins import plugin
 from ksim.foundation.units import quantity
+from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
+from ksim.kv_offload.store import COUNTED, ChunkStore, OfferCounts
 from ksim.kv_offload.tiered_connector import TieredConnector
 from ksim.kv_offload.tiers import SecondaryTier
 
@@ -61,8 +61,7 @@ class Offloading:
                              " leave it out, as vLLM asks")
         _ = self.tiers
 
-    @property
-    def cpu_bytes(self) -> float:
+    def cpu_bytes(self, ranks: int) -> float:
         return self.cpu_bytes_to_use
 
     @property
