@@ -1,11 +1,11 @@
 """What a router sees of an engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import inf
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from ksim.engine.engine import Engine
 from ksim.flow.request import Request
@@ -23,7 +23,10 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 @define(eq=False)
 class View:
-    """An engine as `ksim.cluster.routers.EngineView` describes it; whoever keeps it up to date sets its fields."""
+    """An engine as `ksim.cluster.routers.EngineView` describes it; what it shows is set by `Sight`.
+
+    `find_hit` and `find_tiers` look a request up.  `hit` is what the router last learned by that, or -1.
+    """
 
     number: int
     role: str
@@ -37,6 +40,10 @@ class View:
     running: int = 0
     kv_usage: float = 0.0
     scraped_at: float = -inf
+    adapters: Mapping[str, str] = field(factory=dict)
+    hit: int = -1
+    find_hit: Callable[[Request], int] = field(default=lambda request: 0)
+    find_tiers: Callable[[Request], Mapping[str, int]] = field(default=lambda request: {})
 
     @classmethod
     def of(cls, engine: Any) -> "View":
@@ -47,37 +54,34 @@ class View:
         return cls(engine.number, engine.role, engine, cache.capacity, cache.block_tokens)
 
     def adapter_place(self, name: str) -> str:
-        return str(self.engine.adapter_place(name))
+        return self.adapters.get(name, "")
 
     def prefix_hit(self, request: Request) -> int:
-        return int(self.engine.prefix_hit(request))
+        self.hit = hit = self.find_hit(request)
+        return hit
 
     def tier_hits(self, request: Request) -> Mapping[str, int]:
-        return {}
+        return self.find_tiers(request)
 
     @property
     def truth(self) -> Any:
         return self.engine
 
-    def look(self) -> None:
-        """See the engine as it is now."""
-        if isinstance(self.engine, Engine):
-            scheduler = self.engine.scheduler
-            self.outstanding, self.scraped_at = self.engine.outstanding, self.engine.env.now
-            self.waiting, self.running = len(scheduler.waiting), len(scheduler.running)
-            self.kv_usage = scheduler.cache.pool.used / scheduler.cache.capacity
-
 
 @cache
 def view_class(signals: tuple[str, ...]) -> type[View]:
     """The class of views that show only what is of *signals*: what is of others is an error."""
-    hidden = {name: property(_complaint(name, signal, signals), lambda view, value: None)
+    hidden = {name: property(_complaint(name, signal, signals), _ignore)
               for signal, names in ATTRIBUTES.items() if signal not in signals for name in names}
     return type("View", (View,), {"__slots__": (), **hidden})
 
 
-def _complaint(name: str, signal: str, signals: tuple[str, ...]) -> Any:
+def _complaint(name: str, signal: str, signals: tuple[str, ...]) -> Callable[[View], Any]:
     def complain(view: View) -> Any:
         raise ConfigError("router", f"reads {name} of engine {view.number}, which is of the signal {signal}, and says"
                                     f" that it goes by {', '.join(signals) or 'none'}; name it in its `signals`")
     return complain
+
+
+def _ignore(view: View, value: Any) -> None:
+    """Set nothing: nobody may read it."""

@@ -40,7 +40,7 @@ class ConnectedEngine(LookaheadEngine):
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
-        self.outstanding += 1
+        self._submitted(request)
         moment = self._frontend.reach(request, params is not None and params.tokenized)
         heappush(self._sent, (moment, self._tickets, request, done, timely, params))
         self._tickets += 1

@@ -1,7 +1,7 @@
 """An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf, nextafter
 from typing import Any
 
@@ -9,13 +9,14 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.passes import Timer
+from ksim.engine.ends import log_end
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
+from ksim.engine.observer import ObservedLoop, Observer
 from ksim.engine.parent_request import ParentRequest
 from ksim.engine.sampling_limits import sampling_refusal
-from ksim.flow.decoded import Decoded
-from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
+from ksim.flow.events import Admitted, Preempted, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -62,6 +63,7 @@ class Engine(ABC):
     logprobs: Callable[[Timer], Timer] | None = None
     seed: int = 0
     outstanding: int = field(default=0, init=False)
+    observer: Observer | None = field(default=None, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
     _accepted: int = field(default=0, init=False)
@@ -101,6 +103,22 @@ class Engine(ABC):
         *params* say that its KV comes from another engine, or goes to one.
         """
 
+    def show(self, observer: Observer) -> None:
+        """Tell *observer* what others may know of this engine, from its first turn on, which is yet to come."""
+        self.observer = observer
+        self._loop = ObservedLoop(self.scheduler, observer=observer, port=self, delivered=self._delivery)
+        observer.measure(self.scheduler, 0.0)
+
+    def _submitted(self, request: Request) -> None:
+        """Count *request*, which is sent now."""
+        self.outstanding += 1
+        if self.observer is not None:
+            self.observer.sent(self.env.now, request)
+
+    def _delivery(self, turn: Turn) -> float:
+        """When users will have the tokens of *turn*, which is taken in now."""
+        return self._frontend.delivery(turn.work.batch.samples if turn.work else 0)
+
     @property
     def waiting(self) -> int:
         """How many requests are in the queue."""
@@ -110,6 +128,10 @@ class Engine(ABC):
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
         return cache.find_prefix(self.scheduler.block_table(request.keyed), request.prompt).tokens
+
+    def tier_hits(self, request: Request) -> Mapping[str, int]:
+        """How many further tokens of its prompt are in each tier below the GPU now, each continuing the one above."""
+        return {}
 
     def adapter_place(self, name: str) -> str:
         """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""
@@ -174,31 +196,9 @@ class Engine(ABC):
     def _log_finished(self, finished: Sequence[Job], time: float) -> None:
         """Log that users have the last tokens of the *finished* jobs at *time*; a router has what is only prefilled."""
         for job in finished:
-            params, request = job.kv_transfer_params, job.request.id
-            if job.failed:
-                self.log.add(Failed(time, request, self.number, "the KV that another engine had computed was gone"))
-                continue
-            if params is not None and params.do_remote_decode:
-                self.log.add(Prefilled(time, request, self.number, job.emitted[-1].last))
-                continue
-            if params is not None and params.handed_over:
-                first = job.emitted[0].first
-                self.log.add(Emitted(time, request, self.number, first, first))
-            told = self._done[job]
-            if not isinstance(told, ParentRequest):
-                self._log_tokens(job, request, time)
-            elif told.finish(job):
-                self._log_tokens(told, request, time)
-
-    def _log_tokens(self, ended: Job | ParentRequest, request: int, time: float) -> None:
-        """Log the tokens of a sequence, or of all sequences of a request, which have *ended*."""
-        for run in ended.emitted:
-            self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1, run.tokens))
-        several = ended if isinstance(ended, ParentRequest) else None
-        for step, sequences, length in several.decoded() if several else ():
-            self.log.add(Decoded(time, request, self.number, step, sequences, length))
-        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted,
-                              several.preemptions if several else 0))
+            over = log_end(self.log, self.number, job, self._done[job], time)
+            if self.observer is not None:
+                self.observer.ended(time, job.request, over)
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

@@ -55,7 +55,7 @@ class EventEngine(ConnectorWaits):
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
-        self.outstanding += 1
+        self._submitted(request)
         self._coming += 1
         moment = self._frontend.forward(request, lambda: self._receive(request, done, params),
                                         params is not None and params.tokenized)

@@ -27,6 +27,7 @@ from ksim.flow.events import (
     Routed,
     Transferred,
 )
+from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Columns, Log
 from ksim.results.arrays import Bools, Floats, Ints, each, floats, sums
 from ksim.results.requests import Requests
@@ -35,7 +36,7 @@ from ksim.results.steps import Steps
 from ksim.results.tiers import loaded_tokens, tiers_of
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
-         Failed, Decoded, Copied)
+         Failed, Decoded, Held, Refused, Copied)
 
 
 @define(eq=False, slots=False)

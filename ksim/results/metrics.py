@@ -11,6 +11,7 @@ from attrs import frozen
 
 from ksim.flow.events import EngineBuilt
 from ksim.results.arrays import Bools, Floats, floats, ratio
+from ksim.results.gateway import gateway_summary
 from ksim.results.history import History
 from ksim.results.saturation import saturation
 from ksim.results.series import concurrency
@@ -56,6 +57,7 @@ def summarise(history: History, limits: LatencyTargets = LatencyTargets(), close
         **drawn(work, served, history.static_joules, duration),
         **clocks(work),
         **saturation(history, closed),
+        **gateway_summary(history),
     }
 
 

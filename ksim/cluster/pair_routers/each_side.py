@@ -1,6 +1,6 @@
 """Each side by a router of its own, as vLLM's example proxies do; every request is split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -26,10 +26,13 @@ class EachSide:
 
     prefill: Choice = field(factory=lambda: Choice("round_robin"))
     decode: Choice = field(factory=lambda: Choice("round_robin"))
+    on_first_token: Any = field(init=False)
+    on_end: Any = field(init=False)
     _sides: tuple[Any, Any] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
+        self.on_first_token, self.on_end = self._teller("on_first_token"), self._teller("on_end")
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -42,21 +45,22 @@ class EachSide:
         prefill, decode = (getattr(side, "scores", None) for side in self._sides)
         return None if prefill is None or decode is None else [*prefill, *decode]
 
-    def on_first_token(self, request: Request, number: int, now: float) -> None:
-        self._tell("on_first_token", request, number, now)
+    def _teller(self, method: str) -> Callable[..., None] | None:
+        """What tells the routers that have *method*; None if neither has."""
+        methods = [getattr(side, method) for side in self._sides if hasattr(side, method)]
 
-    def on_end(self, request: Request, number: int, now: float) -> None:
-        self._tell("on_end", request, number, now)
+        def tell(request: Request, number: int, now: float) -> None:
+            for told in methods:
+                told(request, number, now)
+        return tell if methods else None
 
-    def _tell(self, method: str, *told: Any) -> None:
+    def measured(self, models: Any) -> None:
+        """Tell the routers that want to know it how long steps take."""
         for side in self._sides:
-            getattr(side, method, _ignore)(*told)
+            if hasattr(side, "measured"):
+                side.measured(models)
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
         prefill, decode = self._sides
         return prefill.choose(request, prefill_engines, now), decode.choose(request, decode_engines, now)
-
-
-def _ignore(*told: Any) -> None:
-    """Do nothing: the router does not ask to be told."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define
 
+from ksim.results import gateway
 from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
@@ -28,14 +29,17 @@ INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefil
 LOADING = "kv_load"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
+HELD, BACK_OFF = "held", "back_off"
 COMMUNICATION = "communication"
 #: Prefixes of the names of kernel families.
 PREFILL, DECODE = "prefill.", "decode."
 
 #: Phases that not all runs have, with their groups.
-_OPTIONAL = (*HANDOVER, LOADS, LOADING)
-#: Groups in which phases are shown; those of a hand-over, of adapters or of tiers only where runs have them.
+_OPTIONAL = (*HANDOVER, LOADS, LOADING, HELD, BACK_OFF)
+#: Groups in which phases are shown; those of a hand-over, of adapters, tiers or a gateway only where runs have them.
 GROUPS: dict[str, tuple[str, ...]] = {
+    "client's back-off": (BACK_OFF,),
+    "held at the gateway": (HELD,),
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
     "KV load": (LOADING,),
@@ -52,14 +56,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, tiers: bool = False) -> list[str]:
+def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, gateway: bool = False,
+           tiers: bool = False) -> list[str]:
     """All phases in the order of a request's life, with kernels of these *families*.
 
     In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these, and with
-    *tiers* KV.
+    *tiers* KV; a *gateway* may hold requests or refuse them.
     """
-    return [INTAKE, QUEUE, *((LOADING,) if tiers else ()), *(PREFILL + family for family in families),
-            OTHERS_PREFILL, OTHERS_DECODE, *(HANDOVER if fleet else ()),
+    return [*((BACK_OFF, HELD) if gateway else ()), INTAKE, QUEUE, *((LOADING,) if tiers else ()),
+            *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
+            *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
             *((LOADS,) if adapters else ()), COMMUNICATION, DELIVERY]
 
@@ -124,7 +130,8 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), bool(history.tiers))
+        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), history.log.gated,
+                       bool(history.tiers))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         made._before_admission()
@@ -139,7 +146,12 @@ class _Partition:
 
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
-        self._add(0, INTAKE, rows, requests.received - requests.arrival)
+        if HELD in self.names:
+            self._add(0, HELD, rows, gateway.held(requests))
+            self._add(0, BACK_OFF, rows, gateway.backed_off(requests))
+            self._add(0, INTAKE, rows, requests.received - requests.reached)
+        else:
+            self._add(0, INTAKE, rows, requests.received - requests.arrival)
         waited, loading = requests.admitted - requests.received, np.zeros(len(rows))
         if self.history.tiers:
             loading = np.minimum(waited, loading_seconds(self.history.events, self.history.copied_rows,

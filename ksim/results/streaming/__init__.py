@@ -98,7 +98,9 @@ class Sink(Log):
         self._ended = self._stepped = 0
         steps = {block.engine: block.first + len(block) for block in self.step_blocks}
         now, later = self._split(steps)
-        history = History(Log.of_columns(self.engines, now, self._step_blocks, self.before))
+        log = Log.of_columns(self.engines, now, self._step_blocks, self.before)
+        log.gated = self.gated
+        history = History(log)
         requests = history.requests
         ended = np.full(len(requests), at_end) | _over(history)
         numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)

@@ -28,8 +28,9 @@ def routers(scenario: Scenario | str | Path, routers: str | Sequence[str] = (), 
     plan = RoutersPlan.of(scenario, [routers] if isinstance(routers, str) else routers, staleness, seeds)
     check(on, address)
     check_names(scenario, plan.points)
-    return compare(plan, f"Routers of {Path(scenario.model).name}", None if output is None else Path(output), resume,
-                   force, jobs=jobs, on=on, address=address)
+    path = None if output is None else Path(output)
+    return compare(plan, f"Routers compared: {Path(scenario.model).name}", path, resume, force, jobs=jobs, on=on,
+                   address=address)
 
 
 def compare(plan: RoutersPlan, title: str, output: Path | None = None, resume: bool = False, force: bool = False,

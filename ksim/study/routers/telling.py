@@ -10,15 +10,14 @@ from ksim.study.means import SweepPoint
 from ksim.study.routers.candidates import PAIR_ROUTER, ROUTER, label
 from ksim.study.routers.plan import STALENESS
 
-#: The columns of the table, by the numbers that they show; those that no run has are left out.
+#: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
 COLUMNS = {
+    "mean_regret_ms": "regret", "p99_regret_ms": "regret p99",
+    "p50_ttft_ms": "TTFT p50", "p90_ttft_ms": "TTFT p90", "p99_ttft_ms": "TTFT p99",
+    "p50_tpot_ms": "TPOT p50", "p90_tpot_ms": "TPOT p90", "p99_tpot_ms": "TPOT p99",
+    "request_goodput": "goodput/s", "output_throughput": "tokens/s", "failed": "rejected",
     "prefix_cache_hit_rate": "GPU hits", "cpu_hit_rate": "CPU hits", "disk_hit_rate": "disk hits",
-    "storage_hit_rate": "storage hits",
-    "p50_ttft_ms": "TTFT p50 ms", "p90_ttft_ms": "p90", "p99_ttft_ms": "p99",
-    "p50_tpot_ms": "TPOT p50 ms", "p90_tpot_ms": "p90", "p99_tpot_ms": "p99",
-    "request_goodput": "goodput/s", "output_throughput": "tokens/s", "engine_tokens_cv": "imbalance",
-    "joules_per_output_token": "J/token", "failed": "rejected",
-    "mean_regret_ms": "regret ms", "p99_regret_ms": "regret p99",
+    "storage_hit_rate": "storage hits", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/token",
 }
 #: Of these, the table shows intervals, too.
 _SURE = ("p90_ttft_ms", "mean_regret_ms")
@@ -41,15 +40,20 @@ def ranked(points: Sequence[SweepPoint]) -> list[SweepPoint]:
 
 def shown(points: Sequence[SweepPoint]) -> Table:
     """A line for each of *points*."""
-    keys = [key for key in COLUMNS if any(point.value(key) is not None for point in points)]
+    keys = told(points)
     aged = any(STALENESS in point.settings for point in points)
-    rows = [(router_of(point), *([age(point)] if aged else []), *(_cell(point, key) for key in keys))
+    rows = [(router_of(point), *([age(point)] if aged else []), *(cell(point, key) for key in keys))
             for point in points]
-    return Table(("router", *(["signals"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
+    return Table(("router", *(["age"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
+
+
+def told(points: Sequence[SweepPoint]) -> list[str]:
+    """The numbers that the table shows: those of `COLUMNS` that any of *points* has."""
+    return [key for key in COLUMNS if any(point.value(key) is not None for point in points)]
 
 
 def age(point: SweepPoint) -> str:
-    """How often what its router sees is scraped; a dash for a router that sees nothing with an age."""
+    """The age of what its router sees; a dash where it has none, or the scenario says it."""
     return value_text(point.settings.get(STALENESS, "-"))
 
 
@@ -57,13 +61,14 @@ def notes(points: Sequence[SweepPoint]) -> Iterator[str]:
     """How many runs there are, and which routers cannot run, each reason once."""
     runs, seeds = sum(len(point.rows) for point in points), max((len(point.rows) for point in points), default=0)
     more = f", {seeds} seeds of each; ± is half a 95 % interval" if seeds > 1 else ""
-    yield f"{runs:,} runs of {len({router_of(point) for point in points}):,} routers{more}"
+    yield f"{runs:,} runs of {len({router_of(point) for point in points}):,} routers{more}; times in ms"
     for name, problem in dict.fromkeys((router_of(point), point.outcome.problem) for point in points
                                        if point.outcome.summary is None):
         yield f"{name} did not run: {problem}"
 
 
-def _cell(point: SweepPoint, key: str) -> str:
+def cell(point: SweepPoint, key: str) -> str:
+    """A number of *point*, some with half their intervals."""
     value = point.value(key)
     if key.endswith("hit_rate"):
         return percent(value)
