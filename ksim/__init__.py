@@ -54,13 +54,14 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.simulate import simulate
     from ksim.specs.power import PowerSettings
     from ksim.study.capacity.ask import capacity
+    from ksim.study.routers.compare import routers
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
 
 __version__ = "0.1.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "capacity",
-           "communicate", "op", "pointwise", "ring", "simulate", "sweep", "tune", "ulysses"]
+           "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
 
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
@@ -97,7 +98,7 @@ LAYERS: dict[str, set[str]] = {
 
 #: The only packages that may import each third-party library.
 FENCES: dict[str, set[str]] = {
-    "simpy": {"network", "kv_transfer", "engine", "cluster", "simulation"},
+    "simpy": {"network", "kv_transfer", "kv_offload", "engine", "cluster", "simulation"},
     "networkx": {"network"},
     "matplotlib": {"report"},
     "PIL": {"report"},
@@ -110,6 +111,7 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
+    "yaml": {"cluster"},
     "tomli_w": {"simulation", "testing", "study"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
@@ -121,7 +123,7 @@ _HOMES = {
     "Scenario": "ksim.simulation.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
-    "capacity": "ksim.study.capacity.ask",
+    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",

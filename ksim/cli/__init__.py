@@ -73,12 +73,13 @@ def _register() -> None:
 
 
 def _register_studies() -> None:
-    from ksim.cli import capacity, pareto, report, sweep, tune
+    from ksim.cli import capacity, pareto, report, routers, sweep, tune
 
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
     app.command("capacity")(capacity.capacity)
     app.command("tune")(tune.tune)
+    app.command("routers")(routers.routers)
     app.command("report")(report.report)
 
 

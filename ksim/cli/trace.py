@@ -1,6 +1,7 @@
 """`ksim trace`: statistics of a trace."""
 
 from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +9,29 @@ import attrs
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import ChunkTokens, Columns, Format, SkipEmpty, Sort, TimeUnit, columns_of, given
-from ksim.cli.output import console, table
+from ksim.cli.cache_curve import (
+    Asked,
+    BlockSize,
+    CacheSizes,
+    CurveFlag,
+    KvCacheDtype,
+    Model,
+    Shown,
+    TensorParallel,
+    Tiers,
+)
+from ksim.cli.flags import (
+    ChunkTokens,
+    Columns,
+    Format,
+    OutcomeFile,
+    SkipEmpty,
+    Sort,
+    TimeUnit,
+    columns_of,
+    given,
+)
+from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -19,21 +41,41 @@ def trace(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="trace file, gzipped or not")],
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     sort: Sort = False, skip_empty: SkipEmpty = False,
-    plot: Annotated[bool, typer.Option("--plot", help="draw the trace")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw; by default in this directory,"
                                                 " with the name of the trace")] = None,
+    outcome: OutcomeFile = None,
+    cache_curve: CurveFlag = False, block_size: BlockSize = None, cache_sizes: CacheSizes = "", tier: Tiers = None,
+    model: Model = "", kv_cache_dtype: KvCacheDtype = None, tensor_parallel_size: TensorParallel = None,
 ) -> None:
-    """Show what a trace contains: counts, rates, lengths, burstiness, shared prefixes."""
+    """Show what a trace contains: counts, rates, lengths, burstiness, shared prefixes; or what a prefix cache hits."""
     from ksim.foundation.config import structure
     from ksim.workload.replay import Replay
 
     reading = {"path": str(path), "format": trace_format, "columns": columns_of(columns), "time_unit": time_unit,
                "chunk_tokens": chunk_tokens, "sort": sort, "empty": "skip" if skip_empty else None}
     replay = structure(Replay, given(reading), "trace")
-    _show(replay, plot, output)
+    asked = Asked(block_size, cache_sizes, tier or (), model, kv_cache_dtype, tensor_parallel_size)
+    if cache_curve:
+        _show_curve(replay, asked, plot, output, outcome)
+    else:
+        asked.refuse()
+        _show(replay, plot, output, outcome)
 
 
-def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
+def _show_curve(replay: "Replay", asked: Asked, plot: bool, output: Path | None, outcome: Path | None) -> None:
+    shown, screen = Shown.of(replay, asked), console()
+    screen.print(f"\n[bold]{replay.path}[/]: {shown.curve.reuse.requests:,} requests, {_format(replay)} format")
+    screen.print(shown.heading())
+    for part in shown.parts():
+        screen.print(part)
+    write_json(outcome, shown.as_json())
+    if plot or output is not None:
+        drawn = shown.draw(output or Path(f"{replay.path.stem}_cache.png"), replay.path.name)
+        screen.print(f"drawn into {drawn}")
+
+
+def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | None) -> None:
     from ksim.workload.replay import MADE_UP
     from ksim.workload.row import Ledger
     from ksim.workload.statistics import measure
@@ -52,6 +94,7 @@ def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     for remark in ledger.remarks():
         if not remark.startswith(MADE_UP):
             screen.print(f"note: {remark}")
+    write_json(outcome, {"requests": statistics.requests, **_plain(statistics.table(), timed=bool(unit))})
     if plot or output is not None:
         screen.print(f"drawn into {_drawn(replay, output)}")
 
@@ -104,6 +147,12 @@ def _tables(groups: dict[str, dict[str, float]], timed: bool) -> Iterator[Table]
     for name, title in titles.items():
         if name in groups and (timed or name != "arrivals"):
             yield _grid(title, {"": groups[name]})
+
+
+def _plain(groups: dict[str, dict[str, float]], timed: bool) -> dict[str, dict[str, float | None]]:
+    """The same for JSON, which has no NaN; arrivals that were made up are left out."""
+    return {group: {name: None if isnan(value) else value for name, value in numbers.items()}
+            for group, numbers in groups.items() if timed or group != "arrivals"}
 
 
 def _grid(title: str, rows: dict[str, dict[str, float]]) -> Table:

@@ -1,4 +1,4 @@
-"""`ksim validate ladders`: load ladders of split engines, predicted beside measured."""
+"""`ksim validate ladders`: load ladders of fleets, predicted beside measured."""
 
 import os
 from collections.abc import Mapping
@@ -14,28 +14,38 @@ from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from ksim.validation.ladders import Cell, LadderReport
+    from ksim.validation.ladders import Cell, Compared, LadderReport
 
 #: The columns of the table on the screen; the JSON file has all.
-_SHOWN = ("req_s", "out_tok_s", "ttft_mean_s", "ttft_p95_s", "e2e_mean_s", "tpot_mean_ms")
+_SHOWN = ("req_s", "out_tok_s", "total_tok_s", "ttft_mean_s", "ttft_p90_s", "e2e_mean_s", "tpot_mean_ms")
 
 
 def ladders(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured ladders, as ladders.csv")],
     ladder: Annotated[str, typer.Option(help="only ladders with this in their names")] = "",
+    arm: Annotated[str, typer.Option(help="only arms with this in their names")] = "",
+    recipes: Annotated[Path | None, typer.Option(metavar="FILE", help="how ladders were set up that ksim does not"
+                                                 " know: a file like ksim/data/recipes/ladders.toml")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of arrivals and of the order of prompts")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
     json_file: OutcomeFile = None,
 ) -> None:
-    """Simulate load ladders of prefill and decode engines, and compare rates and latencies, stage by stage."""
+    """Simulate load ladders of fleets, and compare rates and latencies, stage by stage.
+
+    A second table has the rates at which queues begin, and what one arm of a ladder gains over another.
+    """
     from ksim.validation.ladders import Question, validate
 
     with console().status("reading") as status:
-        report = validate(Question(path, ladder, jobs or os.cpu_count() or 1),
+        report = validate(Question(path, ladder, arm, recipes, seed, jobs or os.cpu_count() or 1),
                           lambda done, of: status.update(f"simulated {done:,} of {of:,} arms"))
     console().print(_cells(report))
+    if report.compared:
+        console().print(_compared(report))
     for reason, count in report.reasons.items():
         print(f"{count} rows not simulated: {reason}")
-    write_json(json_file, {"rows": [_row(cell) for cell in report.cells], "not_simulated": dict(report.reasons)})
+    write_json(json_file, {"rows": [_row(cell) for cell in report.cells], "compared": [
+        _what(line) for line in report.compared], "not_simulated": dict(report.reasons)}, allow_nan=True)
     print(f"simulated {len(report.cells)} of {len(report.cells) + sum(report.reasons.values())} rows")
 
 
@@ -47,6 +57,19 @@ def _cells(report: "LadderReport") -> Table:
         rows.add_row(escape(f"{row.ladder} {row.run}"), escape(row.arm), stage,
                      *(_beside(cell, name) for name in _SHOWN))
     return rows
+
+
+def _compared(report: "LadderReport") -> Table:
+    rows = table("ladder", "what", ">measured", ">predicted", ">error %", title="queues and gains")
+    for line in report.compared:
+        rows.add_row(escape(f"{line.ladder} {line.run}"), escape(line.what), f"{line.measured:.4g}",
+                     f"{line.predicted:.4g}", f"{line.error:+.1f}")
+    return rows
+
+
+def _what(line: "Compared") -> Mapping[str, Any]:
+    return {"ladder": line.ladder, "run": line.run, "what": line.what, "measured": line.measured,
+            "predicted": line.predicted, "error": line.error}
 
 
 def _beside(cell: "Cell", name: str) -> str:

@@ -7,16 +7,19 @@ from math import inf, nan, nextafter
 import simpy
 from attrs import define, field
 
+from ksim.engine.connector_waits import Until
 from ksim.engine.engine import Process
 from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.flow.batch import Batch
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
-from ksim.kv_transfer.endpoint import Endpoint
+from ksim.kv_transfer.connector_worker import ConnectorWorker
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 
 __all__ = ["ConnectedEngine"]
 
+NOTHING = Batch.of()
 #: When a request comes, its number, the request, what its end causes, whether at that moment, and its parameters.
 Sending = tuple[float, int, Request, Callable[[], object], bool, KvTransferParams | None]
 
@@ -28,7 +31,7 @@ class ConnectedEngine(LookaheadEngine):
     Schedules are not repeated while a transfer is under way, as its end may change them.
     """
 
-    endpoint: Endpoint
+    connector: ConnectorWorker
     _sent: list[Sending] = field(factory=list, init=False)  # type: ignore[assignment]
     _concerning: set[Job] = field(factory=set, init=False)  # jobs whose end concerns others
     _pausing: float = field(default=inf, init=False)  # until when it waits, if it does
@@ -37,12 +40,12 @@ class ConnectedEngine(LookaheadEngine):
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
-        self.outstanding += 1
+        self._submitted(request)
         moment = self._frontend.reach(request, params is not None and params.tokenized)
         heappush(self._sent, (moment, self._tickets, request, done, timely, params))
         self._tickets += 1
         if params is not None:
-            self.endpoint.expect(params, moment)
+            self.connector.expect(params, moment)
         if self._pausing < inf:  # the request may concern others sooner than was promised
             promises = self.env.promises
             promises[self.number] = min(promises[self.number], max(self._pausing, moment))
@@ -67,27 +70,42 @@ class ConnectedEngine(LookaheadEngine):
             if self._horizon < times.now:
                 yield from self._pause(times.now)
             self._receive_sent(times.now)
-            self.endpoint.begin_turn()
+            self.connector.begin_turn(times.now)
             turn = yield from self._loop.run_turn(self)
             if turn.work and not self._awaits_transfers and (more := self._forecast.repeats_left()) > 1:
                 batch, seconds = turn.work
                 self._go_on(batch, seconds, more)
 
-    def launch(self, turn: Turn) -> tuple[()]:
-        super().launch(turn)
+    def launch(self, turn: Turn) -> Process:
         times = self._times
+        computed, hurried = times.gpus, 0.0
+        if turn.schedule.hurried:
+            hurried = yield from self._hurry(turn)
+        super().launch(turn)
         if turn.empty:
-            turn.launched = prepared = times.now = times.now + self.host.core.making(0, 0, self.workers)
+            times.now = max(times.now + self.host.core.making(0, 0, self.workers), hurried)
+            turn.launched = prepared = times.now
         else:
+            times.now = max(times.now, hurried)
             turn.launched, prepared = times.worker, self._recorder.prepared
-        self.endpoint.launch(turn.schedule, turn.now, prepared)
-        return ()
+        self.connector.launch(turn.schedule, turn.now, prepared, computed)
+
+    def _hurry(self, turn: Turn) -> Until:
+        """Let the worker wait for the copies that must end before the batch of *turn* runs; return when they have."""
+        times, schedule = self._times, turn.schedule
+        batch, block = schedule.batch() if not turn.empty else NOTHING, self.scheduler.cache.block_tokens
+        moment = max(times.worker, times.now + self.host.core.making(
+            batch.sequences, schedule.touched(block) if batch.prompts else 0, self.workers))
+        if ended := self.connector.hurry(schedule, moment, times.gpus):
+            yield ended
+            times.worker = max(times.worker, self.env.now)
+        return times.worker if ended else 0.0
 
     def wait(self, turn: Turn) -> Process:
         if self.scheduler.transfers_pending:
             if self.env.news <= turn.launched:
                 yield from self._pause(nextafter(turn.launched, inf))
-            turn.output = self.endpoint.report(turn.launched)
+            turn.output = self.connector.report(turn.launched)
         if turn.empty:
             return
         taken, delivered = self._times.finish()
@@ -125,20 +143,15 @@ class ConnectedEngine(LookaheadEngine):
         that a user sends, or one that another engine has prefilled.
         """
         env = self.env
-        if self.watched or env.next_request == -inf or self._awaits_transfers or self._prefill_waits_for_peer:
+        if self.watched or env.next_request == -inf or self._awaits_transfers or self.connector.waits_for_peers:
             return env.news
         first = env.next_request
-        for transfer in self.endpoint.expected:
+        for transfer in self.connector.expected:
             answered = transfer.answered
             if answered == inf and (answered := env.promises.get(transfer.source.number, inf)) == inf:
                 return env.news
             first = min(first, answered)
         return first
-
-    @property
-    def _prefill_waits_for_peer(self) -> bool:
-        """Whether requests begin once another engine is ready for them."""
-        return self.endpoint.network.connector.by_chunk
 
     @property
     def _news_at(self) -> float:
@@ -158,7 +171,7 @@ class ConnectedEngine(LookaheadEngine):
     def _next_effect(self) -> float:
         """Before when nothing that the engine does concerns others, if it waits now."""
         now, first = self._pausing, self._sent[0][0] if self._sent else inf
-        if self.watched or self.endpoint.may_start_flows:
+        if self.watched or self.connector.may_start_flows:
             return now
         if self._concerning:
             first = min(first, self._times.earliest_end)
@@ -171,9 +184,9 @@ class ConnectedEngine(LookaheadEngine):
             return
         if (waiting or running) and not (self._sent or self._awaits_transfers):
             raise self._stuck(self._times.now, waiting, running)
-        times, env, endpoint, waited = self._times, self.env, self.endpoint, nan
+        times, env, connector, waited = self._times, self.env, self.connector, nan
         while True:
-            first = min(endpoint.due, self._sent[0][0] if self._sent else inf)
+            first = min(connector.due, self._sent[0][0] if self._sent else inf)
             moment = max(times.now, first)
             if moment == waited or moment < env.news:
                 break
@@ -183,8 +196,8 @@ class ConnectedEngine(LookaheadEngine):
             else:
                 yield from self._pause(nextafter(moment, inf), self._news)
                 waited = nan if self._news.triggered else moment
-        if endpoint.due <= moment:
-            turn.output, times.now = endpoint.report(moment), moment
+        if connector.due <= moment:
+            turn.output, times.now = connector.report(moment), moment
             times.now += self._polling
         elif first > times.now:
             times.wake(first)

@@ -1,7 +1,7 @@
 """An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf, nextafter
 from typing import Any
 
@@ -9,17 +9,19 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.passes import Timer
+from ksim.engine.ends import log_end
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
+from ksim.engine.observer import ObservedLoop, Observer
 from ksim.engine.parent_request import ParentRequest
 from ksim.engine.sampling_limits import sampling_refusal
-from ksim.flow.decoded import Decoded
-from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
+from ksim.flow.events import Admitted, Preempted, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
+from ksim.kv_transfer.connector_worker import ConnectorWorker
 from ksim.kv_transfer.endpoint import Endpoint, transfer_of
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, State
@@ -38,13 +40,12 @@ Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 class Engine(ABC):
     """Runs the loop of vLLM's engine core, and is the port that makes it wait.
 
-    Requests that arrive are seen when a turn begins.  The host works beside the
-    GPUs, so with two batches in flight its time hides behind theirs.  `timers`
-    has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
-    thread, which goes on once all kernels are launched; with more, `workers` are
-    processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
-    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.  `logprobs` makes a timer price those of prompts, too.
+    Requests that arrive are seen when a turn begins.  The host works beside the GPUs, so with two batches in flight its
+    time hides behind theirs.  `timers` has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
+    thread, which goes on once all kernels are launched; with more, `workers` are processes of their own.  A `governor`
+    says which power cap and clock GPUs keep to.  Its `role` in a fleet is prefill, decode or both; its `gpus` are
+    numbers of the fleet's GPUs, stage by stage.  Through its `connector`, KV comes from elsewhere and goes there; its
+    `endpoint` is what other engines see of that.  `logprobs` makes a timer price those of prompts, too.
     """
 
     number: int
@@ -57,10 +58,12 @@ class Engine(ABC):
     governor: Supervised | None = None
     role: str = "both"
     gpus: Sequence[int] = ()
+    connector: ConnectorWorker | None = None
     endpoint: Endpoint | None = None
     logprobs: Callable[[Timer], Timer] | None = None
     seed: int = 0
     outstanding: int = field(default=0, init=False)
+    observer: Observer | None = field(default=None, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
     _accepted: int = field(default=0, init=False)
@@ -72,8 +75,8 @@ class Engine(ABC):
         self._loop = EngineLoop(self.scheduler)
         self._news = self.env.event()
         self._frontend = Frontend(self.env, self.host.client)
-        if self.endpoint is not None:
-            self.endpoint.wake = self._wake
+        if self.connector is not None:
+            self.connector.wake = self._wake
         self.env.process(self._run())
 
     def refusal(self, request: Request) -> str:
@@ -100,6 +103,22 @@ class Engine(ABC):
         *params* say that its KV comes from another engine, or goes to one.
         """
 
+    def show(self, observer: Observer) -> None:
+        """Tell *observer* what others may know of this engine, from its first turn on, which is yet to come."""
+        self.observer = observer
+        self._loop = ObservedLoop(self.scheduler, observer=observer, port=self, delivered=self._delivery)
+        observer.measure(self.scheduler, 0.0)
+
+    def _submitted(self, request: Request) -> None:
+        """Count *request*, which is sent now."""
+        self.outstanding += 1
+        if self.observer is not None:
+            self.observer.sent(self.env.now, request)
+
+    def _delivery(self, turn: Turn) -> float:
+        """When users will have the tokens of *turn*, which is taken in now."""
+        return self._frontend.delivery(turn.work.batch.samples if turn.work else 0)
+
     @property
     def waiting(self) -> int:
         """How many requests are in the queue."""
@@ -109,6 +128,10 @@ class Engine(ABC):
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
         return cache.find_prefix(self.scheduler.block_table(request.keyed), request.prompt).tokens
+
+    def tier_hits(self, request: Request) -> Mapping[str, int]:
+        """How many further tokens of its prompt are in each tier below the GPU now, each continuing the one above."""
+        return {}
 
     def adapter_place(self, name: str) -> str:
         """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""
@@ -173,31 +196,9 @@ class Engine(ABC):
     def _log_finished(self, finished: Sequence[Job], time: float) -> None:
         """Log that users have the last tokens of the *finished* jobs at *time*; a router has what is only prefilled."""
         for job in finished:
-            params, request = job.kv_transfer_params, job.request.id
-            if job.failed:
-                self.log.add(Failed(time, request, self.number, "the KV that another engine had computed was gone"))
-                continue
-            if params is not None and params.do_remote_decode:
-                self.log.add(Prefilled(time, request, self.number, job.emitted[-1].last))
-                continue
-            if params is not None and params.handed_over:
-                first = job.emitted[0].first
-                self.log.add(Emitted(time, request, self.number, first, first))
-            told = self._done[job]
-            if not isinstance(told, ParentRequest):
-                self._log_tokens(job, request, time)
-            elif told.finish(job):
-                self._log_tokens(told, request, time)
-
-    def _log_tokens(self, ended: Job | ParentRequest, request: int, time: float) -> None:
-        """Log the tokens of a sequence, or of all sequences of a request, which have *ended*."""
-        for run in ended.emitted:
-            self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1, run.tokens))
-        several = ended if isinstance(ended, ParentRequest) else None
-        for step, sequences, length in several.decoded() if several else ():
-            self.log.add(Decoded(time, request, self.number, step, sequences, length))
-        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted,
-                              several.preemptions if several else 0))
+            over = log_end(self.log, self.number, job, self._done[job], time)
+            if self.observer is not None:
+                self.observer.ended(time, job.request, over)
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""
@@ -215,9 +216,7 @@ class Engine(ABC):
     @property
     def _awaits_transfers(self) -> bool:
         """Whether a transfer may change what the engine decides, though none of its batches is in flight."""
-        endpoint = self.endpoint
-        return endpoint is not None and (
-            self.scheduler.transfers_pending or bool(endpoint.waiting_for_peer) or endpoint.due < inf)
+        return self.connector is not None and (self.scheduler.transfers_pending or self.connector.awaiting)
 
     @property
     def _polling(self) -> float:
@@ -226,14 +225,14 @@ class Engine(ABC):
         return POLL * (0.5 + self.scheduler.limits.depth) if len(self.scheduler.waiting) else 0.0
 
     def _take_in(self, turn: Turn, finished: Sequence[Job], now: float) -> None:
-        """Tell the endpoint what the output of *turn*, taken in *now*, means for others."""
-        endpoint = self.endpoint
-        if endpoint is None:
+        """Tell the connector what the output of *turn*, taken in *now*, means for others."""
+        connector = self.connector
+        if connector is None:
             return
-        endpoint.chunks_computed(turn.schedule, now)
+        connector.chunks_computed(turn.schedule, now)
         for job in finished:
             if job.kv_transfer_params is not None and job.kv_transfer_params.do_remote_decode:
-                endpoint.finish(job, now)
+                connector.finish(job, now)
         for job in turn.output.sent if turn.output else ():
             self.log.add(Released(now, job.request.id, self.number, transfer_of(job).blocks_lost))
 

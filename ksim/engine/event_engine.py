@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf, nextafter
 
 from attrs import define, field
 
 from ksim.cost.clock import FREE
 from ksim.engine.collective_flows import CollectiveFlows
+from ksim.engine.connector_waits import ConnectorWaits
 from ksim.engine.data_parallel_group import DataParallelGroup, Dummy, Round, wait
-from ksim.engine.engine import Engine, Process
+from ksim.engine.engine import Process
 from ksim.engine.stages import InFlightBatch, Stages
 from ksim.engine.work import Work
 from ksim.engine.workers import Workers
@@ -33,7 +33,7 @@ NOBODY = Batch.of()
 
 
 @define(eq=False, kw_only=True)
-class EventEngine(Engine):
+class EventEngine(ConnectorWaits):
     """Its batches go through `stages`; the engines of a `group` take their steps together.
 
     Through `collective_flows`, what its steps send between nodes shares links with transfers.
@@ -43,9 +43,7 @@ class EventEngine(Engine):
     stages: Stages
     group: DataParallelGroup | None = None
     collective_flows: CollectiveFlows | None = None
-    _threads: Workers = field(init=False)
     _coming: int = field(default=0, init=False)  # requests on their way through the front end
-    _inbox: list[Job] = field(factory=list, init=False)
     _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
@@ -57,12 +55,12 @@ class EventEngine(Engine):
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
-        self.outstanding += 1
+        self._submitted(request)
         self._coming += 1
         moment = self._frontend.forward(request, lambda: self._receive(request, done, params),
                                         params is not None and params.tokenized)
-        if self.endpoint is not None and params is not None:
-            self.endpoint.expect(params, moment)
+        if self.connector is not None and params is not None:
+            self.connector.expect(params, moment)
 
     def close(self) -> None:
         """Do nothing: steps are logged when they are delivered."""
@@ -80,8 +78,8 @@ class EventEngine(Engine):
             for job in self._inbox:
                 self.scheduler.add(job)
             self._inbox.clear()
-            if self.endpoint is not None:
-                self.endpoint.begin_turn()
+            if self.connector is not None:
+                self.connector.begin_turn(self.env.now)
             yield from self._loop.run_turn(self)
 
     @property
@@ -97,10 +95,8 @@ class EventEngine(Engine):
             return
         if self.group:
             self.group.rest(self.number)
-        if self.endpoint is not None:
-            yield self.env.timeout(self.host.core.making(0, 0, self.workers))
-            turn.launched = self.env.now
-            self.endpoint.launch(schedule, now, turn.launched)
+        if self.connector is not None:
+            turn.launched = yield from self._launch_nothing(schedule, now)
 
     def _work(self, index: int, batch: Batch) -> Work:
         scheduler = self.scheduler
@@ -111,16 +107,18 @@ class EventEngine(Engine):
         """Send a batch to the workers, and wait until the loop can go on."""
         work, schedule = turn.work, turn.schedule
         batch, now = work.batch, self.env.now
+        touched = schedule.touched(self.scheduler.cache.block_tokens)
+        ready = now + self.host.core.making(batch.sequences, touched, self.workers)
+        if schedule.hurried:
+            ready = yield from self._hurry(schedule, ready)
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
         work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
         sent = self._traffic(work, tokens_by_rank)
-        touched = schedule.touched(self.scheduler.cache.block_tokens)
-        ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         launches = self._threads.launch(batch, work.step_costs, ready)
         work.prepared, turn.launched = launches[0].prepared, launches[-1].launched
-        if self.endpoint is not None:
-            self.endpoint.launch(schedule, work.scheduled, work.prepared)
+        if self.connector is not None:
+            self.connector.launch(schedule, work.scheduled, work.prepared, self._computed)
         settings = [self.governor.setting(batch, step_cost) for step_cost in work.step_costs] if self.governor else ()
         work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings)
         if self.group and together:
@@ -144,9 +142,7 @@ class EventEngine(Engine):
         if turn.work:
             yield turn.work.in_flight.done
             yield self.env.timeout(self.host.core.taking(turn.work.batch.samples))
-        if self.endpoint is not None and self.scheduler.transfers_pending:
-            yield self.env.quiet_before(nextafter(turn.launched, inf))
-            turn.output = self.endpoint.report(turn.launched)
+        yield from self._take_report(turn)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
         taken = self.env.now
@@ -171,20 +167,6 @@ class EventEngine(Engine):
         self._news = self.env.event()
         yield self._news
         yield self.env.timeout(self.host.core.wake)
-
-    def _sleep_through_transfers(self, turn: Turn) -> Process:
-        """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
-        env, endpoint, slept = self.env, self.endpoint, not self._inbox
-        assert endpoint is not None, "only an engine with an endpoint waits for transfers"
-        while not self._inbox and endpoint.due > env.now:
-            self._news = env.event()
-            yield self._news
-        yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
-        if endpoint.due > env.now:
-            yield env.timeout(self.host.core.wake if slept else 0.0)
-            return
-        turn.output = endpoint.report(env.now)
-        yield env.timeout(self._polling)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:
         """The latest batch in flight whose tokens *schedule* may need.

@@ -35,10 +35,13 @@ class Frontend:
 
     def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
         """Call *receive* when the users have what *sequences* of a step sampled."""
-        client = self.client
-        arrival = self.env.now + client.deliver + client.deliver_sequence * sequences
-        self._delivered = max(self._delivered, arrival)
+        self._delivered = self.delivery(sequences)
         self._call(receive, self._delivered)
+
+    def delivery(self, sequences: int) -> float:
+        """When the users will have what *sequences* of a step sampled that is taken in now."""
+        client = self.client
+        return max(self._delivered, self.env.now + client.deliver + client.deliver_sequence * sequences)
 
     def _call(self, receive: Callable[[], None], moment: float) -> None:
         if moment <= self.env.now:

@@ -16,6 +16,7 @@ from ksim.cost.clock import FREE, Clock, Setting
 from ksim.cost.passes import Timer
 from ksim.engine.engine import Engine, Process
 from ksim.engine.loop_times import LoopTimes
+from ksim.engine.observer import ObservedLoop, ObservedRecorder, Observer
 from ksim.engine.recorder import Recorder
 from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, next_decodes
 from ksim.flow.batch import Batch
@@ -54,15 +55,33 @@ class LookaheadEngine(Engine):
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
+    def show(self, observer: Observer) -> None:
+        super().show(observer)
+        assert isinstance(self._loop, ObservedLoop)
+        self._recorder = ObservedRecorder(self.number, self.timers[0], self.log, loop=self._loop)
+
+    def _delivery(self, turn: Turn) -> float:
+        return self._times.frontend
+
     # Requests.
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
-        self.outstanding += 1
+        self._submitted(request)
         self.env.coupled |= timely
         heappush(self._sent, (self._frontend.reach(request), self._tickets, request, done))
         self._tickets += 1
         self._wake()
+
+    @property
+    def times(self) -> LoopTimes:
+        """When its turns begin and end."""
+        return self._times
+
+    @property
+    def coming(self) -> list[tuple[float, Request]]:
+        """When which requests come that have been sent."""
+        return [(moment, request) for moment, _, request, *_ in sorted(self._sent, key=lambda sent: sent[:2])]
 
     def _receive_sent(self, now: float) -> int:
         """Queue the requests that have come when a turn begins *now*; return how many."""
@@ -105,7 +124,7 @@ class LookaheadEngine(Engine):
     def now(self) -> float:
         return self._times.now
 
-    def launch(self, turn: Turn) -> tuple[()]:
+    def launch(self, turn: Turn) -> Iterable[simpy.Event]:
         schedule = turn.schedule
         if schedule.admitted or schedule.preempted:
             self._log_changes(self._changes(schedule), turn.now)
@@ -175,8 +194,8 @@ class LookaheadEngine(Engine):
 
     @property
     def _independent_of_arrivals(self) -> bool:
-        """Whether the next turn is the same whenever it begins, and nobody waits for what it does."""
-        if self.watched or self.env.coupled:
+        """Whether the next turn is the same whenever it begins, and nobody waits for what it does, or is told of it."""
+        if self.watched or self.observer or self.env.coupled:
             return False
         return self._forecast.independent_of_arrivals(newcomers=bool(self._sent) or self.env.news < inf)
 

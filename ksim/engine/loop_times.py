@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ksim.specs.host import Host
 
@@ -52,6 +52,15 @@ class LoopTimes:
     def earliest_end(self) -> float:
         """When, at the earliest, a batch ends that has not been taken in; the GPUs have work until then."""
         return self._in_flight[0][0] if self._in_flight else max(self.now, self.gpus)
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches have not been taken in."""
+        return len(self._in_flight)
+
+    def copy(self) -> "LoopTimes":
+        """The same times, which go their own way."""
+        return evolve(self, in_flight=self._in_flight.copy())
 
     @property
     def oldest_end(self) -> float:

@@ -24,6 +24,11 @@ class Workers:
     costs: Worker
     _free: list[float] = field(factory=list, init=False)
 
+    @property
+    def free(self) -> float:
+        """When the worker of the first stage has worked off all steps so far."""
+        return self._free[0] if self._free else 0.0
+
     def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
         """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
         self._free += [0.0] * (len(step_costs) - len(self._free))

@@ -24,16 +24,17 @@ class BlockKeys:
         Blocks beyond these are the request's alone.
         """
         names = request.keyed.content(self.block_tokens)
-        keys, key = [], -1
+        keys, key, numbers = list[int](), -1, self._numbers
         for name in names if blocks is None else names[:blocks]:
-            key = self._number(key, name)
+            key = numbers.setdefault((key, name), len(numbers))
             keys.append(key)
         for place in range(len(keys), blocks or 0):
-            key = self._number(key, ("", request.id, request.sequence, place))
+            key = numbers.setdefault((key, ("", request.id, request.sequence, place)), len(numbers))
             keys.append(key)
         return keys
 
-    def _number(self, before: int, name: Hashable) -> int:
+    def after(self, before: int, name: Hashable) -> int:
+        """The key of the block called *name* after the one with the key *before*; -1 stands for the beginning."""
         return self._numbers.setdefault((before, name), len(self._numbers))
 
 

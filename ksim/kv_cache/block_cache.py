@@ -5,11 +5,13 @@ from typing import ClassVar, cast
 
 from attrs import define, field
 
+from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from ksim.kv_cache.block_pool import BlockPool, EvictionPool
-from ksim.kv_cache.block_trie import BlockTrie, TrackedNode
+from ksim.kv_cache.block_trie import BlockNode, BlockTrie, TrackedNode
 from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
 from ksim.kv_cache.evictions import Eviction
+from ksim.kv_cache.telling_trie import TellingTrie
 
 
 @define
@@ -23,6 +25,8 @@ class BlockCache(OldNames):
     With `unhashed_first`, freed blocks without reusable content are taken before
     all others.  Older releases of vLLM queue them at the back like the rest.  An
     `eviction` has no key for them, so they always go first then.
+
+    With `keys`, its tree tells what enters and leaves it.
     """
 
     capacity: int
@@ -30,6 +34,7 @@ class BlockCache(OldNames):
     prefix_caching: bool = True
     eviction: Eviction | None = None
     unhashed_first: bool = True
+    keys: BlockKeys | None = None
     pool: BlockPool = field(init=False)
     tree: BlockTrie = field(init=False)
     _reserved: deque[int] = field(factory=deque, init=False)
@@ -38,11 +43,13 @@ class BlockCache(OldNames):
     publishes_computed: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
+        if self.keys is not None:
+            self.tree = TellingTrie(self.capacity, self.keys, tracked=self.eviction is not None)
+        else:
+            self.tree = BlockTrie(self.capacity, BlockNode if self.eviction is None else TrackedNode)
         if self.eviction is None:
-            self.tree = BlockTrie(self.capacity)
             self.pool = BlockPool(self.capacity)
         else:
-            self.tree = BlockTrie(self.capacity, TrackedNode)
             self.pool = EvictionPool(self.capacity, self.eviction, self._tracked)
 
     def block_table(self, request: Request) -> BlockTable:

@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
+import simpy
 from attrs import define, field
 
 from ksim.flow.kv_transfer import KvTransferParams
+from ksim.kv_transfer.connector_worker import NoCopying
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
@@ -27,7 +29,7 @@ class _Report:
 
 
 @define(eq=False)
-class Endpoint(NoCopies):
+class Endpoint(NoCopies, NoCopying):
     """The transfers of engine `number`, whose KV cache has blocks of `block_tokens` tokens.
 
     The scheduler asks it as its connector.  The engine tells it what its workers get to know, and takes what they
@@ -48,6 +50,7 @@ class Endpoint(NoCopies):
     #: Finished jobs whose sends were not announced to the workers yet.
     unannounced: int = field(default=0, init=False)
     _reports: deque[_Report] = field(factory=deque, init=False)
+    _loads: list[Load] = field(factory=list, init=False)  # that the workers do not know of yet
     _cached: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
     _leases: deque[tuple[float, Transfer]] = field(factory=deque, init=False)
     _unloaded: int = field(default=0, init=False)  # requests that have not begun to load
@@ -58,9 +61,17 @@ class Endpoint(NoCopies):
         """How many blocks *tokens* tokens need."""
         return -(-tokens // self.block_tokens)
 
-    def begin_turn(self) -> None:
+    def begin_turn(self, now: float) -> None:
         """The scheduler is about to ask: it will see that requests may go on."""
         self._resumed = inf
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self.waiting_for_peer) or self.due < inf
+
+    @property
+    def waits_for_peers(self) -> bool:
+        return self.network.connector.by_chunk
 
     @property
     def may_start_flows(self) -> bool:
@@ -96,7 +107,9 @@ class Endpoint(NoCopies):
             return
         params.transfer.load_begun = True
         self._unloaded -= 1
-        if not load.tokens:
+        if load.tokens:
+            self._loads.append(load)
+        else:
             self._cached.append(params.transfer)
 
     def sends_early(self, job: Job) -> bool:
@@ -111,10 +124,12 @@ class Endpoint(NoCopies):
 
     # What the workers get to know.
 
-    def launch(self, schedule: Schedule, scheduled: float, moment: float) -> None:
+    def launch(self, schedule: Schedule, scheduled: float, moment: float,
+               computed: float | simpy.Event | None = None) -> None:
         """The workers get a batch, or an empty one, at *moment*, as was *scheduled* before."""
-        for load in schedule.loads:
+        for load in self._loads:
             transfer_of(load.job).allocate(load, scheduled, moment)
+        self._loads.clear()
         for job in schedule.sends:
             self.unannounced -= 1
             transfer_of(job).source_ready(moment)

@@ -1,6 +1,6 @@
 """The network as transfers see it: what moves between two engines over which links, and how long that takes alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import simpy
@@ -9,6 +9,7 @@ from attrs import define, field
 from ksim.flow.log import Log
 from ksim.kv_transfer.connectors import KvConnector
 from ksim.kv_transfer.layout import KvLayout, plan
+from ksim.network.fleet_network import FleetNetwork
 from ksim.network.flows import Flow, Flows
 from ksim.network.links import Links
 
@@ -53,20 +54,12 @@ class Route:
 
 
 @define(eq=False)
-class TransferNetwork:
-    """What the transfers of a fleet share: the clock, its `links` and their `flows`, how KV moves, and the log."""
+class TransferNetwork(FleetNetwork):
+    """What the transfers of a fleet share beside its network: how their KV moves, and the log."""
 
-    env: simpy.Environment
-    links: Links
-    flows: Flows
     connector: KvConnector
     log: Log
     _routes: dict[tuple[int, int], Route] = field(factory=dict, init=False)
-
-    def at(self, moment: float, work: Callable[[], None]) -> None:
-        """Do *work* at *moment*, or now if that has passed."""
-        timer = self.env.timeout(max(moment - self.env.now, 0.0))
-        timer.callbacks.append(lambda _: work())
 
     def route(self, source: KvPlacement, target: KvPlacement) -> Route:
         """The way from one engine to another."""
@@ -81,11 +74,6 @@ class TransferNetwork:
                ) -> tuple[Sequence[int], float, float, float]:
         path = self.links.path(f"gpu{source}", f"gpu{target}")
         return path, self.connector.share * self.links.line_rate(path), per_token, per_sequence
-
-    def copy(self, size: float, source: str, target: str) -> Flow:
-        """Start to copy *size* bytes now, as over PCIe from a node's memory ("host0") to a GPU ("gpu3"), or of weights
-        from the "storage"; the flow's `done` fires when they have arrived."""
-        return self.flows.start(size, self.links.path(source, target))
 
     def send(self, route: Route, tokens: int, last: bool) -> list[Flow]:
         """Start the flows of so many *tokens* now."""

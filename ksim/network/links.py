@@ -19,12 +19,16 @@ Path = tuple[int, ...]
 
 @frozen
 class _End:
-    """An end of a path: a GPU, or a node's memory (`gpu` is None)."""
+    """An end of a path: a GPU, or a node's memory or disks (`gpu` is None)."""
 
     name: str
     group: NodeGroup
     node: int
     gpu: int | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.name.rstrip("0123456789")
 
 
 @define(slots=False)
@@ -73,13 +77,18 @@ class Links:
         return min((self.peaks[link] for link in path), default=float("inf"))
 
     def path(self, source: str, target: str) -> Path:
-        """The links that bytes pass from *source* to *target*, each a "gpu7", a node's memory "host0" or "storage".
+        """The links that bytes pass from *source* to *target*, each a "gpu7", a node's memory "host0" or disks "disk0",
+        or the "storage".
 
         It is empty from an end to itself.  Raises ConfigError where there is no path.
         """
         if (source, target) not in self._paths:
             self._paths[source, target] = tuple(self._way(source, target))
         return self._paths[source, target]
+
+    def node(self, gpu: int) -> int:
+        """The number of the node that has GPU number *gpu*."""
+        return self._end(f"gpu{gpu}").node
 
     def nic_path(self, source: int, target: int) -> Path:
         """The links between two GPUs of different nodes from NIC to NIC, without the PCIe lanes before and behind."""
@@ -96,6 +105,8 @@ class Links:
             way, end = (0, target) if source == "storage" else (1, source)
             return self._stored(self._end(end), way)
         a, b = self._end(source), self._end(target)
+        if "disk" in (a.kind, b.kind):
+            return _disks(a, b)
         if a.node == b.node:
             return _inside(a, b)
         return chain(_to_nic(a, 0), self._between(a, b), _to_nic(b, 1))
@@ -129,7 +140,7 @@ class Links:
 
     def _find(self, name: str) -> _End:
         kind, digits = name.rstrip("0123456789"), name[len(name.rstrip("0123456789")):]
-        if kind in ("gpu", "host") and digits:
+        if kind in ("gpu", "host", "disk") and digits:
             number = int(digits)
             firsts = [group.gpu if kind == "gpu" else group.node for group in self._groups]
             group = self._groups[max(bisect_right(firsts, number) - 1, 0)]
@@ -149,6 +160,15 @@ def _inside(a: _End, b: _End) -> Iterator[int]:
         return iter((a.group.gpu_link(a.gpu, "NVLink out"), b.group.gpu_link(b.gpu, "NVLink in")))
     return chain(_lanes(a, "out"), _through_sockets(a, a.group.socket_of(a.gpu), b.group.socket_of(b.gpu)),
                  _lanes(b, "in"))
+
+
+def _disks(a: _End, b: _End) -> Iterator[int]:
+    """From a node's disks to its memory, or back."""
+    if {a.kind, b.kind} != {"disk", "host"} or a.node != b.node:
+        _no_path(a.name, b.name, "what is on disks passes the memory of their node")
+    if not a.group.links.machines.disks or a.group.system.disk is None:
+        _no_path(a.name, b.name, f"give the file of {a.group.system.name!r} a [disk]")
+    return a.group.node_links(a.node, "disk out" if a.kind == "disk" else "disk in")
 
 
 def _through_sockets(end: _End, first: int, last: int) -> Iterator[int]:

@@ -8,17 +8,18 @@ from attrs import define, frozen
 from ksim.specs.hardware import PCIE_BOTH_WAYS, Gpu, Link, System
 
 #: Kinds of links.  `PCIE_JOINT` is what a GPU's lanes carry both ways together.
-NVLINK, PCIE, PCIE_JOINT, SOCKETS, NIC, LEAF, STORAGE = KINDS = (
-    "nvlink", "pcie", "pcie_joint", "sockets", "nic", "leaf", "storage")
+NVLINK, PCIE, PCIE_JOINT, SOCKETS, NIC, LEAF, STORAGE, DISK = KINDS = (
+    "nvlink", "pcie", "pcie_joint", "sockets", "nic", "leaf", "storage", "disk")
 WAYS = ("out", "in")
 
 
 @frozen
 class Machines:
-    """The nodes of one system in a fleet, and the GPU that they have."""
+    """The nodes of one system in a fleet, and the GPU that they have; with `disks` there are links to those."""
 
     system: System
     gpu: Gpu
+    disks: bool = False
 
 
 @frozen
@@ -57,12 +58,19 @@ class SystemLinks:
 
     @cached_property
     def node(self) -> tuple[LinkSpec, ...]:
-        """The links of each node: from each socket to the next and back, and to the storage."""
+        """The links of each node: from each socket to the next and back, to the storage, and to its disks."""
         system = self.machines.system
         storage = Link(system.storage.node) if system.storage and system.storage.node else None
         return (*(spec for socket in range(1, system.sockets)
                   for spec in _both(f"socket{socket - 1}", SOCKETS, system.between_sockets)),
-                *_both("storage", STORAGE, storage))
+                *_both("storage", STORAGE, storage), *self._disk())
+
+    def _disk(self) -> Iterator[LinkSpec]:
+        """From the disks of a node, and to them."""
+        disk = self.machines.system.disk
+        if disk and self.machines.disks:
+            yield LinkSpec("disk out", DISK, disk.read, disk.read)
+            yield LinkSpec("disk in", DISK, disk.write, disk.write)
 
     @cached_property
     def leaf(self) -> tuple[LinkSpec, ...]:

@@ -26,6 +26,7 @@ class AdapterStore:
     kept: int
     _memory: OrderedDict[str, None] = field(factory=OrderedDict, init=False)
     _gpu: OrderedDict[str, None] = field(factory=OrderedDict, init=False)
+    _places: Mapping[str, str] | None = field(default=None, init=False)  # None once they have changed
 
     def __attrs_post_init__(self) -> None:
         self.activate([*self.known][-self.kept:])
@@ -41,13 +42,20 @@ class AdapterStore:
             return "gpu"
         return "memory" if name in self._memory else "disk" if name in self.known else ""
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Where each adapter is now, as a table that does not change later."""
+        if self._places is None:
+            self._places = {name: self.place(name) for name in self.known}
+        return self._places
+
     def activate(self, names: Iterable[str]) -> tuple[AdapterLoad, ...]:
         """Have the adapters *names* on the GPU, in this order; return what must be loaded for that."""
         return tuple(load for name in names if (load := self._use(name)) is not None)
 
     def _use(self, name: str) -> AdapterLoad | None:
         """Have adapter *name* on the GPU, as the one used last; return the load, if it takes one."""
-        read = name not in self._memory
+        read, self._places = name not in self._memory, None
         if read and len(self._memory) >= self.kept:
             oldest, _ = self._memory.popitem(last=False)
             self._gpu.pop(oldest, None)

@@ -6,10 +6,12 @@ from math import inf, nan
 from typing import Any
 
 import simpy
-from attrs import frozen
+from attrs import field, frozen
 
+from ksim.cluster.both import Both
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.signals import late_events, signals_of, watches
 from ksim.cost.clock import Clock, Setting
 from ksim.engine import adapter_engines
 from ksim.engine.collective_flows import CollectiveFlows
@@ -22,6 +24,7 @@ from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
+from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -37,20 +40,21 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
 from ksim.simulation import transfer_assembly
 from ksim.simulation.adapter_loading import adapter_store, loading_of
+from ksim.simulation.connector_parts import offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
+from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.image_prompts import prepare
+from ksim.simulation.offloading import Offloads, tiers_of_pool
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.routers import pair_router_of, router_of
 from ksim.simulation.schedulers import scheduler_of
 from ksim.simulation.sizing import limits
 from ksim.simulation.speculation import drafted, speculation_of
 from ksim.simulation.vision import vision_of
 from ksim.specs.hardware import Gpu
-
-#: How a prefill and a decode engine are chosen by default.
-EACH_SIDE = Choice("each_side")
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
@@ -58,14 +62,20 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes."""
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
-    router = plugin("cluster.routers", scenario.router)
-    pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
-    blind = getattr(pair_router or router, "blind", False)
-    network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
+    router, pair_router = router_of(fleet), pair_router_of(fleet)
+    chooser, key = pair_router or router, "pair_router" if pair_router else "router"
+    gateway = gateway_of(scenario, chooser, env, log)
+    signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
+    network = transfer_assembly.fleet_network(fleet, env, log)
+    transfers = network if isinstance(network, TransferNetwork) else None
+    watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
+    assembly = _Assembly(env, log, watched, here, transfers, late_events(signals, scenario.signals),
+                         Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
+    tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+                   transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment),
+                   signals=scenario.signals, seed=scenario.seed, gateway=gateway)
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
@@ -76,13 +86,19 @@ def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
 
 @frozen
 class _Assembly:
-    """Builds engines that are `here`, or all; a router looks at them if they are `watched`."""
+    """Builds engines that are `here`, or all; a router looks at them if they are `watched`.
+
+    If a cache `tells` what enters and leaves it, engines with blocks of one size number them alike.
+    """
 
     env: Horizon
     log: Log
     watched: bool
     here: Container[int] | None
     network: TransferNetwork | None = None
+    tells: bool = False
+    offloads: Offloads | None = None
+    _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
@@ -96,10 +112,15 @@ class _Assembly:
                 key = place.replica if shared else number
                 if key not in collective_flows:
                     collective_flows[key] = self._collective_flows(pool, place)
-                yield self._engine(pool, number, place, _cache(deployment, blocks), (groups[place.replica],
+                yield self._engine(pool, number, place, self._cache(deployment, blocks), (groups[place.replica],
                                                                                      collective_flows[key]))
             else:
                 yield RemoteReplica(number, pool.role)
+
+    def _cache(self, deployment: Deployment, blocks: int) -> Cache:
+        size = deployment.serve.block_size
+        assert size is not None, "settings are derived before engines are built"
+        return _cache(deployment, blocks, self._keys.setdefault(size, BlockKeys(size)) if self.tells else None)
 
     def _collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
         return transfer_assembly.collective_flows(self.network, pool, place) if self.network else None
@@ -107,10 +128,11 @@ class _Assembly:
     def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
                 joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
-        endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
+        connector, worker, endpoint = transfer_assembly.connector_and_worker(
+            self.offloads, pool, number, place) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = scheduler_of(parts, endpoint, speculation_of(serve, deployment.scenario.seed),
+        scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
                                  vision_of(deployment.model, serve), adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
@@ -118,13 +140,13 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "endpoint": endpoint}
+            "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
-            kind = ConnectedEngine if endpoint else LookaheadEngine
+            kind = ConnectedEngine if worker else LookaheadEngine
             return _made(kind, pool, **common, clock=clock, watched=self.watched)
         return _made(EventEngine, pool, **common, stages=stages, group=group)
 
@@ -149,19 +171,24 @@ def _governor(deployment: Deployment) -> Supervised | None:
     return Supervised(deployment.gpu, fixed, governor) if power else None
 
 
-def _cache(deployment: Deployment, blocks: int) -> Cache:
-    """A KV cache of *blocks* blocks, as the engine's settings describe it."""
+def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
+    """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
     eviction = plugin("kv_cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
     assert serve.block_size is not None, "settings are derived before engines are built"
+    if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
+        raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
+                                     " late or lost; leave out delay and loss, or name a router without kv_events")
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
     if not deployment.layout.plain:
         return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching
-    if eviction is vllm:
-        return VllmCache(*room, deployment.version.unhashed_blocks_first)
-    return BlockCache(*room, eviction, deployment.version.unhashed_blocks_first)
+    unhashed_first = deployment.version.unhashed_blocks_first
+    offloads = offload_settings(serve.kv_transfer_config) is not None
+    if eviction is vllm and keys is None and not offloads:
+        return VllmCache(*room, unhashed_first)
+    return BlockCache(*room, None if eviction is vllm else eviction, unhashed_first, keys)
 
 
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:
@@ -201,7 +228,7 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
         drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
-        max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        tiers=tiers_of_pool(pool), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
         group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 

@@ -74,12 +74,12 @@ def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
                   inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
 
 
-_BANDWIDTHS = {"bandwidth", "joint", "node"}
+_BANDWIDTHS = {"bandwidth", "joint", "node", "read", "write"}
 
 
 def _links(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
     """The bandwidth of each link of a system: its key, its value, and its unit and range."""
-    for key in ("inside", "network", "between_sockets", "pcie", "storage"):
+    for key in ("inside", "network", "between_sockets", "pcie", "storage", "disk"):
         if isinstance(link := table.get(key), Mapping):
             for name in sorted(_BANDWIDTHS & link.keys()):
                 yield f"{key}.{name}", link[name], ("B/s", 1e8, 1e14)

@@ -28,7 +28,7 @@ from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 
-__all__ = ["Fit", "ModelCard", "fits_on"]
+__all__ = ["Fit", "ModelCard", "fits_on", "kv_bytes_per_token"]
 
 #: Tensor-parallel sizes that are tried by default.
 TENSOR_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -121,6 +121,17 @@ class ModelCard:
             **({"adapter_slot_bytes": self.slots} if self.slots else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }
+
+
+def kv_bytes_per_token(name: str, settings: EngineSettings) -> float:
+    """Bytes of KV that the GPUs of an engine keep of a token, all together, if no layer forgets any.
+
+    Raises KsimError for an unknown model, and for settings that it cannot have.
+    """
+    model = model_of(name)
+    complete = Defaults(settings, engine_of("vllm-0.33"), model, gpu_of("h100")).complete()
+    ranks = complete.tensor_parallel_size
+    return ranks * model.cache_per_token(Shard(tensor=ranks, precision=complete.precision))
 
 
 @frozen

@@ -20,6 +20,7 @@ from ksim.specs.hardware import MOST
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings
+from ksim.specs.signals import SignalSettings
 from ksim.specs.slo import Slo
 from ksim.workload.workload import Workload
 
@@ -64,6 +65,11 @@ class Scenario:
     pair_router: Choice | None = None
     """How a prefill and a decode engine are chosen for a request if `pools` have these roles. Default: each_side.
     Names: cluster.pair_routers. Example: "llm_d"."""
+    flow_control: Choice | None = None
+    """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
+    cluster.flow_controls. Example: "queue_limit"."""
+    signals: SignalSettings = SignalSettings()
+    """What routers are told of engines, how often and how late."""
     oracle: Choice | None = None
     """The latency oracle, which prices kernels. Default: measured if the GPU has a profile, else learned. Names:
     oracles. Example: "roofline"."""

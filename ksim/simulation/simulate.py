@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 
+from ksim.cluster.signals import signals_of
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
@@ -16,8 +17,8 @@ from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.plugins import plugin
 from ksim.simulation.processes import run_in_processes
+from ksim.simulation.routers import router_of
 from ksim.simulation.scenario import Scenario
 from ksim.workload.row import Ledger
 
@@ -119,8 +120,10 @@ def independent(fleet: Fleet) -> list[range]:
         raise Coupled("prefill and decode engines send each other what they computed")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
-    if not getattr(plugin("cluster.routers", scenario.router), "blind", False):
-        raise Coupled(f"router {scenario.router.name} looks at the replicas, or does not say that it is blind")
+    if scenario.flow_control is not None and scenario.flow_control.name != "none":
+        raise Coupled(f"flow_control {scenario.flow_control.name} looks at all replicas")
+    if signals := signals_of(router_of(fleet)):
+        raise Coupled(f"router {scenario.router.name} goes by {', '.join(signals)} of the replicas")
     return alone
 
 

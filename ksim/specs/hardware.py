@@ -85,11 +85,25 @@ class Leaf:
 
 @frozen
 class Storage:
-    """`servers` that all nodes load from: the `bandwidth` of each, one way, and that of a `node`'s link to them."""
+    """`servers` that all nodes load from: the `bandwidth` of each, one way, and that of a `node`'s link to them.
+
+    All servers together hold `capacity` bytes.
+    """
 
     bandwidth: float = field(converter=quantity, validator=gt(0))
     servers: int = field(default=1, validator=gt(0))
     node: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    capacity: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    source: str = ""
+
+
+@frozen
+class Disk:
+    """The NVMe drives of one node: the bytes/s that all of them together `read` and `write`, and what they hold."""
+
+    read: float = field(converter=quantity, validator=gt(0))
+    write: float = field(converter=quantity, validator=gt(0))
+    capacity: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     source: str = ""
 
 
@@ -143,7 +157,7 @@ class System:
     Inside a node, GPUs are connected by an NVSwitch (`interconnect = "nvlink"`) or by the PCIe root of their socket
     (`"pcie"`, with `sockets` joined by `between_sockets`).  Each GPU has its share of a NIC to the other nodes.  A
     rack-scale NVLink domain such as an NVL72 is one node.  Without `leaf` switches, the network between nodes has room
-    for what all NICs send.
+    for what all NICs send.  `memory` is what the CPUs of a node have, in bytes; None if that is not known.
     """
 
     name: str
@@ -161,6 +175,9 @@ class System:
     pcie: Pcie = field(factory=Pcie)
     leaf: Leaf | None = None
     storage: Storage | None = None
+    memory: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    memory_source: str = ""
+    disk: Disk | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.nodes > 1 and self.network is None:

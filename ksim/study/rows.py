@@ -3,7 +3,6 @@
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -137,8 +136,15 @@ def _toml(changes: Mapping[str, Any]) -> str:
 
 
 def _settings(text: str, axes: Sequence[str]) -> Settings:
+    """The settings of a run by their dotted keys; those that it leaves to the scenario are not there."""
     nested = tomllib.loads(text)
-    return {key: reduce(lambda table, word: table[word], key.split("."), nested) for key in axes}
+    return {key: value for key in axes if (value := _at(nested, key)) is not None}
+
+
+def _at(table: Any, key: str) -> Any:
+    for word in key.split("."):
+        table = table.get(word) if isinstance(table, dict) else None
+    return table
 
 
 def _array(values: Sequence[Any]) -> "pa.Array":

@@ -29,8 +29,9 @@ def run_rows(scenario: Scenario, rows: Sequence[Row], keep: Callable[[Row], None
 
 
 def run_into(study: StudyDirectory, scenario: Scenario, rows: Sequence[Row], on_end: Callable[[], None] = lambda: None,
-             jobs: int | None = None, on: str = PROCESSES, address: str | None = None) -> None:
-    """Run those of *rows* that *study* does not have yet, and write its table, whatever ends this.
+             jobs: int | None = None, on: str = PROCESSES, address: str | None = None,
+             run: Callable[..., None] = run_rows) -> None:
+    """Have *run* run those of *rows* that *study* does not have yet, and write its table, whatever ends this.
 
     `on_end` is called for each run that ends.
     """
@@ -39,7 +40,7 @@ def run_into(study: StudyDirectory, scenario: Scenario, rows: Sequence[Row], on_
         on_end()
 
     try:
-        run_rows(scenario, study.without(rows), keep, jobs, on, address)
+        run(scenario, study.without(rows), keep, jobs, on, address)
     finally:
         study.finish(study.without(rows))
 

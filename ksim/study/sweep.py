@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
@@ -18,13 +18,12 @@ from ksim.study.samples import Sample, points, replication_seed
 from ksim.study.sweep_result import Sweep
 from ksim.study.workers import PROCESSES, check
 
-KIND = "sweep"
-
 
 @frozen
 class SweepPlan:
     """What a sweep runs: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
 
+    kind: ClassVar[str] = "sweep"
     scenario: Scenario
     axes: tuple[Axis | Range, ...]
     sample: Sample | None = None
@@ -59,7 +58,7 @@ class SweepPlan:
     def check(self, path: Path, resume: bool = False, force: bool = False) -> None:
         """Raise ConfigError unless the directory of this sweep can be at *path*, before anything else is done."""
         if resume:
-            StudyDirectory.open(path, KIND, self.command, self.scenario.to_toml()).close()
+            StudyDirectory.open(path, self.kind, self.command, self.scenario.to_toml()).close()
         else:
             directory.check(path, force)
 
@@ -67,8 +66,8 @@ class SweepPlan:
         """The directory of this sweep at *path*: a new one, or, to *resume*, the one that is there."""
         text = self.scenario.to_toml()
         if resume:
-            return StudyDirectory.open(path, KIND, self.command, text)
-        return StudyDirectory.create(path, KIND, title, self.command, text, force)
+            return StudyDirectory.open(path, self.kind, self.command, text)
+        return StudyDirectory.create(path, self.kind, title, self.command, text, force)
 
     def _seed(self, settings: Settings, replication: int) -> int:
         seed = settings.get("seed")  # where that is no seed, the run says so

@@ -5,6 +5,7 @@ import pytest
 from ksim.cluster.routers.least_outstanding import LeastOutstanding
 from ksim.cluster.routers.lora_affinity import LoraAffinity
 from ksim.cluster.routers.prefix_aware import PrefixAware
+from ksim.cluster.routers.random import Random
 from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
@@ -23,6 +24,14 @@ def chosen(router, *states: tuple[int, int]) -> int:
 def test_round_robin_goes_around():
     router = RoundRobin()
     assert [chosen(router, (9, 0), (0, 0), (5, 0)) for _ in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_random_sends_as_many_everywhere_by_its_seed():
+    router, same, other = Random(), Random(), Random(seed=1)
+    answers = [chosen(router, (9, 0), (0, 0), (5, 0)) for _ in range(600)]
+    assert all(160 < answers.count(number) < 240 for number in range(3))
+    assert answers == [chosen(same, (0, 0), (0, 0), (0, 0)) for _ in range(600)]
+    assert answers != [chosen(other, (0, 0), (0, 0), (0, 0)) for _ in range(600)]
 
 
 @pytest.mark.parametrize("outstanding, number", [((3, 1, 2), 1), ((2, 1, 1), 1), ((0, 0, 0), 0)])

@@ -1,10 +1,15 @@
 """What routers see of engines."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from attrs import field, frozen
 
+from ksim.cluster.step_model import models_of
 from ksim.flow.request import Request
+from ksim.foundation.config import Choice
+from ksim.simulation.plugins import plugin
+from tests.cluster.idle import idle_engines
 
 
 @frozen
@@ -15,11 +20,32 @@ class View:
     outstanding: int
     cached: int
     waiting: int = 0
+    running: int = 0
+    kv_usage: float = 0.0
+    kv_blocks: int = 1000
+    block_tokens: int = 16
+    scraped_at: float = 0.0
     role: str = "both"
     adapters: Mapping[str, str] = field(factory=dict, hash=False)
+    tiers: Mapping[str, int] = field(factory=dict, hash=False)
 
     def adapter_place(self, name: str) -> str:
         return self.adapters.get(name, "")
 
     def prefix_hit(self, request: Request) -> int:
         return min(self.cached, request.prompt)
+
+    def tier_hits(self, request: Request) -> Mapping[str, int]:
+        return self.tiers
+
+    @property
+    def truth(self) -> Any:
+        return idle_engines()[self.number]
+
+
+def router_of(choice: str | Choice) -> Any:
+    """The router of that name as a cluster has it, with models of the engines' steps."""
+    router = plugin("cluster.routers", Choice(choice) if isinstance(choice, str) else choice)
+    if hasattr(router, "measured"):
+        router.measured(models_of(idle_engines()))
+    return router

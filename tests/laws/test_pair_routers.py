@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.signals import signals_of
+from ksim.cluster.view import view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
@@ -18,7 +20,7 @@ from tests.cluster.views import View
 from tests.properties import examples
 
 NAMES = catalog.names("cluster.pair_routers")
-BLIND = [name for name in NAMES if getattr(plugin("cluster.pair_routers", Choice(name)), "blind", False)]
+BLIND = [name for name in NAMES if not signals_of(plugin("cluster.pair_routers", Choice(name)))]
 
 states = st.tuples(st.integers(0, 100), st.integers(0, 5000), st.integers(0, 100))
 sides = st.tuples(st.lists(states, min_size=1, max_size=5),
@@ -82,7 +84,8 @@ def test_equal_histories_have_equal_answers(name, history):
 @examples(60)
 def test_a_blind_pair_router_answers_without_looking(name, history):
     history = seen(history)
-    unseen = [(tuple([RemoteReplica(view.number, view.role) for view in side] for side in pair), prompt)
+    hidden = view_class(()).of
+    unseen = [(tuple([hidden(RemoteReplica(view.number, view.role)) for view in side] for side in pair), prompt)
               for pair, prompt in history]
     numbers = [[(prefill and prefill.number, decode.number) for prefill, decode in answers(router(name), each)]
                for each in (unseen, history)]
@@ -113,7 +116,8 @@ def test_each_side_takes_the_routers_that_are_named():
     prefill, decode = views(([(3, 0, 0), (1, 0, 0)], [((0, 0, 0), "decode"), ((0, 0, 0), "decode")]))
     chosen = answers(router("each_side", prefill="least_outstanding"), [((prefill, decode), 100)] * 3)
     assert [(p.number, d.number) for p, d in chosen] == [(1, 2), (1, 3), (1, 2)]
-    assert router("each_side").blind and not router("each_side", decode="least_outstanding").blind
+    assert router("each_side").signals == ()
+    assert router("each_side", decode="least_outstanding").signals == ("books",)
 
 
 def test_llm_d_weighs_prefixes_twice_as_much_as_queues():

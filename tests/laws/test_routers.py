@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import V
+from ksim.cluster.signals import signals_of
+from ksim.cluster.view import view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.simulation.plugins import plugin
-from tests.cluster.views import View
+from tests.cluster.views import View, router_of
 from tests.properties import examples
 
 NAMES = catalog.names("cluster.routers")
-BLIND = [name for name in NAMES if getattr(plugin("cluster.routers", Choice(name)), "blind", False)]
+BLIND = [name for name in NAMES if not signals_of(plugin("cluster.routers", Choice(name)))]
 
 
 engines = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 5000)), min_size=1, max_size=8).map(
@@ -26,7 +28,7 @@ histories = st.lists(st.tuples(engines, st.integers(1, 9000)), min_size=1, max_s
 
 
 def answers(name: str, history: Sequence[tuple[list[V], int]]) -> list[V]:
-    router = plugin("cluster.routers", Choice(name))
+    router = router_of(name)
     return [router.choose(Request(number, float(number), prompt, 10), views, float(number))
             for number, (views, prompt) in enumerate(history)]
 
@@ -50,5 +52,5 @@ def test_equal_histories_have_equal_answers(name, history):
 @given(history=histories)
 @examples(60)
 def test_a_blind_router_answers_without_looking(name, history):
-    unseen = [([RemoteReplica(view.number) for view in views], prompt) for views, prompt in history]
+    unseen = [([view_class(()).of(RemoteReplica(view.number)) for view in views], prompt) for views, prompt in history]
     assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")
 #: The directories whose pages are tested; conftest.py makes them.
-KINDS = ("run", "streamed", "fleet", "without targets", "unserved", "sweep", "tune", "capacity")
+KINDS = ("run", "streamed", "fleet", "without targets", "unserved", "sweep", "tune", "capacity", "routers")
 DESKTOP, PHONE = (1280, 900), (390, 844)
 
 

@@ -52,6 +52,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "sweep": made_up.sweep(folder / "sweep", made_up.EVIL),
         "tune": made_up.tune(folder / "tune"),
         "capacity": made_up.capacity(folder / "capacity"),
+        "routers": made_up.routers(folder / "routers"),
     }
 
 

@@ -106,3 +106,22 @@ def capacity(path: Path) -> Path:
     (path / "capacity.json").write_text(json.dumps(content), encoding="utf-8")
     (path / "best.toml").write_text(SCENARIO, encoding="utf-8")
     return path
+
+
+def routers(path: Path) -> Path:
+    """A comparison of routers, of which one cannot run, with fresh and with old signals."""
+    waits = {"omniscient": 0.0, "llm_d": 20.0, EVIL: 45.0, "round_robin": 90.0}
+    grid = [(name, age) for name in waits for age in ((0, "200ms") if name in ("llm_d", EVIL) else (0,))]
+    with StudyDirectory.create(path, "routers", "Routers of a fleet", {"repeat": 2}, SCENARIO) as study:
+        for place, (name, age) in enumerate(grid, 1):
+            for replication in range(2):
+                settings = {"router": name, "signals.scrape_interval": age}
+                regret = waits[name] * (1 + replication / 9) * (1.5 if age else 1)
+                found = numbers(1, 32, replication) | {
+                    "mean_regret_ms": regret, "p99_regret_ms": 4 * regret, "p90_ttft_ms": 80 + regret, "failed": 0,
+                    "prefix_cache_hit_rate": 0.9 - regret / 200, "engine_tokens_cv": regret / 100}
+                study.add(Row(place, replication, replication, settings, OK, numbers=found, scenario=SCENARIO))
+        settings = {"router": {"name": "mooncake", "load": 2}, "signals.scrape_interval": 0}
+        study.add(Row(place + 1, 0, 0, settings, FAILED, "signals.metrics: is false, and router mooncake needs them"))
+        study.finish()
+    return path

@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import shutil
+from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
@@ -55,7 +56,7 @@ def test_the_same_directory_gives_the_same_page(pages, directories, kind):
     assert "http://" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("kind", ["run", "fleet", "sweep", "capacity"])
+@pytest.mark.parametrize("kind", ["run", "fleet", "sweep", "capacity", "routers"])
 def test_nothing_of_a_file_is_markup(pages, kind):
     assert EVIL not in pages[kind].read_text()
 
@@ -164,3 +165,12 @@ def test_studies_without_an_answer_say_so(directories, tmp_path):
     path.write_text(json.dumps({**answer, "best": None, "set_ups": answer["set_ups"][-1:], "rate": None}))
     text = page_of(tmp_path / "capacity")
     assert "No set-up keeps the targets" in text and "No rate was tried" in text and "the weights do not fit" in text
+
+
+def test_routers_are_ranked_by_their_regret_and_one_that_cannot_run_says_why(pages):
+    text = pages["routers"].read_text().partition('id="routers"')[2].partition("</section>")[0]
+    assert re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)', text)[:4] == [
+        ("omniscient", "0"), ("llm_d", "0"), ("llm_d", "200ms"), (escape(EVIL), "0")]
+    assert "mooncake:load=2 did not run: signals.metrics: is false" in text
+    figures = data_of(pages["routers"].read_text())["figures"]
+    assert {"routers-mean_regret_ms", "routers-p90_ttft_ms", "routers-prefix_cache_hit_rate"} <= {*figures}

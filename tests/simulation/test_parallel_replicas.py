@@ -80,8 +80,8 @@ def test_the_result_is_the_same_for_any_number_of_processes(serve, load, jobs, s
     ({"serve": {"data_parallel_size": 1}}, "data_parallel_size is 1"),
     ({"workload": {"max_concurrency": 2}}, "max_concurrency"),
     ({"load": {"sessions": {"turns": fixed(2)}}}, "turns of a session"),
-    ({"router": "least_outstanding"}, "router least_outstanding looks at the replicas"),
-    ({"router": "prefix_aware"}, "router prefix_aware looks at the replicas"),
+    ({"router": "least_outstanding"}, "router least_outstanding goes by books of the replicas"),
+    ({"router": "prefix_aware"}, "router prefix_aware goes by books, kv_events of the replicas"),
     ({"model": "gpt-oss-20b"}, "experts"),
 ])
 def test_coupled_replicas_run_in_one_process_and_it_is_said_why(at_hand, changes, reason):
@@ -94,21 +94,21 @@ def test_coupled_replicas_run_in_one_process_and_it_is_said_why(at_hand, changes
 
 @define
 class Peeping:
-    """Says that it is blind, and is not."""
+    """Says that it does not look, and does."""
 
-    blind = True
+    signals = ()
 
     def choose(self, request, engines, now):
         return min(engines, key=lambda engine: engine.outstanding)
 
 
 def test_a_router_that_looks_although_it_says_otherwise_is_found_out(at_hand):
-    with pytest.raises(ConfigError, match="says that it is blind, and looks at outstanding of replica"):
+    with pytest.raises(ConfigError, match="reads outstanding of engine 0, which is of the signal books"):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
 def test_an_error_in_one_process_is_an_error_of_the_run():
-    with pytest.raises(ConfigError, match="says that it is blind"):
+    with pytest.raises(ConfigError, match="reads outstanding of engine"):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 

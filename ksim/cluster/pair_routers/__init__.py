@@ -7,9 +7,9 @@ A decode engine of role both can prefill alone: then the answer may have None
 in place of a prefill engine, and the request is not split.  One of role
 decode cannot, and its requests are always split.
 
-Blind pair routers say so as blind routers do (ksim/cluster/routers): a class
-attribute ``blind: ClassVar[bool] = True``.  Nothing that they look at but
-`number` and `role` may decide, so engines need not be at rest to be chosen.
+It says what it goes by as routers do (ksim/cluster/routers), by `signals` and
+`source`, and may have `on_first_token`, `on_end` and `scores`.  These have
+first the scores of the prefill engines, then those of the decode engines.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,8 @@ from typing import Protocol, TypeVar
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request
 
-
-class PairView(EngineView, Protocol):
-    """What a pair router may know of an engine."""
-
-    @property
-    def role(self) -> str:
-        """What its pool is for: prefill, decode or both."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """How many requests are in its queue."""
-        ...
-
-
-V = TypeVar("V", bound=PairView)
+PairView = EngineView
+V = TypeVar("V", bound=EngineView)
 
 
 class PairRouter(Protocol):

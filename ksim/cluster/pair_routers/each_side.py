@@ -1,11 +1,12 @@
 """Each side by a router of its own, as vLLM's example proxies do; every request is split."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from attrs import define, field
 
 from ksim.cluster.pair_routers import V
+from ksim.cluster.signals import signals_of
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.plugins import plugin
@@ -21,17 +22,43 @@ class EachSide:
     of each side in turn, which is the default.
     """
 
+    source: ClassVar[str] = "vLLM, examples/disaggregated/disaggregated_serving"
+
     prefill: Choice = field(factory=lambda: Choice("round_robin"))
     decode: Choice = field(factory=lambda: Choice("round_robin"))
+    on_first_token: Any = field(init=False)
+    on_end: Any = field(init=False)
     _sides: tuple[Any, Any] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
+        self.on_first_token, self.on_end = self._teller("on_first_token"), self._teller("on_end")
 
     @property
-    def blind(self) -> bool:
-        """Whether neither router looks at engines."""
-        return all(getattr(side, "blind", False) for side in self._sides)
+    def signals(self) -> tuple[str, ...]:
+        """What either router goes by."""
+        return tuple(dict.fromkeys(signal for side in self._sides for signal in signals_of(side)))
+
+    @property
+    def scores(self) -> Sequence[float] | None:
+        """The scores of both routers' engines, if they have any."""
+        prefill, decode = (getattr(side, "scores", None) for side in self._sides)
+        return None if prefill is None or decode is None else [*prefill, *decode]
+
+    def _teller(self, method: str) -> Callable[..., None] | None:
+        """What tells the routers that have *method*; None if neither has."""
+        methods = [getattr(side, method) for side in self._sides if hasattr(side, method)]
+
+        def tell(request: Request, number: int, now: float) -> None:
+            for told in methods:
+                told(request, number, now)
+        return tell if methods else None
+
+    def measured(self, models: Any) -> None:
+        """Tell the routers that want to know it how long steps take."""
+        for side in self._sides:
+            if hasattr(side, "measured"):
+                side.measured(models)
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:

@@ -1,6 +1,7 @@
 """To the prefill and the decode engine with the fewest requests that are not finished; the first of equals."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -16,6 +17,9 @@ class LeastLoaded:
 
     Each side's least loaded engine makes the least loaded pair, as the load of a pair is a sum.
     """
+
+    signals: ClassVar[tuple[str, ...]] = ("books",)
+    source: ClassVar[str] = "ksim"
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:

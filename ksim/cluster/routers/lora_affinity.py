@@ -1,6 +1,7 @@
 """To an engine that has the request's LoRA adapter on its GPUs, else in host memory, unless it has much more to do."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import field, frozen, validators
 
@@ -17,6 +18,9 @@ _PLACES = ("gpu", "memory", "disk", "")
 class LoraAffinity:
     """Among engines with at most `slack` unfinished requests more than the one with fewest, the adapter's place counts
     first, then how many are unfinished."""
+
+    signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
+    source: ClassVar[str] = "ksim"
 
     slack: int = field(default=8, validator=validators.ge(0))
 

@@ -1,6 +1,7 @@
 """To the engine that has most of the prompt cached, less a penalty for its load."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import field, frozen, validators
 
@@ -13,6 +14,9 @@ __all__ = ["PrefixAware"]
 @frozen
 class PrefixAware:
     """One unfinished request weighs as much as `load_tokens` cached tokens."""
+
+    signals: ClassVar[tuple[str, ...]] = ("books", "kv_events")
+    source: ClassVar[str] = "ksim"
 
     load_tokens: float = field(default=256.0, validator=validators.ge(0))
 

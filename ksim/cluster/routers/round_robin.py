@@ -13,7 +13,9 @@ __all__ = ["RoundRobin"]
 
 @define
 class RoundRobin:
-    blind: ClassVar[bool] = True
+    signals: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = "nginx's default"
+
     _turn: int = 0
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V:

@@ -1,12 +1,12 @@
 """The page of a study: each module is a section, which reads a `Study` and adds to a `Document`."""
 
 from ksim.page.document import Document
-from ksim.page.studies import capacity, chosen, front, history, parallel, points, settings
+from ksim.page.studies import capacity, chosen, front, history, parallel, points, routers, settings
 from ksim.page.studies.lead import lead
 from ksim.page.studies.reading import Study
 
 #: In the order of the page; a study of capacity has its own first.
-SECTIONS = (front, chosen, history, parallel, points)
+SECTIONS = (routers, front, chosen, history, parallel, points)
 
 
 def study_page(study: Study) -> Document:

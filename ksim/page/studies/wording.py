@@ -34,9 +34,12 @@ def mean(point: Point, key: str) -> Markup | str:
 def settings_text(point: Point, axes: Sequence[str]) -> str:
     """The settings of *point* in a line."""
     names = short_names(axes)
-    return ", ".join(f"{names[key]} {value_text(point.settings.get(key))}" for key in axes) or "as the scenario says"
+    return ", ".join(f"{names[key]} {value_text(point.settings[key])}" for key in axes if key in point.settings) or (
+        "as the scenario says")
 
 
 def plain(value: Any) -> Any:
-    """A setting as a figure has it: a number, or text."""
+    """A setting as a figure has it: a number, or text; a dash for what a point leaves to the scenario."""
+    if value is None:
+        return "-"
     return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ksim.report.plots.attribution import plot_breakdown, plot_changes
+from ksim.report.plots.cache_curve import cache_curve_figure, plot_cache_curve
 from ksim.report.plots.composition import composition_figure
 from ksim.report.plots.energy import energy_figure
 from ksim.report.plots.latency import latency_figure
@@ -23,8 +24,9 @@ from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families
 from ksim.results.metrics import LatencyTargets, Summary
 
-__all__ = ["composition_figure", "energy_figure", "latency_figure", "links_figure", "plot_breakdown", "plot_changes",
-           "plot_trace", "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
+__all__ = ["cache_curve_figure", "composition_figure", "energy_figure", "latency_figure", "links_figure",
+           "plot_breakdown", "plot_cache_curve", "plot_changes", "plot_trace", "roofline_figure", "save_plots",
+           "timeline_figure", "trace_figure"]
 
 
 def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, directory: Path, limits: LatencyTargets,

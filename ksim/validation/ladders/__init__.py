@@ -1,4 +1,4 @@
-"""Compare measured load ladders of split and whole engines with simulations of them."""
+"""Compare measured load ladders of fleets with simulations of them."""
 
 import math
 from collections import Counter
@@ -10,34 +10,29 @@ from attrs.validators import ge
 
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.processes import run_in_processes
-from ksim.validation.ladders.play import Arm, Values, predict
+from ksim.validation.ladders import setups
+from ksim.validation.ladders.cells import Cell
+from ksim.validation.ladders.gains import Compared, compare
+from ksim.validation.ladders.play import Arm, Name, Values, predict
 from ksim.validation.ladders.rows import Row, read
 from ksim.validation.ladders.setups import Setup, known
 
-__all__ = ["Cell", "LadderReport", "Question", "Setup", "known", "validate"]
+__all__ = ["Cell", "Compared", "LadderReport", "Question", "Setup", "known", "validate"]
 
 
 @frozen
 class Question:
-    """Which rows of the table at `path` to simulate: those of ladders with `ladder` in their names."""
+    """Which rows of the table at `path` to simulate: of ladders with `ladder`, and arms with `arm`, in their names.
+
+    A file `recipes` has setups that go before those that ksim knows.
+    """
 
     path: Path
     ladder: str = ""
+    arm: str = ""
+    recipes: Path | None = None
+    seed: int = field(default=0, validator=ge(0))
     jobs: int = field(default=1, validator=ge(1))
-
-
-@frozen
-class Cell:
-    """A row of the table, and what was predicted of it."""
-
-    row: Row
-    predicted: Values
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """Signed errors in per cent, by name, of what was measured."""
-        return {name: 100 * (self.predicted[name] / value - 1) for name, value in self.row.measured.items()
-                if name in self.predicted}
 
 
 @frozen
@@ -47,30 +42,42 @@ class LadderReport:
     cells: tuple[Cell, ...]
     reasons: Mapping[str, int]
 
+    @property
+    def compared(self) -> list[Compared]:
+        """Where queues begin, and what arms gain."""
+        return compare(self.cells)
+
 
 def validate(question: Question, say: Callable[[int, int], None] = lambda done, of: None) -> LadderReport:
     """Simulate the arms of the rows; *say* is called with how many are done, and of how many.
 
-    Raises DataError for a table that cannot be used, ConfigError where no row is asked for.
+    Raises DataError for a table or recipes that cannot be used, ConfigError where no row is asked for.
     """
-    rows = [row for row in read(question.path) if question.ladder in row.ladder]
+    rows = [row for row in read(question.path) if question.ladder in row.ladder and question.arm in row.arm]
     if not rows:
-        raise ConfigError(str(question.path), "has no ladder that is asked for; see --ladder")
-    names = list(dict.fromkeys(row.name for row in rows))
-    arms: dict[tuple[str, str, str], Arm] = {}
-    for done, arm in enumerate(run_in_processes(predict, names, question.jobs), 1):
+        raise ConfigError(str(question.path), "has no ladder that is asked for; see --ladder and --arm")
+    recipes = (*(setups.read(question.recipes) if question.recipes else ()), *setups.known())
+    tasks = [(name, recipes, question.seed) for name in dict.fromkeys(row.name for row in rows)]
+    arms: dict[Name, Arm] = {}
+    for done, arm in enumerate(run_in_processes(predict, tasks, question.jobs), 1):
         arms[arm.name] = arm
-        say(done, len(names))
+        say(done, len(tasks))
     return _report(rows, arms)
 
 
-def _report(rows: list[Row], arms: Mapping[tuple[str, str, str], Arm]) -> LadderReport:
+def _report(rows: list[Row], arms: Mapping[Name, Arm]) -> LadderReport:
     cells, reasons = [], Counter[str]()
     for row in rows:
         arm = arms[row.name]
-        predicted = arm.whole if math.isnan(row.rate) else arm.stages.get(row.rate, {})
+        predicted = _of(row, arm)
         if arm.reason or not predicted:
             reasons[arm.reason or "a stage that its recipe does not have"] += 1
         else:
             cells.append(Cell(row, predicted))
     return LadderReport(tuple(cells), dict(reasons.most_common()))
+
+
+def _of(row: Row, arm: Arm) -> Values:
+    if not math.isnan(row.rate):
+        return arm.stages.get(row.rate, {})
+    return arm.means if row.stage == "mean_of_stages" else arm.whole

@@ -10,10 +10,11 @@ from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation.errors import DataError
 
 _KEY = ("ladder", "run", "arm", "stage")
-#: What is compared: columns of the table, in their own units.
-MEASURES = ("req_s", "out_tok_s", "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s", "e2e_mean_s",
-            "e2e_p50_s", "e2e_p90_s", "e2e_p95_s", "e2e_p99_s", "tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms",
-            "tpot_p95_ms", "tpot_p99_ms")
+#: What is compared: columns of the table, in their own units.  The first are completed work over a stage's seconds.
+RATES = ("req_s", "out_tok_s", "in_tok_s", "total_tok_s")
+MEASURES = (*RATES, "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s", "e2e_mean_s", "e2e_p50_s",
+            "e2e_p90_s", "e2e_p95_s", "e2e_p99_s", "tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms", "tpot_p95_ms",
+            "tpot_p99_ms")
 
 
 @frozen

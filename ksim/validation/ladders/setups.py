@@ -1,7 +1,8 @@
 """How the ladders were set up: the scenario and the load of each arm, from a data file that has the sources."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
@@ -20,7 +21,7 @@ class NotRun(KsimError):
 class Setup:
     """The `scenario` of the `arms` of some `runs` of a ladder, without a workload, and their `load`.
 
-    `pause` seconds lie between stages.  Arms with a `reason` are not simulated.
+    `text` says where this stands.  `pause` seconds lie between stages.  Arms with a `reason` are not simulated.
     """
 
     ladder: str
@@ -31,6 +32,10 @@ class Setup:
     load: Load | None = None
     pause: float = 0.0
     reason: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if bool(self.reason) == bool(self.load):
+            raise ValueError("needs either a load, or a reason why it is not simulated")
 
 
 @frozen
@@ -46,14 +51,25 @@ def known() -> tuple[Setup, ...]:
     return catalog.value(Setups, "recipes", "ladders").setups
 
 
-def setup_of(ladder: str, run: str, arm: str) -> Setup:
-    """How an arm was set up; raises NotRun, with the reason, for one that is not simulated."""
-    for setup in known():
+def read(path: Path) -> tuple[Setup, ...]:
+    """The setups of a user's own file, which is written as ksim/data/recipes/ladders.toml.
+
+    Raises DataError for a file that cannot be read, ConfigError for one that says something else.
+    """
+    return catalog.value(Setups, "recipes", str(path)).setups
+
+
+def setup_of(name: tuple[str, str, str], setups: Sequence[Setup]) -> Setup:
+    """The first of *setups* for this ladder, run and arm; raises NotRun, with the reason, for one not simulated."""
+    ladder, run, arm = name
+    for setup in setups:
         if setup.ladder == ladder and run in setup.runs and arm in setup.arms:
             if setup.reason:
                 raise NotRun(setup.reason)
             return setup
-    raise NotRun("there is no recipe for this ladder")
+    if ladder in {setup.ladder for setup in setups}:
+        raise NotRun(f"the recipes of {ladder} have no arm {arm} of run {run}")
+    raise NotRun(f"there is no recipe for {ladder}; write one, and name its file by --recipes")
 
 
 def scenario(setup: Setup) -> Scenario:

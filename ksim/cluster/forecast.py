@@ -1,0 +1,206 @@
+"""When an engine, as it really is, would give a request its first and its last token, if no other request came.
+
+A few turns are played ahead: prompts in the order of arrival, in chunks, beside all sequences that decode.  Those end
+when they really will.  What is left out: preemptions, other orders than that of arrival, drafts, images, adapters, and
+the other engines of a data-parallel group.  After `TURNS` turns the rest goes on as fast as these did.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.cluster.step_model import StepModel
+from ksim.engine.loop_times import LoopTimes
+from ksim.flow.request import Request
+
+__all__ = ["Forecast", "forecast"]
+
+#: Turns that are played before the rest is extrapolated.
+TURNS = 64
+
+
+@frozen
+class Forecast:
+    """When a request gets its `first` and its `last` token."""
+
+    first: float
+    last: float
+
+
+@define(eq=False)
+class _Prompt:
+    """A sequence with so many tokens of its prompt to compute (`left`) after those `computed`; it came at `arrival`.
+
+    Its engine needs `blocks` for the prompt, and it gets `output` tokens more.
+    """
+
+    left: int
+    computed: int
+    output: int
+    blocks: int = 0
+    arrival: float = -inf
+
+
+@define(eq=False)
+class _Play:
+    """An engine's turns from now on."""
+
+    model: StepModel
+    times: LoopTimes
+    depth: int
+    budget: int
+    places: int
+    free: int
+    block_tokens: int
+    prompts: list[_Prompt]
+    waiting: deque[_Prompt]
+    decodes: list[list[int]]  # tokens to come, tokens in the cache; the next to end last
+    computed: int = field(default=0, init=False)
+    flying: int = field(default=0, init=False)
+
+    def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
+        """When *ours* gets its first token, and how long its next ones take each."""
+        for _ in range(TURNS):
+            if not (self.prompts or self.decodes or self.waiting[0].arrival <= self.times.now):
+                self.times.wake(self.waiting[0].arrival)
+            end = self._turn()
+            if not ours.left:
+                return end, self._pace()
+        return self._extrapolated(now), self._pace()
+
+    def _turn(self) -> float:
+        """Take a turn, or as many as are alike; return when users have the tokens of the last one."""
+        decodes, cached = len(self.decodes), sum(sequence[1] for sequence in self.decodes)
+        chunks = self._chunks(self.budget - decodes)
+        tokens = sum(chunk for _, chunk in chunks)
+        before = sum(prompt.computed * chunk for prompt, chunk in chunks) // max(tokens, 1)
+        seconds, launch = self.model.seconds(tokens, before, decodes, cached)
+        end = self._pass(seconds, launch, decodes + len(chunks), tokens // self.block_tokens)
+        if not chunks:
+            end += self._repeat(max(seconds, launch))
+        self._decode(1)
+        for prompt, chunk in chunks:
+            prompt.left, prompt.computed = prompt.left - chunk, prompt.computed + chunk
+        self._settle()
+        self.computed += tokens
+        return end
+
+    def _chunks(self, budget: int) -> list[tuple[_Prompt, int]]:
+        """The chunks of prompts that the next turn computes; those that wait are admitted if there is room."""
+        chunks = []
+        for prompt in self.prompts:
+            if budget > 0:
+                chunks.append((prompt, min(prompt.left, budget)))
+                budget -= chunks[-1][1]
+        while budget > 0 and self.waiting and self._has_room(self.waiting[0]):
+            prompt = self.waiting.popleft()
+            self.free -= prompt.blocks
+            self.prompts.append(prompt)
+            chunks.append((prompt, min(prompt.left, budget)))
+            budget -= chunks[-1][1]
+        return chunks
+
+    def _has_room(self, prompt: _Prompt) -> bool:
+        alone = not (self.prompts or self.decodes)
+        return prompt.arrival <= self.times.now and (alone or (
+            len(self.prompts) + len(self.decodes) < self.places and prompt.blocks <= self.free))
+
+    def _pass(self, seconds: float, launch: float, sequences: int, blocks: int) -> float:
+        """Launch a batch, and take in the oldest if there are as many in flight as there may be."""
+        times, client = self.times, self.times.host.client
+        _, launched, start = times.prepare(sequences, blocks, launch)
+        end = times.compute(launched, start, seconds, sequences)
+        if times.in_flight >= self.depth:
+            times.finish()
+        return end + times.host.core.taking(sequences) + client.deliver + client.deliver_sequence * sequences
+
+    def _repeat(self, seconds: float) -> float:
+        """Take the turns in which nothing changes at once, of so many *seconds* each; return what they take."""
+        if not self.decodes:
+            return 0.0
+        turns = self.decodes[-1][0] - 1
+        if self.waiting and self.waiting[0].arrival > self.times.now:
+            turns = min(turns, int((self.waiting[0].arrival - self.times.now) / seconds))
+        late = max(turns, 0) * seconds
+        self.times.now += late
+        self.times.worker += late
+        self.times.shift(late)
+        self._decode(max(turns, 0))
+        return late
+
+    def _decode(self, turns: int) -> None:
+        for sequence in self.decodes:
+            sequence[0] -= turns
+            sequence[1] += turns
+        while self.decodes and self.decodes[-1][0] <= 0:
+            self.free += self.decodes.pop()[1] // self.block_tokens
+
+    def _settle(self) -> None:
+        """Let those whose prompt is computed decode."""
+        done = [prompt for prompt in self.prompts if not prompt.left]
+        if done:
+            self.prompts = [prompt for prompt in self.prompts if prompt.left]
+            self.free += sum(prompt.blocks for prompt in done if prompt.output == 1)
+            self.decodes += [[prompt.output - 1, prompt.computed] for prompt in done if prompt.output > 1]
+            self.decodes.sort(key=lambda sequence: -sequence[0])
+
+    def _pace(self) -> float:
+        decodes = max(len(self.decodes), 1)
+        return max(self.model.seconds(0, 0, decodes, sum(sequence[1] for sequence in self.decodes)))
+
+    def _extrapolated(self, now: float) -> float:
+        left = sum(prompt.left for prompt in (*self.prompts, *self.waiting))
+        spent = self.times.now - now
+        return self.times.now + (left / self.computed if self.computed else len(self.waiting)) * spent
+
+
+def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int, int], now: float) -> Forecast:
+    """When *request*, if it sets out *now*, gets its tokens from *engine*, whose steps take as long as *model* says.
+
+    *hits* has the tokens that the cache has of its prompt, and of others that wait, by their ids.
+    """
+    scheduler, client = engine.scheduler, engine.host.client
+    cache, limits = scheduler.cache, scheduler.limits
+
+    def prompt(one: Request, arrival: float = -inf) -> _Prompt:
+        return _waiting(one, one.prompt, one.output, hits.get(one.id, 0), cache, arrival)
+
+    ours = prompt(request, now + client.accept + client.travel + client.travel_token * request.prompt)
+    waiting = [_waiting(job.request, job.num_tokens, job.request.output - job.sampled, hits.get(job.request.id, 0),
+                        cache) for job in scheduler.waiting]
+    coming = [prompt(one, arrival) for arrival, one in getattr(engine, "coming", ())]
+    prompts, decodes = _running(scheduler)
+    first, pace = _Play(
+        model, _times(engine, now), limits.depth, limits.max_num_batched_tokens, limits.active, cache.pool.free,
+        cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes).until(ours, now)
+    return Forecast(first, first + pace * (request.output - 1))
+
+
+def _waiting(request: Request, known: int, output: int, hit: int, cache: Any, arrival: float = -inf) -> _Prompt:
+    hit = min(hit, known - 1)
+    return _Prompt(known - hit, hit, output, cache.blocks(known) - hit // cache.block_tokens, arrival)
+
+
+def _times(engine: Any, now: float) -> LoopTimes:
+    """The engine's clock as it is; one that begins *now* where the engine goes by events."""
+    times = getattr(engine, "times", None)
+    return LoopTimes(engine.host, engine.workers, now, now, now, now) if times is None else times.copy()
+
+
+def _running(scheduler: Any) -> tuple[list[_Prompt], list[list[int]]]:
+    """What the running jobs have to compute before they decode, and what those that decode have left."""
+    prompts, decodes, set_ = list[_Prompt](), list[list[int]](), scheduler.decodes
+    for job, offset in zip(set_.members, set_.offsets, strict=True):
+        decodes.append([job.end - scheduler.steps, offset + scheduler.steps])
+    for job in scheduler.running[set_.length:]:
+        left = job.num_tokens - job.num_computed_tokens
+        output = job.output - job.sampled - job.num_output_placeholders
+        if left > 1 and not job.decoding:
+            prompts.append(_Prompt(left, job.num_computed_tokens, output))
+        elif output > 0:
+            decodes.append([output, job.num_computed_tokens])
+    decodes.sort(key=lambda sequence: -sequence[0])
+    return prompts, [sequence for sequence in decodes if sequence[0] > 0]

@@ -1,0 +1,103 @@
+"""What a router sees: views of the engines, brought up to the moment of each choice."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from ksim.cluster.books import Books
+from ksim.cluster.kv_index import KvIndex
+from ksim.cluster.scrapes import Losses, Scrapes
+from ksim.cluster.signals import late_events, signals_of
+from ksim.cluster.view import View, view_class
+from ksim.engine.engine import Engine
+from ksim.engine.observer import Answer, Observer
+from ksim.flow.request import Request
+from ksim.specs.signals import SignalSettings
+
+__all__ = ["Sight"]
+
+
+@define(eq=False)
+class Sight:
+    """`views` of all engines, by the signals that a router goes by.
+
+    Engines keep facts with their times, and each kind of signal takes in those that have arrived: `books`, `scrapes`
+    and `indexes`, one for each size of block.  So no signal is an event of SimPy's.
+    """
+
+    views: Sequence[View]
+    signals: tuple[str, ...]
+    books: Books | None = None
+    scrapes: Scrapes | None = None
+    indexes: Sequence[KvIndex] = field(factory=tuple)
+
+    @classmethod
+    def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "Sight":
+        """What *router*, which is the scenario's *key*, sees of *engines*, which have not begun."""
+        signals = signals_of(router, key)
+        views = [view_class(signals).of(engine) for engine in engines]
+        seen = [view for view in views if signals and isinstance(view.engine, Engine)]
+        answers: list[Answer] = []
+        late = late_events(signals, settings)
+        observers = [_observer(view, signals, settings, answers, late) for view in seen]
+        books = Books.of({view.number: view for view in seen}, answers, router) if "books" in signals else None
+        scrapes = Scrapes(settings, seen, observers, seed) if "metrics" in signals else None
+        indexes = _indexes(seen, observers, settings, seed) if late else ()
+        if "kv_events" in signals and not late:
+            for view in seen:
+                view.find_hit, view.find_tiers = view.engine.prefix_hit, view.engine.tier_hits
+        return cls(views, signals, books, scrapes, indexes)
+
+    def look(self, request: Request, now: float) -> None:
+        """Bring the views up to *now*, when an engine is chosen for *request*."""
+        self.refresh(now)
+        if self.books is not None:
+            self.books.routed(request)
+
+    def refresh(self, now: float) -> None:
+        """Bring the views up to *now*."""
+        if self.books is not None:
+            self.books.look(now)
+        if self.scrapes is not None:
+            self.scrapes.look(now)
+        for index in self.indexes:
+            index.look(now)
+
+
+def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, answers: list[Answer],
+              late: bool) -> Observer:
+    """Have the engine of *view* observed."""
+    cache = view.engine.scheduler.cache
+    observer = Observer(view.number, answers if "books" in signals else None,
+                        settings.scrape_interval if "metrics" in signals else None,
+                        cache.tree.tells if late else None)
+    view.engine.show(observer)
+    return observer
+
+
+def _indexes(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
+             seed: int) -> Sequence[KvIndex]:
+    """The indexes of blocks, one for each way of numbering them, and have *views* look requests up in them."""
+    alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
+    for view, observer in zip(views, observers, strict=True):
+        scheduler = view.engine.scheduler
+        alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
+    indexes = []
+    for (keys, _), pairs in alike.items():
+        losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
+        index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
+        indexes.append(index)
+        for view, _ in pairs:
+            view.find_hit = _finder(index, view.number)
+    return indexes
+
+
+def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
+    """What says how *engine* calls the blocks of a request."""
+    return lambda request: engine.scheduler.block_table(request.keyed).content
+
+
+def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
+    return lambda request: index.hit(number, request)

@@ -1,0 +1,167 @@
+"""What an engine lets others know of itself: facts with their times, for whoever looks later.
+
+An engine goes ahead of SimPy's clock.  But when it is looked at, it has taken all turns that begin before, so no fact
+of an earlier time is missing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappush
+from math import ceil, inf
+from typing import Any, NamedTuple
+
+from attrs import define, field
+
+from ksim.engine.recorder import Recorder
+from ksim.flow.batch import Batch
+from ksim.flow.request import Request
+from ksim.scheduling.engine_loop import EngineLoop, Turn
+from ksim.scheduling.job import Job
+from ksim.scheduling.scheduler import Scheduler
+
+__all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "ObservedRecorder", "Observer",
+           "Reading"]
+
+#: What happens to a sequence, in this order.
+SENT, FIRST_TOKEN, ENDED = range(3)
+#: Times that are closer than this, in seconds, are one moment: sums of floats in another order differ.
+RESOLUTION = 1e-9
+
+
+class Answer(NamedTuple):
+    """What became of a sequence of a request, as whoever sent it to an engine sees it; `ticket` orders those of one
+    moment.
+
+    With its end, the engine's part of the request may be `over`: it has no other sequences.
+    """
+
+    time: float
+    engine: int
+    kind: int
+    ticket: int
+    request: Request
+    over: bool
+
+
+class Reading(NamedTuple):
+    """An engine's metrics since a `time`: jobs that wait and run, used KV blocks, and where adapters are."""
+
+    time: float
+    waiting: int
+    running: int
+    blocks: int
+    adapters: Mapping[str, str] = {}
+
+
+@define(eq=False)
+class Observer:
+    """Keeps the facts of engine `number`.
+
+    `answers` is a heap that engines share.  Readings are kept for scrapes every `interval` seconds: the last before
+    each; with an interval of 0, all of them.  `tells` are what has entered and left the cache since the last batch of
+    `events`: a key, or ~key for one that left.  What is None is not kept.
+    """
+
+    number: int
+    answers: list[Answer] | None = None
+    interval: float | None = None
+    tells: list[int] | None = None
+    readings: deque[Reading] = field(factory=deque, init=False)
+    events: deque[tuple[float, Sequence[int]]] = field(factory=deque, init=False)
+    _until: float = field(default=-inf, init=False)  # the end of the interval in which the last reading was taken
+    _tickets: int = field(default=0, init=False)
+
+    def sent(self, now: float, request: Request) -> None:
+        """A sequence has been sent to the engine."""
+        self._answer(now, SENT, request, False)
+
+    def ended(self, time: float, request: Request, over: bool) -> None:
+        """The last token of a sequence has come back."""
+        self._answer(time, ENDED, request, over)
+
+    def _answer(self, time: float, kind: int, request: Request, over: bool) -> None:
+        if self.answers is not None:
+            self._tickets += 1
+            heappush(self.answers, Answer(time, self.number, kind, self._tickets, request, over))
+
+    def take_in(self, turn: Turn, scheduler: Scheduler, now: float, delivered: float) -> None:
+        """The engine has taken in the output of *turn*; users have its tokens when they are *delivered*."""
+        if self.answers is not None:
+            for entry in turn.schedule.entries:
+                if entry.samples and _is_first(entry.job, turn.index):
+                    self._answer(delivered, FIRST_TOKEN, entry.job.request, False)
+        self.measure(scheduler, now)
+        if self.tells:
+            self.flush(now)
+
+    def measure(self, scheduler: Scheduler, now: float) -> None:
+        """Read the metrics *now*."""
+        if self.interval is not None:
+            store = scheduler.adapters
+            self.read(Reading(now, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used,
+                              store.places if store else {}))
+
+    def read(self, reading: Reading) -> None:
+        """Keep *reading*, in place of an earlier one that no scrape will see."""
+        if reading.time <= self._until:
+            self.readings[-1] = reading
+            return
+        self.readings.append(reading)
+        if self.interval:
+            self._until = ceil((reading.time - RESOLUTION) / self.interval) * self.interval + RESOLUTION
+
+    def flush(self, now: float) -> None:
+        """Send the events so far as a batch."""
+        if self.tells:
+            self.events.append((now, self.tells[:]))
+            self.tells.clear()
+
+
+def _is_first(job: Job, index: int) -> bool:
+    """Whether the first token of *job* is of step *index*."""
+    return bool(job.emitted) and job.emitted[0].first == index
+
+
+@define(eq=False, kw_only=True)
+class ObservedLoop(EngineLoop):
+    """Tells the `observer` what each turn does, with the times of `port`; `delivered` says when users have its tokens.
+    """
+
+    observer: Observer
+    port: Any
+    delivered: Callable[[Turn], float]
+    repeated: bool = field(default=False, init=False)
+
+    def begin_turn(self, now: float) -> Turn:
+        turn = super().begin_turn(now)
+        if self.observer.interval == 0:
+            self.observer.measure(self.scheduler, now)
+        return turn
+
+    def _take_in(self, turn: Turn) -> list[Job]:
+        finished = super()._take_in(turn)
+        self.observer.take_in(turn, self.scheduler, self.port.now, self.delivered(turn))
+        return finished
+
+    def repeat_turn(self) -> bool:
+        self.repeated = super().repeat_turn()
+        return self.repeated
+
+
+@define(eq=False)
+class ObservedRecorder(Recorder):
+    """Tells an observer of turns that are repeated, of which its `loop` does not know the times."""
+
+    loop: ObservedLoop = field(kw_only=True)
+
+    def launch(self, batch: Batch, scheduled: float, *launched: Any) -> None:
+        super().launch(batch, scheduled, *launched)
+        if self.loop.repeated and self.loop.observer.interval == 0:
+            self.loop.observer.measure(self.loop.scheduler, scheduled)
+
+    def complete(self, taken: float, delivered: float) -> None:
+        if self.loop.repeated:
+            self.loop.repeated = False
+            self.loop.observer.measure(self.loop.scheduler, taken)
+            self.loop.observer.flush(taken)
+        super().complete(taken, delivered)

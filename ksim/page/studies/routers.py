@@ -1,0 +1,67 @@
+"""Routers side by side: the table that ranks them, and how long users wait by router and age of signals."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ksim.page.charts import PALETTE, Figure, axis, figure, numbers, safe
+from ksim.page.document import Document
+from ksim.page.markup import Markup, element, note, table
+from ksim.page.studies.reading import Study
+from ksim.study.means import SweepPoint, points_of
+from ksim.study.routers.telling import COLUMNS, age, cell, notes, ranked, router_of, told
+
+#: The numbers that are drawn, with the titles of their axes.
+_DRAWN = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms",
+          "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
+
+
+def add(document: Document, study: Study) -> None:
+    """Add the ranking and its figures; only comparisons of routers have them."""
+    if study.kind != "routers":
+        return
+    points = points_of(study.rows)
+    good = ranked(points)
+    document.section(
+        "routers", "The routers", _table(good) if good else None, *(note(text) for text in notes(points)),
+        note("Regret is how much longer a request waits for its first token than in the run of the same requests in"
+             " which the router sees the true state of all engines. All routers get the same requests."),
+        *_figures(document, good))
+
+
+def _table(points: Sequence[SweepPoint]) -> Markup:
+    keys = told(points)
+    rows = [(router_of(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
+            for point in points]
+    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers, the one with the least"
+                 " mean regret first", sortable=True)
+
+
+def _number(point: SweepPoint, key: str) -> Markup:
+    return element("data", cell(point, key), value=point.value(key), data_point=point.number, data_key=key)
+
+
+def _figures(document: Document, points: Sequence[SweepPoint]) -> Iterator[Any]:
+    for key, title in _DRAWN.items():
+        known = [point for point in points if point.value(key) is not None]
+        if known:
+            yield document.figure(f"routers-{key}", _drawn(known, key, title), f"{key} of each router. Colours are ages"
+                                  " of signals, bars 95 % intervals of means over seeds; the table above has all"
+                                  " numbers.")
+
+
+def _drawn(points: Sequence[SweepPoint], key: str, title: str) -> Figure:
+    routers = list(dict.fromkeys(map(router_of, points)))
+    ages = list(dict.fromkeys(map(age, points)))
+    traces = [_dots([point for point in points if age(point) == one], key, one, PALETTE[place % len(PALETTE)])
+              for place, one in enumerate(ages)]
+    return figure(traces, 120 + 26 * len(routers), xaxis=axis(title),
+                  yaxis=axis(type="category", categoryorder="array", categoryarray=[*map(safe, reversed(routers))]),
+                  showlegend=len(ages) > 1)
+
+
+def _dots(points: Sequence[SweepPoint], key: str, name: str, colour: str) -> dict[str, Any]:
+    widths = [point.half_width(key) for point in points]
+    return {"type": "scatter", "mode": "markers", "name": safe(name), "marker": {"color": colour, "size": 10},
+            "x": numbers([point.value(key) for point in points]), "y": [safe(router_of(point)) for point in points],
+            "error_x": {"type": "data", "array": numbers(widths), "color": colour, "thickness": 1.5},
+            "hovertemplate": "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>"}

@@ -1,0 +1,60 @@
+"""Routers side by side: a line for each, a panel for each number, and a dot for each age of the signals they see."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ksim.report.plots.style import FAINT, PALETTE, canvas, grid_of
+
+#: Values that differ by more than this factor are shown on a logarithmic scale.
+_WIDE = 30.0
+
+
+@frozen
+class Dot:
+    """A number of a router with signals of some `age`, and half the width of its interval or not a number."""
+
+    router: str
+    age: str
+    value: float
+    half_width: float = math.nan
+
+
+def routers_figure(title: str, panels: Mapping[str, Sequence[Dot]]) -> Figure:
+    """The *panels* by their titles; the first router is at the top of each."""
+    dots = [dot for panel in panels.values() for dot in panel]
+    routers, ages = list(dict.fromkeys(dot.router for dot in dots)), list(dict.fromkeys(dot.age for dot in dots))
+    columns = min(3, max(1, len(panels)))
+    rows = -(-len(panels) // columns)
+    figure = canvas(11.0, 1.3 + rows * (0.8 + 0.24 * max(3, len(routers))), title,
+                    f"Colours are ages of signals: {', '.join(ages)}" if len(ages) > 1 else "")
+    grid = grid_of(figure, rows, columns)
+    for place, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
+        _draw(axes, name, panel, routers, ages)
+        axes.tick_params(axis="y", labelleft=place % columns == 0)
+    for axes in grid[len(panels):]:
+        axes.set_visible(False)
+    if len(ages) > 1:
+        grid[0].legend(title="age of signals", loc="best")
+    return figure
+
+
+def _draw(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence[str], ages: Sequence[str]) -> None:
+    for age in ages:
+        mine = [dot for dot in panel if dot.age == age]
+        widths = [0.0 if math.isnan(dot.half_width) else dot.half_width for dot in mine]
+        axes.errorbar([dot.value for dot in mine], [routers.index(dot.router) for dot in mine],
+                      xerr=widths if any(widths) else None, linestyle="none", marker="o", markersize=5, capsize=2,
+                      alpha=0.85, color=PALETTE[ages.index(age) % len(PALETTE)], label=age)
+    axes.set_title(name)
+    axes.set_yticks(range(len(routers)), routers)
+    axes.set_ylim(len(routers) - 0.5, -0.5)
+    values = [dot.value for dot in panel]
+    if min(values) > 0 and max(values) > _WIDE * min(values):
+        axes.set_xscale("log")
+    elif min(values) >= 0:
+        axes.set_xlim(0.0, 1.08 * max(*values, 1e-9))
+    axes.tick_params(labelcolor=FAINT)

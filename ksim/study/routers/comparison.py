@@ -1,0 +1,75 @@
+"""The result of a comparison of routers: a table, a figure, and what a notebook shows."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from ksim.report.formats import html_block, html_table
+from ksim.study.best import Table
+from ksim.study.directory import StudyDirectory
+from ksim.study.means import SweepPoint
+from ksim.study.routers.telling import age, notes, ranked, router_of, shown
+from ksim.study.sweep_result import Sweep
+
+if TYPE_CHECKING:
+    from ksim.report.plots.picture import Picture
+
+
+@define(eq=False, slots=False)
+class RouterComparison(Sweep):
+    """The `rows` of a comparison, and what they say together; the router with the least mean regret comes first."""
+
+    @classmethod
+    def read(cls, directory: Path | str) -> "RouterComparison":
+        """The comparison that is kept at *directory*, finished or not; raises ConfigError and DataError."""
+        study = StudyDirectory.read(Path(directory))
+        return cls(study.head.title, sorted(study.rows, key=lambda row: row.key), study.path)
+
+    @property
+    def ranking(self) -> list[SweepPoint]:
+        """The points that went well: routers by their regret with the first signals, and of each router by signals."""
+        return ranked(self.points)
+
+    @property
+    def shown(self) -> Table:
+        """What tells the routers apart, a line for each router and age of signals."""
+        return shown(self.ranking)
+
+    @property
+    def notes(self) -> list[str]:
+        """How many runs there are, and which routers cannot run, with the reason."""
+        return [*notes(self.points)]
+
+    @property
+    def text(self) -> str:
+        """The table as plain text."""
+        table = self.shown
+        lines = [[name.removeprefix(">") for name in table.columns], *table.rows]
+        widths = [-max(map(len, cells)) if name.startswith(">") else max(map(len, cells))
+                  for name, cells in zip(table.columns, zip(*lines, strict=True), strict=True)]
+        return "\n".join("  ".join(_padded(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+                         for cells in lines)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A table of all points: router, age of signals, means and half widths of all numbers; None if unknown."""
+        return [{"router": router_of(point), "age": age(point),
+                 **{key: None if isinstance(value, float) and math.isnan(value) else value
+                    for key, value in point.record().items() if key not in point.settings}} for point in self.points]
+
+    def plot(self, *keys: Any, **more: Any) -> "Picture":
+        """What tells the routers apart, side by side; with arguments, as `Sweep.plot`."""
+        if keys or more:
+            return super().plot(*keys, **more)
+        from ksim.study.routers.picture import picture
+
+        return picture(self.title, self.ranking)
+
+    def _repr_html_(self) -> str:
+        return html_block(self.title, html_table(self.shown.columns, self.shown.rows), *self.notes)
+
+
+def _padded(cell: str, width: int) -> str:
+    """*cell* at the left of so many characters, or at the right where that number is negative."""
+    return cell.ljust(width) if width > 0 else cell.rjust(-width)

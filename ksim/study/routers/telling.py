@@ -1,0 +1,76 @@
+"""A comparison of routers in a table: in which order they come, and which of their numbers are shown."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ksim.report.wording import number, percent
+from ksim.study.best import Table
+from ksim.study.grid import value_text
+from ksim.study.means import SweepPoint
+from ksim.study.routers.candidates import PAIR_ROUTER, ROUTER, label
+from ksim.study.routers.plan import STALENESS
+
+#: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
+COLUMNS = {
+    "mean_regret_ms": "regret", "p99_regret_ms": "regret p99",
+    "p50_ttft_ms": "TTFT p50", "p90_ttft_ms": "TTFT p90", "p99_ttft_ms": "TTFT p99",
+    "p50_tpot_ms": "TPOT p50", "p90_tpot_ms": "TPOT p90", "p99_tpot_ms": "TPOT p99",
+    "request_goodput": "goodput/s", "output_throughput": "tokens/s", "failed": "rejected",
+    "prefix_cache_hit_rate": "GPU hits", "cpu_hit_rate": "CPU hits", "disk_hit_rate": "disk hits",
+    "storage_hit_rate": "storage hits", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/token",
+}
+#: Of these, the table shows intervals, too.
+_SURE = ("p90_ttft_ms", "mean_regret_ms")
+
+
+def router_of(point: SweepPoint) -> str:
+    """The router of *point*, as ``--routers`` takes it."""
+    return label(point.settings.get(ROUTER) or point.settings[PAIR_ROUTER])
+
+
+def ranked(points: Sequence[SweepPoint]) -> list[SweepPoint]:
+    """Those of *points* that went well: routers by their mean regret with the first signals, each by its signals."""
+    good = [point for point in points if point.outcome.summary is not None]
+    regret: dict[str, float] = {}
+    for point in good:
+        value = point.value("mean_regret_ms")
+        regret.setdefault(router_of(point), math.inf if value is None else value)
+    return sorted(good, key=lambda point: (regret[router_of(point)], router_of(point), point.number))
+
+
+def shown(points: Sequence[SweepPoint]) -> Table:
+    """A line for each of *points*."""
+    keys = told(points)
+    aged = any(STALENESS in point.settings for point in points)
+    rows = [(router_of(point), *([age(point)] if aged else []), *(cell(point, key) for key in keys))
+            for point in points]
+    return Table(("router", *(["age"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
+
+
+def told(points: Sequence[SweepPoint]) -> list[str]:
+    """The numbers that the table shows: those of `COLUMNS` that any of *points* has."""
+    return [key for key in COLUMNS if any(point.value(key) is not None for point in points)]
+
+
+def age(point: SweepPoint) -> str:
+    """The age of what its router sees; a dash where it has none, or the scenario says it."""
+    return value_text(point.settings.get(STALENESS, "-"))
+
+
+def notes(points: Sequence[SweepPoint]) -> Iterator[str]:
+    """How many runs there are, and which routers cannot run, each reason once."""
+    runs, seeds = sum(len(point.rows) for point in points), max((len(point.rows) for point in points), default=0)
+    more = f", {seeds} seeds of each; ± is half a 95 % interval" if seeds > 1 else ""
+    yield f"{runs:,} runs of {len({router_of(point) for point in points}):,} routers{more}; times in ms"
+    for name, problem in dict.fromkeys((router_of(point), point.outcome.problem) for point in points
+                                       if point.outcome.summary is None):
+        yield f"{name} did not run: {problem}"
+
+
+def cell(point: SweepPoint, key: str) -> str:
+    """A number of *point*, some with half their intervals."""
+    value = point.value(key)
+    if key.endswith("hit_rate"):
+        return percent(value)
+    spread = point.half_width(key) if value is not None and key in _SURE else math.nan
+    return number(value) + ("" if math.isnan(spread) else f" ± {number(spread)}")

@@ -1,0 +1,14 @@
+"""The figure of the cache curve: what is drawn, not how it looks."""
+
+from ksim.report.plots.cache_curve import cache_curve_figure
+from ksim.report.plots.style import looks
+
+
+def test_it_has_a_line_for_each_policy_and_a_mark_for_each_tier():
+    with looks():
+        figure = cache_curve_figure([1.0, 10.0], {"LRU": [0.1, 0.4], "ideal": [0.3, 0.4]}, {"cpu": 4.0}, "trace", "GiB")
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    lru, ideal, mark = axes.lines
+    assert lru.get_xydata().tolist() == [[1.0, 0.1], [10.0, 0.4]] and ideal.get_label() == "ideal"
+    assert list(mark.get_xdata()) == [4.0, 4.0] and [text.get_text().strip() for text in axes.texts] == ["cpu"]
