@@ -69,6 +69,11 @@ class OffloadConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    @property
+    def follows_decodes(self) -> bool:
+        """Without a prefix cache on the GPU, no calendar has the steps at which decodes fill blocks."""
+        return not self.prefix_caching
+
     # What the scheduler asks.
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
