@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 import simpy
-from attrs import define, evolve, field
+from attrs import define, field
 
 from ksim.cluster.both import Both
 from ksim.cluster.gateway import Gateway, Refusal
@@ -13,6 +13,7 @@ from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.cluster.sight import Sight
+from ksim.cluster.split import first_token, rest_of
 from ksim.cluster.submission import submit
 from ksim.cluster.view import View
 from ksim.engine.engine import Engine
@@ -163,9 +164,8 @@ class Cluster:
 
     def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
         """Log what the router saw of *candidates* when it chose, if it looked."""
-        sight = self._sight
+        sight, attempt = self._sight, self.gateway.retried if self.gateway else 0
         if sight.tells:
-            attempt = 0 if self.gateway is None else self.gateway.retried
             self.log.add(Chosen(self.env.now, request.id, attempt, engine, prefill_engine, sight.seen(candidates)))
 
     # Split requests.
@@ -180,7 +180,7 @@ class Cluster:
             asked = f"beam_width is {request.beam_width}" if request.beam_width else f"n is {request.n}"
             reason = f"its {asked}, and a request that one engine prefills for another has one sequence"
         if prefill is not None and not reason:
-            reason = prefill.refusal(_first_token(request))
+            reason = prefill.refusal(first_token(request))
         if reason:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
@@ -198,30 +198,18 @@ class Cluster:
         assert network and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
         transfer = Transfer(network, prefill.endpoint, decode.endpoint, request)
         decode.endpoint.expected.add(transfer)
-        rest, handed_over = self._rest(request, decode)
+        rest, handed_over = rest_of(request, decode, network.connector)
 
         def go_on() -> None:
             decode.submit(rest, done, timely, KvTransferParams(do_remote_prefill=True, transfer=transfer,
                                                                handed_over=handed_over))
 
-        first, params = _first_token(request), KvTransferParams(do_remote_decode=True, transfer=transfer)
+        first, params = first_token(request), KvTransferParams(do_remote_decode=True, transfer=transfer)
         if network.connector.concurrent:
             prefill.submit(first, lambda: None, timely=False, params=params)
             go_on()
         else:
             prefill.submit(first, go_on, timely=True, params=params)
-
-    def _rest(self, request: Request, decode: Engine) -> tuple[Request, bool]:
-        """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
-
-        It computes a token that is the only one by itself.
-        """
-        network, longest = self.transfer_network, decode.scheduler.limits.max_model_len
-        assert network is not None, "split requests send KV"
-        if not network.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
-            return request, False
-        most = None if request.max_tokens is None else request.max_tokens - 1
-        return evolve(request, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most), True
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
@@ -236,8 +224,3 @@ class Cluster:
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
         self._note(request, decode.number, -1 if prefill is None else prefill.number, self._candidates)
         return None if prefill is None else prefill.engine, decode.engine
-
-
-def _first_token(request: Request) -> Request:
-    """What an engine serves of *request* that only prefills it."""
-    return evolve(request, output=1, max_tokens=None)

@@ -56,6 +56,7 @@ class Gateway:
     control: FlowControl
     retries: Any = None
     seed: int = 0
+    retried: int = field(default=0, init=False)  # of the attempt that goes through
     _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
     _sight: Sight = field(init=False)
     _signals: SignalSettings = field(init=False)
@@ -94,6 +95,7 @@ class Gateway:
         attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
         self.retried = attempt.retries
         try:
+            self.retried = attempt.retries
             number = self._forward(attempt.request, attempt.done, attempt.timely)
         except Refusal as refusal:
             self._refuse(attempt, str(refusal))

@@ -103,10 +103,9 @@ class Sink(Log):
     def summary(self) -> Summary:
         """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
+        self._write_choices()
         engines = sorted(self.engines, key=lambda built: built.engine)
         return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
-        self._write_choices()
-        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine)) | adapter_summary(self)
 
     def _write_many(self) -> None:
         """Write if there is much to write; called before the next event, when all events so far are complete."""
