@@ -26,10 +26,11 @@ Data flows one way, and each package answers one question about it:
     compute     what must be computed?      oracles     how long does a kernel take?
     network     how long does a message?    cost        how long a step, how much energy?
     kv_cache    what stays cached?          scheduling  what runs next?
-    kv_transfer how does KV move?           engine      what happens when?
-    cluster     where does it happen?       results     how good was it?
-    report      how is it shown?            simulation  how does a scenario run?
-    study       what do many runs answer?   page        how does it look in a browser?
+    kv_transfer how does KV move?           kv_offload  what stays below the GPU?
+    engine      what happens when?          cluster     where does it happen?
+    results     how good was it?            report      how is it shown?
+    simulation  how does a scenario run?    study       what do many runs answer?
+    page        how does it look in a browser?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -76,14 +77,17 @@ LAYERS: dict[str, set[str]] = {
     "kv_cache": {"foundation", "flow"},
     "scheduling": {"foundation", "flow", "kv_cache"},
     "kv_transfer": {"foundation", "specs", "flow", "network", "kv_cache", "scheduling"},
-    "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling", "kv_transfer"},
+    "kv_offload": {"foundation", "specs", "flow", "network", "kv_cache", "scheduling", "kv_transfer"},
+    "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling", "kv_transfer",
+               "kv_offload"},
     "cluster": {"foundation", "specs", "flow", "cost", "kv_transfer", "engine"},
     "results": {"foundation", "flow"},
     "report": {"foundation", "flow", "results"},
     "simulation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
-                   "scheduling", "kv_transfer", "engine", "cluster", "results", "report", "calibration"},
+                   "scheduling", "kv_transfer", "kv_offload", "engine", "cluster", "results", "report", "calibration"},
     "validation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
-                   "scheduling", "kv_transfer", "engine", "results", "report", "calibration", "simulation"},
+                   "scheduling", "kv_transfer", "kv_offload", "engine", "results", "report", "calibration",
+                   "simulation"},
     "testing": {"foundation", "specs", "flow", "kv_cache", "scheduling", "simulation"},
     "study": {"foundation", "specs", "flow", "workload", "compute", "cost", "oracles", "engine", "results", "report",
               "simulation"},

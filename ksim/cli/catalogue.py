@@ -23,8 +23,10 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     ACCEPTANCES = "acceptances"
     EVICTIONS = "evictions"
+    OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
+    FLOW_CONTROLS = "flow_controls"
     CONNECTORS = "connectors"
     GOVERNORS = "governors"
     ORACLES = "oracles"
@@ -34,10 +36,15 @@ class Kind(StrEnum):
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
-            Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.CONNECTORS: "kv_transfer.connectors",
+            Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
+            Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
+            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces"}
+
+#: Those that go by signals of engines, and what one goes by that does not say it.
+_CHOOSERS = (Kind.ROUTERS, Kind.PAIR_ROUTERS, Kind.FLOW_CONTROLS)
+USUAL = ("books", "metrics", "kv_events")
 
 
 def list_entries(
@@ -51,6 +58,9 @@ def list_entries(
     with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
     if files and kind not in with_files:
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
+    if kind in _CHOOSERS:
+        _print(*_choosers(_PLUGINS[kind]), wraps=True)
+        return
     header, rows = (with_files[kind](files or []) if kind in with_files else
                     catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind]))
     _print(header, rows)
@@ -58,10 +68,16 @@ def list_entries(
         _print(*_links(), title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)")
 
 
-def _print(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], title: str = "") -> None:
-    listed = table(*header, title=title)
+def _print(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], title: str = "", wraps: bool = False) -> None:
+    """Print a table; if it *wraps*, all texts but names have as many lines as they need."""
+    listed, rows = table(*header, title=title), [*rows]
     for row in rows:
         listed.add_row(*row)
+    if wraps:
+        names, *others = listed.columns
+        names.min_width = max(len(row[0]) for row in rows)
+        for column in others:
+            column.no_wrap = False
     console().print(listed)
 
 
@@ -152,6 +168,18 @@ def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     root = Path(catalog.__file__).parent.parent
     return ("name", "what it is"), (
         (name, _summary(root / folder.replace(".", "/") / f"{name}.py")) for name in catalog.names(folder))
+
+
+def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    """Plug-ins that choose engines or hold requests back: whose rule each is, and which signals it goes by."""
+    from ksim.foundation.config import Choice
+    from ksim.foundation.plugins import plugin
+
+    header, listed = _plugins(folder)
+    made = ((row, plugin(folder, Choice(row[0]))) for row in listed)
+    return (*header, "source", "signals"), (
+        (*row, getattr(chooser, "source", ""), ", ".join(getattr(chooser, "signals", USUAL)) or "none")
+        for row, chooser in made)
 
 
 def _summary(path: Path) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import simpy
 from attrs import define, evolve, field
 
+from ksim.cluster.both import Both
+from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
@@ -35,6 +37,7 @@ class Cluster:
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
     may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
     `on_end` is told of each request that is finished or turned away.  `prepare` makes what the model sees of a request.
+    A `gateway` may hold requests back before the router, or refuse them.
     """
 
     env: Horizon
@@ -48,6 +51,7 @@ class Cluster:
     prepare: Callable[[Request], Request] | None = None
     signals: SignalSettings = SignalSettings()
     seed: int = 0
+    gateway: Gateway | None = None
     _slots: simpy.Resource | None = field(init=False)
     _sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
@@ -57,13 +61,18 @@ class Cluster:
     def __attrs_post_init__(self) -> None:
         self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
         key = "pair_router" if self.pair_router else "router"
-        self._sight = Sight.of(self.engines, self.pair_router or self.router, self.signals, self.seed, key)
+        chooser: Any = self.pair_router or self.router
+        if self.gateway is not None:
+            chooser = Both(chooser, self.gateway.control, key)
+        self._sight = Sight.of(self.engines, chooser, self.signals, self.seed, key)
+        if self.gateway is not None:
+            self.gateway.open(self.forward, self._sight, self.signals)
         self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
         self._decoding = [view for view in self._sight.views if view.role != "prefill"]
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
-        foreseen = self.pair_router is not None and self._slots is None
+        foreseen = self.pair_router is not None and self._slots is None and self.gateway is None
         for request in map(self.prepare, requests) if self.prepare else requests:
             if foreseen:
                 foreseen = not request.session
@@ -111,19 +120,33 @@ class Cluster:
 
     def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
+        if self.gateway is not None:
+            self.gateway.take(request, done, timely)
+        else:
+            self.forward(request, done, timely)
+
+    def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
+        """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.
+
+        Raises Refusal where the router refuses it.
+        """
         if self.pair_router is not None:
-            self._send_to_pair(request, done, timely)
-            return
+            return self._send_to_pair(request, done, timely)
         engine = self._route(request)
         if isinstance(engine, RemoteReplica):
-            return
-        self.log.add(Arrived(self.env.now, request))
-        self.log.add(Routed(self.env.now, request.id, engine.number))
+            return engine.number
+        self._log_routed(request, engine)
         if reason := engine.refusal(request):
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         else:
             self._submit(engine, request, done, timely)
+        return engine.number
+
+    def _log_routed(self, request: Request, engine: Engine, prefill_engine: int = -1) -> None:
+        if self.gateway is None:
+            self.log.add(Arrived(self.env.now, request))
+        self.log.add(Routed(self.env.now, request.id, engine.number, prefill_engine))
 
     @staticmethod
     def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
@@ -138,19 +161,21 @@ class Cluster:
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         self._sight.look(request, self.env.now)
-        chosen: View = self.router.choose(request, self._sight.views, self.env.now)
-        if chosen not in self._sight.views:
+        chosen: View | None = self.router.choose(request, self._sight.views, self.env.now)
+        if chosen is None and self.gateway is not None:
+            raise Refusal(getattr(self.router, "refusal", "") or "the router refused it")
+        if chosen is None or chosen not in self._sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
         return engine
 
     # Split requests.
 
-    def _send_to_pair(self, request: Request, done: Callable[[], object], timely: bool) -> None:
+    def _send_to_pair(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Do the same with an engine that prefills and one that decodes, or with one that does both."""
         prefill, decode = self._route_pair(request)
-        self.log.add(Arrived(self.env.now, request))
-        self.log.add(Routed(self.env.now, request.id, decode.number, -1 if prefill is None else prefill.number))
+        first = decode if prefill is None else prefill
+        self._log_routed(request, decode, -1 if prefill is None else prefill.number)
         reason = decode.refusal(request)
         if prefill is not None and (request.n > 1 or request.beam_width):
             asked = f"beam_width is {request.beam_width}" if request.beam_width else f"n is {request.n}"
@@ -164,6 +189,7 @@ class Cluster:
             self._submit(decode, request, done, timely)
         else:
             self._split(request, prefill, decode, done, timely)
+        return first.number
 
     def _split(self, request: Request, prefill: Engine, decode: Engine, done: Callable[[], object],
                timely: bool) -> None:

@@ -52,9 +52,14 @@ class Sight:
 
     def look(self, request: Request, now: float) -> None:
         """Bring the views up to *now*, when an engine is chosen for *request*."""
+        self.refresh(now)
+        if self.books is not None:
+            self.books.routed(request)
+
+    def refresh(self, now: float) -> None:
+        """Bring the views up to *now*."""
         if self.books is not None:
             self.books.look(now)
-            self.books.routed(request)
         if self.scrapes is not None:
             self.scrapes.look(now)
         for index in self.indexes:

@@ -22,9 +22,6 @@ def signals_of(router: Any, key: str = "router") -> tuple[str, ...]:
     signals = (named,) if isinstance(named, str) else tuple(named)
     if strangers := [signal for signal in signals if signal not in SIGNALS]:
         raise ConfigError(name, f"goes by the signal {strangers[0]!r}; there are {', '.join(SIGNALS)}")
-    for method in ("on_first_token", "on_end"):
-        if getattr(router, method, None) is not None and "books" not in signals:
-            raise ConfigError(name, f"has {method}, which is told from its books; name books in its `signals`")
     return signals
 
 

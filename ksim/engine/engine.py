@@ -42,10 +42,10 @@ class Engine(ABC):
 
     Requests that arrive are seen when a turn begins.  The host works beside the GPUs, so with two batches in flight its
     time hides behind theirs.  `timers` has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
-    thread, which goes on once all kernels are launched; with more, `workers` are processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
-    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `connector`, KV
-    comes from elsewhere and goes there; its `endpoint` is what other engines see of that.  `logprobs` makes a timer
-    price those of prompts, too.
+    thread, which goes on once all kernels are launched; with more, `workers` are processes of their own.  A `governor`
+    says which power cap and clock GPUs keep to.  Its `role` in a fleet is prefill, decode or both; its `gpus` are
+    numbers of the fleet's GPUs, stage by stage.  Through its `connector`, KV comes from elsewhere and goes there; its
+    `endpoint` is what other engines see of that.  `logprobs` makes a timer price those of prompts, too.
     """
 
     number: int

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from attrs import define, field
 
 from ksim.engine.recorder import Recorder
+from ksim.flow.batch import Batch
 from ksim.flow.request import Request
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job
@@ -152,6 +153,11 @@ class ObservedRecorder(Recorder):
     """Tells an observer of turns that are repeated, of which its `loop` does not know the times."""
 
     loop: ObservedLoop = field(kw_only=True)
+
+    def launch(self, batch: Batch, scheduled: float, *launched: Any) -> None:
+        super().launch(batch, scheduled, *launched)
+        if self.loop.repeated and self.loop.observer.interval == 0:
+            self.loop.observer.measure(self.loop.scheduler, scheduled)
 
     def complete(self, taken: float, delivered: float) -> None:
         if self.loop.repeated:

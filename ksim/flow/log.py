@@ -31,6 +31,8 @@ class Log:
     def __init__(self, engines: Iterable[EngineBuilt] = (), events: Iterable[Event] = ()) -> None:
         self.engines = list(engines)
         self.links: list[LinkBuilt] = []
+        #: Whether a gateway may hold requests back, or refuse them.
+        self.gated = False
         #: By when steps of each engine had ended that are no longer in the log.
         self.before: dict[int, float] = {}
         self._recent: dict[type[Event], list[Any]] = defaultdict(list)
@@ -53,6 +55,7 @@ class Log:
     def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
         """What happened in all *logs*, requests in the order of their ids where that was at one time."""
         joined = cls(engines)
+        joined.gated = any(log.gated for log in logs)
         joined.links += {link.link: link for log in logs for link in log.links}.values()
         for kind in {kind for log in logs for kind in (*log._blocks, *log._recent)} - {Stepped}:
             parts = [log.columns(kind) for log in logs]

@@ -10,6 +10,7 @@ from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, ints, offsets
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
+from ksim.results.gateway import attempts, held
 from ksim.results.history import History
 
 
@@ -29,6 +30,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "prompt_tokens": requests.prompt,
         "output_tokens": requests.output,
         "cached_tokens": numbers(np.nan_to_num(requests.cached).astype(np.int64), np.isnan(requests.cached)),
+        **{f"{tier}_tokens": tokens for tier, tokens in history.loaded.items()},
         "queue_s": _nullable(requests.queue),
         "ttft_s": _nullable(requests.ttft),
         "tpot_s": _nullable(requests.tpot),
@@ -38,6 +40,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "e2e_s": _nullable(requests.e2e),
         **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
+        **({"attempts": attempts(requests), "held_s": held(requests)} if history.log.gated else {}),
         "status": texts(requests.status),
         "reason": texts(map(requests.reasons.get, range(len(asked)))),
         **(_split(history, engines) if history.fleet else {}),

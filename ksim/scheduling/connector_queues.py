@@ -78,7 +78,7 @@ class ConnectorQueues(DraftScheduler):
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule* and what the workers report; return the jobs now done, or failed."""
         output = output or NOTHING
-        self.transfers.free_deferred(schedule.number)
+        freed = self.transfers.free_deferred(schedule.number)
         failing = self._truncate_invalid(output, schedule) if output.failed else {}
         finished = super().update(schedule, index)
         for job, place in failing.items():
@@ -89,7 +89,7 @@ class ConnectorQueues(DraftScheduler):
         self.transfers.end_held(output.sent)
         if output.copied:
             self.connector.take(output.copied)
-        self.changed |= bool(output.received or output.sent or output.copied or failing)
+        self.changed |= bool(freed or output.received or output.sent or output.copied or failing)
         return finished
 
     def _truncate_invalid(self, output: ConnectorOutput, schedule: Schedule) -> dict[Job, int]:

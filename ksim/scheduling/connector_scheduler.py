@@ -128,10 +128,12 @@ class ConnectorScheduler(ConnectorQueues):
         """Look up what *job* has in the cache, ask for the rest, and admit it or begin to load."""
         hit = self._find_prefix(job)
         tokens, asynchronous = self.connector.external_tokens(job, hit.tokens)
+        if not job.reads_cache:  # whatever the answer, it computes all
+            tokens = 0
         if tokens is None:
             self._unknown.append(job)
             return self._pass_over(job)
-        load = Load(job, hit.tokens, tokens if job.reads_cache else 0, asynchronous)
+        load = Load(job, hit.tokens, tokens, asynchronous)
         if load.tokens and asynchronous:
             return self._load(load, hit)
         if not self._start(job, hit, hit.tokens + load.tokens, wish):

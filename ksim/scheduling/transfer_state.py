@@ -46,10 +46,12 @@ class TransferState:
         self.received.update(job for job in jobs if job.state is State.LOADING)
         self.end_held(jobs)
 
-    def free_deferred(self, number: int) -> None:
-        """Free the blocks that wait for the schedule of that *number* to be back."""
+    def free_deferred(self, number: int) -> bool:
+        """Free the blocks that wait for the schedule of that *number* to be back; return whether there were some."""
+        due = bool(self.deferred_frees) and self.deferred_frees[0][0] <= number
         while self.deferred_frees and self.deferred_frees[0][0] <= number:
             self.cache.free(self.deferred_frees.popleft()[1].block_table)
+        return due
 
     def reserved(self, extra: int) -> int:
         """How many free blocks the unfinished jobs need for their tokens, and for *extra* tokens each."""

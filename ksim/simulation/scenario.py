@@ -65,6 +65,9 @@ class Scenario:
     pair_router: Choice | None = None
     """How a prefill and a decode engine are chosen for a request if `pools` have these roles. Default: each_side.
     Names: cluster.pair_routers. Example: "llm_d"."""
+    flow_control: Choice | None = None
+    """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
+    cluster.flow_controls. Example: "queue_limit"."""
     signals: SignalSettings = SignalSettings()
     """What routers are told of engines, how often and how late."""
     oracle: Choice | None = None

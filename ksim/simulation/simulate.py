@@ -17,8 +17,8 @@ from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.plugins import plugin
 from ksim.simulation.processes import run_in_processes
+from ksim.simulation.routers import router_of
 from ksim.simulation.scenario import Scenario
 from ksim.workload.row import Ledger
 
@@ -120,7 +120,9 @@ def independent(fleet: Fleet) -> list[range]:
         raise Coupled("prefill and decode engines send each other what they computed")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
-    if signals := signals_of(plugin("cluster.routers", scenario.router)):
+    if scenario.flow_control is not None and scenario.flow_control.name != "none":
+        raise Coupled(f"flow_control {scenario.flow_control.name} looks at all replicas")
+    if signals := signals_of(router_of(fleet)):
         raise Coupled(f"router {scenario.router.name} goes by {', '.join(signals)} of the replicas")
     return alone
 

@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from attrs import define, field, frozen
 
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
-from ksim.validation.cases import CaseRequest, Settings
+from ksim.validation.cases import CaseRequest
 from ksim.validation.transfer_cases import KEPT, ConnectorSettings, External, SpeculativeSettings
 
 
@@ -60,13 +59,17 @@ class CaseConnector(NoCopies):
 
 @frozen
 class Report:
-    """What is due at step `due`: a load that ends, a send that ends (`sent`), or `bad` blocks, at their places."""
+    """What is due at step `due`: a load that ends, a send that ends (`sent`), or `bad` blocks, at their places.
+
+    It may be the end of a `copy` with a number.
+    """
 
     due: int
     job: Job
     bad: Sequence[int] = ()
     received: bool = False
     sent: bool = False
+    copy: int = -1
 
 
 @define(eq=False)
@@ -119,7 +122,8 @@ def output(reports: Sequence[Report]) -> ConnectorOutput:
     """What *reports* are to the scheduler."""
     return ConnectorOutput([report.job for report in reports if report.received],
                            [report.job for report in reports if report.sent],
-                           {report.job: report.bad for report in reports if report.bad})
+                           {report.job: report.bad for report in reports if report.bad},
+                           [report.copy for report in reports if report.copy >= 0])
 
 
 @define(eq=False)
@@ -169,13 +173,3 @@ def _next(plan: Sequence[int] | None, job: Job, used: Counter[Job], default: int
         return default
     used[job] += 1
     return plan[(used[job] - 1) % len(plan)]
-
-
-def scheduler_options(settings: Settings, requests: dict[Job, CaseRequest]) -> dict[str, Any]:
-    """The parts that a scheduler needs beyond those of a plain one."""
-    options: dict[str, Any] = {}
-    if settings.connector is not None:
-        options["connector"] = CaseConnector(settings.connector, requests)
-    if settings.speculative is not None:
-        options["speculation"] = CaseDrafter(settings.speculative, requests, settings.connector is not None)
-    return options

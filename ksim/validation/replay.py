@@ -9,6 +9,7 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.vllm import VllmCache
@@ -22,7 +23,8 @@ from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from ksim.validation import prompts
-from ksim.validation.case_connector import keys_ahead, scheduler_options
+from ksim.validation.case_connector import CaseConnector, CaseDrafter, keys_ahead
+from ksim.validation.case_offload import CaseOffload
 from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
 
 _STOP = 2  # the token that ends an output before the scheduler can see it coming
@@ -182,14 +184,27 @@ class Replay:
 
 
 def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
-    policy, options = catalog.find("scheduling.policies", settings.policy)(), scheduler_options(settings, requests)
+    policy, options = catalog.find("scheduling.policies", settings.policy)(), _options(settings, requests)
     kind = ConnectorScheduler if settings.connector else DraftScheduler if settings.speculative else Scheduler
     scheduler: Scheduler = (mixed(GroupRules, kind) if settings.kv_groups else kind)(settings, policy, cache, **options)
     return scheduler
 
 
-def _cache(settings: Settings) -> VllmCache | HybridCache:
+def _options(settings: Settings, requests: dict[Job, CaseRequest]) -> dict[str, Any]:
+    """The parts that a scheduler needs beyond those of a plain one."""
+    options: dict[str, Any] = {}
+    if settings.connector is not None:
+        options["connector"] = (CaseOffload.of(settings.connector, settings.block_size, settings.enable_prefix_caching)
+                                if settings.connector.offloads else CaseConnector(settings.connector, requests))
+    if settings.speculative is not None:
+        options["speculation"] = CaseDrafter(settings.speculative, requests, settings.connector is not None)
+    return options
+
+
+def _cache(settings: Settings) -> VllmCache | BlockCache | HybridCache:
     capacity, caching = settings.num_gpu_blocks - 1, settings.enable_prefix_caching
+    if settings.connector is not None and settings.connector.offloads:
+        return BlockCache(capacity, settings.block_size, caching)
     if not settings.kv_groups:
         return VllmCache(capacity, settings.block_size, caching)
     drafts = settings.speculative

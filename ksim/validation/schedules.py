@@ -8,7 +8,7 @@ from attrs import frozen
 
 from ksim.validation.cases import Recording, Row
 from ksim.validation.replay import Replay
-from ksim.validation.transfer_replay import TransferReplay
+from ksim.validation.transfer_replay import OffloadReplay, TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -62,7 +62,8 @@ def _replay(recording: Recording, repeats: bool) -> Replay:
     if recording.case.settings.connector is None:
         return Replay(recording.case, repeats)
     written = frozenset(row["s"] for row in recording.expected.steps if isinstance(row["s"], int))
-    return TransferReplay(recording.case, repeats, written)
+    kind = OffloadReplay if recording.case.settings.connector.offloads else TransferReplay
+    return kind(recording.case, repeats, written)
 
 
 def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:

@@ -30,12 +30,26 @@ def _plan(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
 
 @frozen(kw_only=True)
 class ConnectorSettings:
-    """Which KV connector a case has; leases last `lease_steps`."""
+    """Which KV connector a case has; leases last `lease_steps`.
 
-    kind: str = field(default="nixl", validator=in_(("nixl", "case")))
+    One that offloads has a store of `cpu_chunks` chunks; its n-th load takes `load_steps[n % len]` steps.
+    """
+
+    kind: str = field(default="nixl", validator=in_(("nixl", "case", "offload")))
     role: str = field(default="kv_consumer", validator=in_(("kv_consumer", "kv_producer", "kv_both")))
     on_load_failure: str = field(default="fail", validator=in_(("fail", "recompute")))
     lease_steps: int = field(default=100, validator=(ge(0), le(_MOST)))
+    cpu_chunks: int = field(default=64, validator=gt(0))
+    policy: str = field(default="lru", validator=in_(("lru", "arc")))
+    store_threshold: int = field(default=0, validator=ge(0))
+    offload_prompt_only: bool = False
+    blocks_per_chunk: int = field(default=1, validator=gt(0))
+    load_steps: Sequence[int] = field(default=(1,), validator=_plan)
+    store_steps: Sequence[int] = field(default=(1,), validator=_plan)
+
+    @property
+    def offloads(self) -> bool:
+        return self.kind == "offload"
 
 
 @frozen(kw_only=True)

@@ -9,6 +9,7 @@ from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.validation.case_connector import CaseWorkers, Report, output
+from ksim.validation.case_offload import CaseOffload, OffloadWorkers
 from ksim.validation.cases import Row
 from ksim.validation.replay import Replay
 
@@ -22,17 +23,20 @@ class TransferReplay(Replay):
     """
 
     written: frozenset[int] = frozenset()
-    _workers: CaseWorkers = field(init=False)
+    _workers: CaseWorkers | OffloadWorkers = field(init=False)
     _reports: dict[int, list[Report]] = field(factory=dict, init=False)  # by the step of the batch
     _last: dict[str, Any] = field(factory=dict, init=False)
     _quiet: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        scheduler = self._connected
-        self._workers = CaseWorkers(scheduler.connector, scheduler.cache.block_tokens)  # type: ignore[arg-type]
+        self._workers = self._new_workers()
         for outcome in self._outcomes:
             outcome["ext"] = 0
+
+    def _new_workers(self) -> CaseWorkers | OffloadWorkers:
+        scheduler = self._connected
+        return CaseWorkers(scheduler.connector, scheduler.cache.block_tokens)  # type: ignore[arg-type]
 
     @property
     def _connected(self) -> ConnectorScheduler:
@@ -101,6 +105,7 @@ class TransferReplay(Replay):
         finished = self._take_in_oldest(step)
         self._note_freed(step)
         told = {"ab2": aborted, "fin": finished,
+                "don": [report.copy for report in reports if report.copy >= 0],
                 "rcv": [self._places[report.job] for report in reports if report.received],
                 "snt": [self._places[report.job] for report in reports if report.sent],
                 "bad": [[self._places[report.job], len(report.bad)] for report in reports if report.bad]}
@@ -140,3 +145,26 @@ class TransferReplay(Replay):
         for job, outcome in zip(self._jobs, self._outcomes, strict=True):
             if outcome["end"] is not None and "freed" not in outcome and job not in self._connected.transfers.held:
                 outcome["freed"] = step
+
+
+@define(eq=False)
+class OffloadReplay(TransferReplay):
+    """A case whose connector offloads to a store."""
+
+    def _new_workers(self) -> OffloadWorkers:
+        assert self.case.settings.connector is not None
+        return OffloadWorkers(self.case.settings.connector)
+
+    @property
+    def _offload(self) -> CaseOffload:
+        connector = self._connected.connector
+        assert isinstance(connector, CaseOffload)
+        return connector
+
+    def _told(self, schedule: Schedule) -> dict[str, Any]:
+        told = self._offload.told(schedule, self._places)
+        return super()._told(schedule) | {key: value for key, value in told.items() if value}
+
+    def _state(self, suffix: str = "") -> dict[str, Any]:
+        state = self._offload.state()
+        return super()._state(suffix) | {f"{key}{suffix}": value for key, value in state.items()}

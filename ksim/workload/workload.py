@@ -7,6 +7,7 @@ from attrs.validators import gt, optional
 
 from ksim.flow.request import Request
 from ksim.workload.replay import Replay
+from ksim.workload.retries import Retries
 from ksim.workload.row import Ledger
 from ksim.workload.synthetic import Synthetic
 
@@ -26,6 +27,8 @@ class Workload:
     max_concurrency: int | None = field(default=None, validator=optional(gt(0)))
     """Most requests in flight; the others wait at the client. Unit: requests. Default: no limit. Source: vllm bench
     serve --max-concurrency. Example: 64."""
+    retries: Retries | None = None
+    """What a client does when it is refused with status 429. Default: it gives up. Example: {max_retries = 2}."""
 
     def __attrs_post_init__(self) -> None:
         if (self.replay is None) == (self.synthetic is None):

@@ -1,9 +1,9 @@
 """Schedules that vLLM 0.33's own scheduler made are ours too: every step of every recorded case.
 
 A few of the recordings are kept in tests/golden: in schedules those of a plain
-engine, in transfers those of one with a KV connector, in speculation those of
-one that decodes speculatively, and in hybrid those of one whose layers keep
-different things.  The whole sets lie beside the repository, and
+engine, in transfers those of one with a KV connector, in offload those of one
+that offloads KV, in speculation those of one that decodes speculatively, and in
+hybrid those of one whose layers keep different things.  The whole sets lie beside the repository, and
 are tried where they are there.
 """
 
@@ -18,7 +18,7 @@ from ksim.validation import cases, replay, schedules
 OWN = Path(__file__).parents[1] / "golden"
 ALL = Path(__file__).parents[3] / "shared" / "data"
 PLAIN = [path for folder in ("schedules", "transfers", "speculation") for path in cases.find(OWN / folder)]
-RECORDINGS = PLAIN + cases.find(OWN / "hybrid")
+RECORDINGS = PLAIN + cases.find(OWN / "offload") + cases.find(OWN / "hybrid")
 
 
 #: Whether schedules are repeated that are known, as engines do that skip.
@@ -34,7 +34,8 @@ def test_own_recordings_come_out_exactly(path, repeats):
 
 
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
-@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_spec", "vllm_golden_hybrid"])
+@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_offload", "vllm_golden_spec",
+                                    "vllm_golden_hybrid"])
 @repeating
 def test_all_recordings_come_out_exactly(folder, repeats):
     verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL / folder)]

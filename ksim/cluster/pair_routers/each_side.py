@@ -54,6 +54,12 @@ class EachSide:
                 told(request, number, now)
         return tell if methods else None
 
+    def measured(self, models: Any) -> None:
+        """Tell the routers that want to know it how long steps take."""
+        for side in self._sides:
+            if hasattr(side, "measured"):
+                side.measured(models)
+
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
         prefill, decode = self._sides

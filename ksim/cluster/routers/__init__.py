@@ -28,6 +28,13 @@ next choice; engines are told by their numbers:
     on_first_token(request, number, now)    engine `number` has sent the first token of *request*
     on_end(request, number, now)            it has sent the last one
 
+One more is called before the run: measured(models), with a StepModel of each
+engine by its number (ksim/cluster/step_model.py), which is what an operator
+can measure offline.
+
+An answer may be None: the request is refused with status 429.  A router that
+does that has an attribute `refusal`, which says why.
+
 An attribute `scores`, if there is one after `choose`, has a number for each
 engine that was given, for routing.parquet.
 """
@@ -127,6 +134,6 @@ V = TypeVar("V", bound=EngineView)
 
 
 class Router(Protocol):
-    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
-        """The engine for *request*, which is among *engines*."""
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
+        """The engine for *request*, which is among *engines*, or None to refuse it."""
         ...

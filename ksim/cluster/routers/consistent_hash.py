@@ -27,7 +27,7 @@ class ConsistentHash:
     bound is looser by one request, goes on at random instead.
     """
 
-    source: ClassVar[str] = "SGLang sgl-model-gateway, policies/{consistent_hashing,prefix_hash}.rs; arXiv 1608.01350"
+    source: ClassVar[str] = "SGLang sgl-model-gateway, policies/prefix_hash.rs; bounds: arXiv 1608.01350"
     key: str = field(default="session", validator=in_(("session", "prefix")))
     prefix_token_count: int = field(default=256, validator=gt(0))
     virtual_nodes: int = field(default=150, validator=gt(0))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from ksim.cluster.routers import V
+from ksim.cluster.signals import signals_of
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.plugins import plugin
@@ -23,39 +24,38 @@ class SessionAffinity:
 
     source: ClassVar[str] = "llm-d-router session-affinity-scorer; SGLang sgl-model-gateway, policies/manual.rs"
     fallback: Choice = field(factory=lambda: Choice("least_outstanding"))
+    on_first_token: Any = field(init=False)
+    on_end: Any = field(init=False)
     _router: Any = field(init=False)
     _homes: dict[str, int] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._router = plugin("cluster.routers", self.fallback)
+        self.on_first_token = getattr(self._router, "on_first_token", None)
+        self.on_end = getattr(self._router, "on_end", None)
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """What the fallback needs."""
-        needed: tuple[str, ...] = getattr(self._router, "signals", ("books", "metrics", "kv_events"))
-        return needed
+        """What the fallback goes by."""
+        return signals_of(self._router)
 
-    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
+    @property
+    def refusal(self) -> str | None:
+        """Why the fallback refuses a request; None if it never does."""
+        refusal: str | None = getattr(self._router, "refusal", None)
+        return refusal
+
+    def measured(self, models: Any) -> None:
+        """Tell the fallback, if it wants to know."""
+        if hasattr(self._router, "measured"):
+            self._router.measured(models)
+
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         home = self._homes.get(request.session) if request.session else None
         for engine in engines if home is not None else ():
             if engine.number == home:
                 return engine
-        chosen: V = self._router.choose(request, engines, now)
+        chosen: V | None = self._router.choose(request, engines, now)
         if request.session and chosen is not None:
             self._homes[request.session] = chosen.number
         return chosen
-
-    def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
-        _tell(self._router, "on_first_token", (request, engine_number, now))
-
-    def on_end(self, request: Request, engine_number: int, now: float) -> None:
-        _tell(self._router, "on_end", (request, engine_number, now))
-
-    def measured(self, models: Any) -> None:
-        _tell(self._router, "measured", (models,))
-
-
-def _tell(router: Any, method: str, told: tuple[Any, ...]) -> None:
-    """Call the *method* of *router*, if it has it."""
-    if hasattr(router, method):
-        getattr(router, method)(*told)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define
 
+from ksim.results import gateway
 from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
@@ -19,23 +20,29 @@ from ksim.results.attribution.handover import DELIVERY, HANDOVER, UPDATE
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
+from ksim.results.tiers import loading_seconds
 
 #: The parts of a request's time: up to its first token, and from there to its last.
 TO_FIRST, AFTER = "to_first", "after"
 
 INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
+LOADING = "kv_load"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
+HELD, BACK_OFF = "held", "back_off"
 COMMUNICATION = "communication"
 #: Prefixes of the names of kernel families.
 PREFILL, DECODE = "prefill.", "decode."
 
 #: Phases that not all runs have, with their groups.
-_OPTIONAL = (*HANDOVER, LOADS)
-#: Groups in which phases are shown; those of a hand-over, or of adapters, only where runs have them.
+_OPTIONAL = (*HANDOVER, LOADS, LOADING, HELD, BACK_OFF)
+#: Groups in which phases are shown; those of a hand-over, of adapters, tiers or a gateway only where runs have them.
 GROUPS: dict[str, tuple[str, ...]] = {
+    "client's back-off": (BACK_OFF,),
+    "held at the gateway": (HELD,),
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
+    "KV load": (LOADING,),
     "own prefill": (PREFILL,),
     "others' prefill": (OTHERS_PREFILL,),
     "others' decodes": (OTHERS_DECODE,),
@@ -49,12 +56,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False) -> list[str]:
+def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, gateway: bool = False,
+           tiers: bool = False) -> list[str]:
     """All phases in the order of a request's life, with kernels of these *families*.
 
-    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these.
+    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these, and with
+    *tiers* KV; a *gateway* may hold requests or refuse them.
     """
-    return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
+    return [*((BACK_OFF, HELD) if gateway else ()), INTAKE, QUEUE, *((LOADING,) if tiers else ()),
+            *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
             *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
             *((LOADS,) if adapters else ()), COMMUNICATION, DELIVERY]
@@ -120,7 +130,8 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log))
+        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), history.log.gated,
+                       bool(history.tiers))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         made._before_admission()
@@ -135,8 +146,18 @@ class _Partition:
 
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
-        self._add(0, INTAKE, rows, requests.received - requests.arrival)
-        self._add(0, QUEUE, rows, requests.admitted - requests.received)
+        if HELD in self.names:
+            self._add(0, HELD, rows, gateway.held(requests))
+            self._add(0, BACK_OFF, rows, gateway.backed_off(requests))
+            self._add(0, INTAKE, rows, requests.received - requests.reached)
+        else:
+            self._add(0, INTAKE, rows, requests.received - requests.arrival)
+        waited, loading = requests.admitted - requests.received, np.zeros(len(rows))
+        if self.history.tiers:
+            loading = np.minimum(waited, loading_seconds(self.history.events, self.history.copied_rows,
+                                                         requests.received, requests.admitted))
+            self._add(0, LOADING, rows, loading)
+        self._add(0, QUEUE, rows, waited - loading)
 
     def _handed_over(self) -> None:
         """Add the time of split requests between the GPUs of their two engines."""

@@ -10,6 +10,7 @@ from ksim.flow.events import EngineBuilt
 from ksim.results import saturation, uncertainty
 from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
+from ksim.results.gateway import GatewayTotals
 from ksim.results.history import History, static_joules
 from ksim.results.metrics import (
     LATENCIES,
@@ -176,6 +177,7 @@ class Tally:
     seconds: Seconds = Factory(Seconds)
     latencies: dict[str, Histogram] = field(factory=lambda: {name: Histogram() for name in LATENCIES})
     pools: PoolTally | None = None
+    gateway: GatewayTotals | None = None
     _flown: float = 0.0
 
     def add(self, history: History, ended: Bools, stepped: Bools, until: float) -> None:
@@ -194,6 +196,9 @@ class Tally:
                  "itl": requests.gaps_of(done), "e2el": requests.e2e[done], "queue": requests.queue[done]}
         for name, values in found.items():
             self.latencies[name].add(values)
+        if history.log.gated:
+            self.gateway = self.gateway or GatewayTotals()
+            self.gateway.add(requests, ended)
         if history.pools:
             self.pools = self.pools or PoolTally.empty(len(history.pools))
             self.pools.add(history, ended, stepped, self.duration)
@@ -223,5 +228,6 @@ class Tally:
             **dict.fromkeys(ENERGY_KEYS),
             **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,
+            **(self.gateway.summary() if self.gateway else {}),
         }
         return {**summary, **of_fleet(self.pools.summaries(engines, duration), summary)} if self.pools else summary

@@ -1,0 +1,75 @@
+"""Early rejection: a request whose predicted time to the first token breaks the target is refused at once."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import ClassVar
+
+from attrs import define, field
+from attrs.validators import gt, optional
+
+from ksim.cluster.prefill_queues import PrefillQueues
+from ksim.cluster.routers import EngineView
+from ksim.cluster.step_model import StepModel
+from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import Seconds, optional_quantity
+
+__all__ = ["PredictedTtft"]
+
+
+@define
+class PredictedTtft:
+    """The prediction is that of Mooncake's scheduler for the best engine: the prefills sent to it that have no first
+    token, and this one's, each as long as a model says that was fitted offline, less what is cached.
+
+    `ttft_slo` is the scenario's `slo.ttft` by default.  Nobody waits: a request goes on at once, or is refused.
+    """
+
+    source: ClassVar[str] = "Mooncake, arXiv 2407.00079 (FAST 25), section 7.2"
+    signals: ClassVar[tuple[str, ...]] = ("books", "kv_events")
+    default_request_ttl: ClassVar[float] = inf
+    ttft_slo: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    _queues: PrefillQueues = field(factory=PrefillQueues, init=False)
+    _prefills: dict[int, float] = field(factory=dict, init=False)  # of the request at hand, by engine
+
+    def measured(self, models: Mapping[int, StepModel]) -> None:
+        """Take the step *models* of the engines, by their numbers."""
+        self._queues = PrefillQueues(models)
+
+    def aim(self, ttft: float | None) -> None:
+        """Take *ttft* for a target if none is set; raises ConfigError without either."""
+        self.ttft_slo = self.ttft_slo or ttft
+        if self.ttft_slo is None:
+            raise ConfigError("flow_control", "predicted_ttft has no target; set its ttft_slo, or slo.ttft")
+
+    def refusal(self, request: Request, engines: Sequence[EngineView], held: int, now: float) -> str:
+        waits = {engine.number: self._wait(engine, request) for engine in engines}
+        least = min(sum(wait) for wait in waits.values())
+        if least > (self.ttft_slo or inf):
+            return f"its predicted TTFT of {least:.3g} s breaks the target of {self.ttft_slo:g} s"
+        self._prefills = {number: prefill for number, (_, prefill) in waits.items()}
+        return ""
+
+    def flow(self, request: Request) -> str:
+        return ""
+
+    def pick(self, heads: Mapping[str, Request]) -> str:
+        return ""
+
+    def ready(self, engines: Sequence[EngineView], now: float) -> bool:
+        return True
+
+    def sent(self, request: Request, engine_number: int, now: float) -> None:
+        self._queues.add(engine_number, request.id, self._prefills[engine_number])
+
+    def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
+        self._queues.remove(engine_number, request.id)
+
+    on_end = on_first_token
+
+    def _wait(self, engine: EngineView, request: Request) -> tuple[float, float]:
+        """The seconds of queue and of prefill on *engine*."""
+        if not engine.outstanding:
+            self._queues.clear(engine.number)
+        cached = engine.prefix_hit(request) + sum(engine.tier_hits(request).values())
+        return self._queues.queue(engine.number), self._queues.prefill(engine.number, request.prompt, cached)

@@ -1,0 +1,154 @@
+"""The gateway: what happens to a request between its client and the router."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import floor, inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ksim.cluster.flow_controls import FlowControl
+from ksim.cluster.routers import EngineView
+from ksim.cluster.sight import Sight
+from ksim.engine.horizon import Horizon
+from ksim.flow.events import Arrived, Rejected
+from ksim.flow.gateway import Held, Refused
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.foundation.rng import stream
+from ksim.specs.signals import SignalSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Gateway", "Refusal"]
+
+#: How often llm-d tries to send one of the requests that wait (flowcontrol/controller/internal/processor.go).
+CYCLE = 1e-3
+
+
+class Refusal(Exception):
+    """A router refuses a request, for the reason given."""
+
+
+@define(eq=False)
+class Attempt:
+    """A client's attempt to have *request* served: the one after so many `retries`; in the queue `since` then."""
+
+    request: Request
+    done: Callable[[], object]
+    timely: bool
+    retries: int = 0
+    since: float = -inf
+
+
+@define(eq=False)
+class Gateway:
+    """Asks `control` which requests wait, and in what order they go; where it refuses one, the client may try again.
+
+    One request goes each `CYCLE`, and when another one comes, as in llm-d; `retries` says when clients come again.
+    """
+
+    env: Horizon
+    log: Log
+    control: FlowControl
+    retries: Any = None
+    seed: int = 0
+    _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
+    _sight: Sight = field(init=False)
+    _signals: SignalSettings = field(init=False)
+    _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
+    _held: int = field(default=0, init=False)
+    _cycles: bool = field(default=False, init=False)
+    _random: "np.random.Generator | None" = field(default=None, init=False)
+
+    def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: Sight,
+             signals: SignalSettings) -> None:
+        """Let requests through: *forward* has a router choose an engine and hands them over, and returns the engine's
+        number; it raises Refusal.  `control` sees engines through *sight*, by such *signals*."""
+        self._forward, self._sight, self._signals = forward, sight, signals
+
+    def take(self, request: Request, done: Callable[[], object], timely: bool) -> None:
+        """Let *request* in, which a client sends for the first time; *done* is called at its end, or a last refusal."""
+        self.log.add(Arrived(self.env.now, request))
+        self._try(Attempt(request, done, timely))
+
+    def _try(self, attempt: Attempt) -> None:
+        request, now = attempt.request, self.env.now
+        if reason := self.control.refusal(request, self._look(), self._held, now):
+            self._refuse(attempt, reason)
+            return
+        attempt.since = now
+        self._flows.setdefault(self.control.flow(request), deque()).append(attempt)
+        self._held += 1
+        self._send_one()
+        self._go_on()
+
+    def _send_one(self) -> bool:
+        """Send one of those that wait to an engine, if any may go; return whether that is so."""
+        if not self._held or not self.control.ready(self._look(), self.env.now):
+            return False
+        attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
+        try:
+            number = self._forward(attempt.request, attempt.done, attempt.timely)
+        except Refusal as refusal:
+            self._refuse(attempt, str(refusal))
+        else:
+            self.control.sent(attempt.request, number, self.env.now)
+        return True
+
+    def _leave(self, flow: str) -> Attempt:
+        """Take the first attempt of *flow* out of the queue."""
+        queue = self._flows[flow]
+        attempt = queue.popleft()
+        if not queue:
+            del self._flows[flow]
+        self._held -= 1
+        if self.env.now > attempt.since:
+            self.log.add(Held(self.env.now, attempt.request.id, attempt.since))
+        return attempt
+
+    def _go_on(self, sent: bool = True) -> None:
+        """Come back when another request may go, or has waited too long."""
+        if not self._held or self._cycles:
+            return
+        now, ttl = self.env.now, self.control.default_request_ttl
+        oldest = min(queue[0].since for queue in self._flows.values())
+        later = now + CYCLE if sent else max(now + CYCLE, self._next_scrape())
+        self._cycles = True
+        self.env.timeout(max(min(later, oldest + ttl) - now, 0.0)).callbacks.append(lambda _: self._cycle())
+
+    def _look(self) -> Sequence[EngineView]:
+        self._sight.refresh(self.env.now)
+        return self._sight.views
+
+    def _next_scrape(self) -> float:
+        """When metrics may change after now; they do all the time where they are not scraped."""
+        now, interval, delay = self.env.now, self._signals.scrape_interval, self._signals.delay
+        return (floor((now - delay) / interval + 1e-6) + 1) * interval + delay if interval else now
+
+    def _cycle(self) -> None:
+        self._cycles = False
+        self._expire()
+        self._go_on(self._send_one())
+
+    def _expire(self) -> None:
+        """Refuse those that have waited too long."""
+        ttl, now = self.control.default_request_ttl, self.env.now
+        for flow in [*self._flows]:
+            while flow in self._flows and self._flows[flow][0].since + ttl <= now:
+                self._refuse(self._leave(flow), f"it waited at the gateway for {ttl:g} s")
+
+    def _refuse(self, attempt: Attempt, reason: str) -> None:
+        """Answer with status 429; the client tries again, or gives up."""
+        now, request, retries = self.env.now, attempt.request, self.retries
+        last = retries is None or attempt.retries >= retries.max_retries
+        self.log.add(Refused(now, request.id, reason, last))
+        if last:
+            self.log.add(Rejected(now, request.id, reason))
+            attempt.done()
+            return
+        self._random = self._random or stream(self.seed, "workload.retries")
+        again = Attempt(request, attempt.done, attempt.timely, attempt.retries + 1)
+        delay = retries.delay(attempt.retries, self._random)
+        self.env.timeout(delay).callbacks.append(lambda _: self._try(again))

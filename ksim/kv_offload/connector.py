@@ -1,0 +1,252 @@
+"""vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from attrs import define, field
+
+from ksim.flow.block_keys import BlockKeys
+from ksim.kv_offload.evictions import RequestAccess
+from ksim.kv_offload.store import ChunkStore
+from ksim.scheduling.connector import Copy, Load
+from ksim.scheduling.decode_set import DecodeSet
+from ksim.scheduling.job import Job
+from ksim.scheduling.policies import ALL
+from ksim.scheduling.schedule import Schedule
+
+__all__ = ["OffloadConnector"]
+
+
+@define(eq=False)
+class _Offloading:
+    """What the connector knows of a job; vLLM's `RequestOffloadState`.
+
+    `keys` name its chunks, also those whose tokens are not known yet.  The chunks before the `mark` were offered to the
+    store.  `blocks` are the GPU blocks that it was scheduled with; `copies` have not ended.  Once it has ended, the
+    first `final` tokens may be stored.
+    """
+
+    job: Job
+    keys: Sequence[int]
+    mark: int = 0
+    blocks: list[int] = field(factory=list)
+    copies: set[int] = field(factory=set)
+    access: RequestAccess = field(factory=RequestAccess)
+    final: int = -1
+    closed: bool = False
+
+
+@define(eq=False)
+class OffloadConnector:
+    """Offers each chunk of a request to `store` as soon as it is computed, and loads what the GPU's cache lacks.
+
+    A chunk is `blocks_per_chunk` blocks, and the engine's cache must be a `BlockCache`, whose tables list blocks.  With
+    `prompt_only`, no output is stored (vLLM's `offload_prompt_only`).  With `prefix_caching` on the GPU, a request
+    waits for chunks that another one is loading.  `refused` lists the offers of the latest schedule that found no room.
+    """
+
+    store: ChunkStore
+    keys: BlockKeys
+    blocks_per_chunk: int = 1
+    prompt_only: bool = False
+    prefix_caching: bool = True
+    refused: list[tuple[Job, int]] = field(factory=list, init=False)
+    _chunk_tokens: int = field(init=False)
+    _jobs: dict[Job, _Offloading] = field(factory=dict, init=False)
+    _copies: dict[int, Copy] = field(factory=dict, init=False)  # that have not ended
+    _number: int = field(default=0, init=False)
+    _begun: list[Copy] = field(factory=list, init=False)  # loads of the schedule being made
+    _ended: list[_Offloading] = field(factory=list, init=False)  # since the latest schedule
+    _loading: set[int] = field(factory=set, init=False)  # chunks that others had better wait for
+    _watched: dict[int, set[int]] = field(factory=dict, init=False)  # stores of ended requests, by their blocks
+
+    consumes: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = False
+
+    def __attrs_post_init__(self) -> None:
+        self._chunk_tokens = self.keys.block_tokens * self.blocks_per_chunk
+
+    @property
+    def copying(self) -> bool:
+        return bool(self._copies)
+
+    # What the scheduler asks.
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        known = self._of(job)
+        known.blocks.clear()
+        known.mark = 0
+        if known.copies:
+            return None, True
+        return (self._found(known, computed), True) if job.reads_cache else (0, False)
+
+    def _found(self, known: _Offloading, computed: int) -> int | None:
+        """How many tokens beyond the *computed* ones the store has; None while some of them are on their way."""
+        chunk, first = self._chunk_tokens, computed // self._chunk_tokens
+        whole = known.job.num_tokens // chunk
+        if whole * chunk - computed < chunk:
+            return 0
+        wanted = known.keys[first: whole]
+        hits, ready = self.store.leading(wanted)
+        if not hits:
+            return 0
+        if not ready:
+            return None
+        tokens = (first + hits) * chunk - computed
+        if tokens < chunk:
+            return 0
+        return None if self._loading and not self._loading.isdisjoint(wanted[:hits]) else tokens
+
+    def begin(self, load: Load) -> None:
+        if not load.tokens:
+            return
+        known, block = self._of(load.job), self.keys.block_tokens
+        end = load.start + load.tokens
+        first, known.mark = load.start // self._chunk_tokens, -(-end // self._chunk_tokens)
+        keys = known.keys[first: known.mark]
+        self.store.pin(keys, known.access, first)
+        if self.prefix_caching:
+            self._loading.update(keys)
+        blocks = load.job.block_table.blocks[load.start // block: -(-end // block)]
+        self._begun.append(self._copy(known, range(first, known.mark), keys, blocks, loads=True))
+
+    def sends_early(self, job: Job) -> bool:
+        return False
+
+    def holds(self, job: Job, complete: bool) -> bool:
+        known = self._jobs.get(job)
+        if known is not None:
+            known.final = max(job.request.prompt, job.num_tokens - 1) if complete else min(
+                job.num_computed_tokens, job.num_tokens)
+            self._ended.append(known)
+            for number in known.copies:
+                self._watch(self._copies[number])
+        return False
+
+    # Schedules.
+
+    def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
+        handed_out = self._hand_out(schedule, grown)
+        hurried = {number for job in schedule.preempted for number in self._of(job).copies}
+        if self._watched:
+            hurried.update(number for block in self._watched.keys() & handed_out for number in self._watched[block])
+        stores = self._store_batch(schedule, grown)
+        for known in self._ended:
+            if store := self._store(known, known.final):
+                stores.append(store)
+                self._watch(store)
+                if not handed_out.isdisjoint(store.blocks):
+                    hurried.add(store.number)
+            self.store.close(known.access)
+            known.closed = True
+            self._forget(known)
+        schedule.copies, schedule.hurried = [*self._begun, *stores], sorted(hurried)
+        self._begun = []
+        self._ended.clear()
+
+    def _hand_out(self, schedule: Schedule, grown: Sequence[Job]) -> set[int]:
+        """Note which blocks jobs have since *schedule*; return those that it has handed out: all of an admitted job or
+        of one that loads, and the new ones of others."""
+        handed_out: set[int] = set()
+        for copy in self._begun:
+            handed_out.update(copy.job.block_table.blocks)
+        for job in schedule.admitted:
+            self._of(job).blocks.clear()
+        for job in (*grown, *(entry.job for entry in schedule.entries)):
+            known, blocks = self._of(job), job.block_table.blocks
+            if len(blocks) > len(known.blocks):
+                new = blocks[len(known.blocks):]
+                known.blocks += new
+                handed_out.update(new)
+        return handed_out
+
+    def _store_batch(self, schedule: Schedule, grown: Sequence[Job]) -> list[Copy]:
+        """Offer what the jobs of *schedule* have to offer, in their order; return the stores that begin.
+
+        The counts of a decode are those of the step at which it joined the decode set, but its full blocks are
+        published.
+        """
+        stirred = {job for job, _ in self.refused}.union(grown) if schedule.decodes else ()
+        self.refused.clear()
+        offers = [(job, job.block_table.published) for job in schedule.decodes if job in stirred] if stirred else []
+        offers += [(entry.job, min(entry.job.num_computed_tokens, entry.job.num_tokens)) for entry in schedule.entries]
+        return [store for job, tokens in offers if (store := self._store(self._of(job), tokens))]
+
+    def _store(self, known: _Offloading, tokens: int) -> Copy | None:
+        """Offer what is new among the first *tokens* tokens of a job; return the store that begins, if one does."""
+        job = known.job
+        if self.prompt_only:
+            tokens = min(tokens, job.request.prompt)
+        end = min(tokens // self._chunk_tokens, len(known.blocks) // self.blocks_per_chunk)
+        if end <= known.mark:
+            return None
+        first, keys = known.mark, known.keys[known.mark: end]
+        taken = self.store.offer(keys, known.access, first)
+        if taken is None:
+            self.refused.append((job, len(keys)))
+            return None
+        known.mark = end
+        if not taken:
+            return None
+        chosen, size = set(taken), self.blocks_per_chunk
+        chunks = [place for place, key in enumerate(keys, first) if key in chosen]
+        blocks = [block for place in chunks for block in known.blocks[place * size: (place + 1) * size]]
+        return self._copy(known, chunks, taken, blocks, loads=False)
+
+    def _copy(self, known: _Offloading, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
+              loads: bool) -> Copy:
+        copy = Copy(number=self._number, job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
+                    tokens=len(blocks) * self.keys.block_tokens)
+        self._number += 1
+        self._copies[copy.number] = copy
+        known.copies.add(copy.number)
+        return copy
+
+    def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
+        if self.refused or self._ended or self._begun:
+            return 0
+        if self.prompt_only and not self._watched:
+            return ALL
+        growth = decodes.next_growth()
+        return ALL if growth is None else growth - 1 - step
+
+    # What the workers report.
+
+    def take(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            copy = self._copies.pop(number)
+            if copy.loads:
+                self.store.unpin(copy.keys)
+                self._loading.difference_update(copy.keys)
+            else:
+                self.store.stored(copy.keys)
+                self._unwatch(copy)
+            known = self._jobs[copy.job]
+            known.copies.remove(number)
+            self._forget(known)
+
+    def _watch(self, copy: Copy) -> None:
+        """Note that the blocks of a store, whose request has ended, may be handed out before it has."""
+        if not copy.loads:
+            for block in copy.blocks:
+                self._watched.setdefault(block, set()).add(copy.number)
+
+    def _unwatch(self, copy: Copy) -> None:
+        for block in copy.blocks:
+            stores = self._watched.get(block)
+            if stores is not None:
+                stores.discard(copy.number)
+                if not stores:
+                    del self._watched[block]
+
+    def _forget(self, known: _Offloading) -> None:
+        if known.closed and not known.copies:
+            del self._jobs[known.job]
+
+    def _of(self, job: Job) -> _Offloading:
+        known = self._jobs.get(job)
+        if known is None:
+            blocks = (job.request.prompt + job.output) // self.keys.block_tokens
+            keys = self.keys.of(job.request, blocks)
+            known = self._jobs[job] = _Offloading(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
+        return known
