@@ -111,6 +111,7 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
+    "yaml": {"cluster"},
     "tomli_w": {"simulation", "testing", "study"},
     "hypothesis": {"testing"},
     "typer": {"cli"},

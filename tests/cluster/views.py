@@ -27,6 +27,7 @@ class View:
     scraped_at: float = 0.0
     role: str = "both"
     adapters: Mapping[str, str] = field(factory=dict, hash=False)
+    tiers: Mapping[str, int] = field(factory=dict, hash=False)
 
     def adapter_place(self, name: str) -> str:
         return self.adapters.get(name, "")
@@ -35,7 +36,7 @@ class View:
         return min(self.cached, request.prompt)
 
     def tier_hits(self, request: Request) -> Mapping[str, int]:
-        return {}
+        return self.tiers
 
     @property
     def truth(self) -> Any:

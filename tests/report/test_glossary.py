@@ -57,7 +57,7 @@ def test_every_column_of_a_study_is_explained():
 
 
 def test_every_phase_is_explained():
-    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"], fleet=True, adapters=True)]
+    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"], fleet=True, adapters=True, tiers=True)]
 
 
 def test_every_plot_is_explained(tmp_path):
