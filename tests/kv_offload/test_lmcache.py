@@ -43,7 +43,7 @@ def engine(chunks: int = 100, blocks: int = 200, prefix_caching: bool = True, li
     connector = LmcacheConnector(LmcacheStore(chunks), BlockKeys(BLOCK), PER_CHUNK, **options)
     cache, workers = BlockCache(blocks, BLOCK, prefix_caching), Workers()
     scheduler = ConnectorScheduler(Limits(**(ROOMY | dict(limits))), Fcfs(), cache, connector=connector)
-    return Loop(scheduler, connector=workers)  # type: ignore[arg-type]
+    return Loop(scheduler, connector=workers)
 
 
 def settle(loop: Loop) -> None:
