@@ -61,6 +61,10 @@ class JoinedConnector:
     def copying(self) -> bool:
         return any(connector.copying for connector in self.connectors)
 
+    @property
+    def follows_decodes(self) -> bool:
+        return any(connector.follows_decodes for connector in self.connectors)
+
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         for connector in self.connectors:
             connector.schedule_made(schedule, grown)

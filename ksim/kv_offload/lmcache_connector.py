@@ -66,6 +66,10 @@ class LmcacheConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    @property
+    def follows_decodes(self) -> bool:
+        return False
+
     # What the scheduler asks.
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
