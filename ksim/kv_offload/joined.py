@@ -1,11 +1,12 @@
 """Several KV connectors of one engine; vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py)."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import simpy
 from attrs import define, evolve, field
 
 from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.request import Request
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.transfer import Transfer
@@ -72,6 +73,9 @@ class JoinedConnector:
     def take(self, numbers: Sequence[int]) -> None:
         for connector in self.connectors:
             connector.take(numbers)
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        return next((hits for connector in self.connectors if (hits := connector.tier_hits(request, cached))), {})
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return min(connector.quiet_steps(decodes, step) for connector in self.connectors)
