@@ -50,7 +50,7 @@ def check_offloading(pools: Sequence[Pool]) -> None:
             _check(pool.deployment, settings)
             for place in pool.places:
                 for node, share in _shares(pool, place).items():
-                    taken[pool.deployment.system, node].append(share * settings.cpu_bytes)
+                    taken[pool.deployment.system, node].append(share * settings.cpu_bytes(pool.deployment.serve.gpus))
     for (system, _), parts in taken.items():
         if system.memory is not None and sum(parts) > system.memory:
             _refuse(system, system.memory, parts)
@@ -101,7 +101,8 @@ class Offloads:
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
         keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
-        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching)
+        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
+                             deployment.serve.gpus)
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
         if not settings.tiers:

@@ -21,11 +21,13 @@ __all__ = ["OffloadParts", "OffloadSettings", "TierSettings"]
 
 @frozen
 class OffloadParts:
-    """What a connector must know of its engine: the `keys` of its KV blocks, and the bytes of one on all its GPUs."""
+    """What a connector must know of its engine: the `keys` of its KV blocks, the bytes of one on all its GPUs, and how
+    many GPUs these are."""
 
     keys: BlockKeys
     block_bytes: float
     prefix_caching: bool = True
+    ranks: int = 1
 
 
 @frozen
@@ -45,9 +47,8 @@ class OffloadSettings(Protocol):
         """The engine's own name for it."""
         ...
 
-    @property
-    def cpu_bytes(self) -> float:
-        """The bytes of host memory that one engine takes."""
+    def cpu_bytes(self, ranks: int) -> float:
+        """The bytes of host memory that an engine with so many GPUs takes."""
         ...
 
     @property
