@@ -11,7 +11,6 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
 from ksim.kv_offload.copy_stream import Lane
 from ksim.kv_offload.tiered_connector import TieredConnector
@@ -20,6 +19,7 @@ from ksim.kv_offload.tiers import SecondaryTier, TierThreads
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.network.fleet_network import FleetNetwork
 from ksim.network.links import Links
+from ksim.scheduling.connector import Connector
 from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.kv_layouts import kv_layout
@@ -95,14 +95,14 @@ class Offloads:
     tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
 
     def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement
-           ) -> tuple[OffloadConnector, OffloadWorker]:
+           ) -> tuple[Connector, OffloadWorker]:
         """The two sides of the connector of engine *number* of *pool*."""
         deployment, links = pool.deployment, self.network.links
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
         keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
-                             deployment.serve.gpus)
+                             len(storing))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
         if not settings.tiers:
