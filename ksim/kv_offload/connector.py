@@ -6,6 +6,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
+from ksim.kv_offload.copies_under_way import CopiesUnderWay, job_blocks
 from ksim.kv_offload.evictions import RequestAccess
 from ksim.kv_offload.store import ChunkStore
 from ksim.scheduling.connector import Copy, Load
@@ -53,12 +54,10 @@ class OffloadConnector:
     refused: list[tuple[Job, int]] = field(factory=list, init=False)
     _chunk_tokens: int = field(init=False)
     _jobs: dict[Job, _Offloading] = field(factory=dict, init=False)
-    _copies: dict[int, Copy] = field(factory=dict, init=False)  # that have not ended
-    _number: int = field(default=0, init=False)
+    _copies: CopiesUnderWay = field(factory=CopiesUnderWay, init=False)
     _begun: list[Copy] = field(factory=list, init=False)  # loads of the schedule being made
     _ended: list[_Offloading] = field(factory=list, init=False)  # since the latest schedule
     _loading: set[int] = field(factory=set, init=False)  # chunks that others had better wait for
-    _watched: dict[int, set[int]] = field(factory=dict, init=False)  # stores of ended requests, by their blocks
 
     consumes: ClassVar[bool] = True
     recomputes: ClassVar[bool] = False
@@ -69,6 +68,11 @@ class OffloadConnector:
     @property
     def copying(self) -> bool:
         return bool(self._copies)
+
+    @property
+    def follows_decodes(self) -> bool:
+        """Without a prefix cache on the GPU, no calendar has the steps at which decodes fill blocks."""
+        return not self.prefix_caching
 
     # What the scheduler asks.
 
@@ -120,7 +124,7 @@ class OffloadConnector:
                 job.num_computed_tokens, job.num_tokens)
             self._ended.append(known)
             for number in known.copies:
-                self._watch(self._copies[number])
+                self._copies.watch(self._copies[number])
         return False
 
     # Schedules.
@@ -128,13 +132,12 @@ class OffloadConnector:
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         handed_out = self._hand_out(schedule, grown)
         hurried = {number for job in schedule.preempted for number in self._of(job).copies}
-        if self._watched:
-            hurried.update(number for block in self._watched.keys() & handed_out for number in self._watched[block])
+        hurried |= self._copies.touched(handed_out)
         stores = self._store_batch(schedule, grown)
         for known in self._ended:
             if store := self._store(known, known.final):
                 stores.append(store)
-                self._watch(store)
+                self._copies.watch(store)
                 if not handed_out.isdisjoint(store.blocks):
                     hurried.add(store.number)
             self.store.close(known.access)
@@ -188,24 +191,21 @@ class OffloadConnector:
         known.mark = end
         if not taken:
             return None
-        chosen, size = set(taken), self.blocks_per_chunk
+        chosen = set(taken)
         chunks = [place for place, key in enumerate(keys, first) if key in chosen]
-        blocks = [block for place in chunks for block in known.blocks[place * size: (place + 1) * size]]
-        return self._copy(known, chunks, taken, blocks, loads=False)
+        return self._copy(known, chunks, taken, job_blocks(known.blocks, chunks, self.blocks_per_chunk), loads=False)
 
     def _copy(self, known: _Offloading, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
               loads: bool) -> Copy:
-        copy = Copy(number=self._number, job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
-                    tokens=len(blocks) * self.keys.block_tokens)
-        self._number += 1
-        self._copies[copy.number] = copy
+        copy = self._copies.begin(job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
+                                  tokens=len(blocks) * self.keys.block_tokens)
         known.copies.add(copy.number)
         return copy
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         if self.refused or self._ended or self._begun:
             return 0
-        if self.prompt_only and not self._watched:
+        if self.prompt_only and not self._copies.watching:
             return ALL
         growth = decodes.next_growth()
         return ALL if growth is None else growth - 1 - step
@@ -214,30 +214,15 @@ class OffloadConnector:
 
     def take(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            copy = self._copies.pop(number)
+            copy = self._copies.end(number)
             if copy.loads:
                 self.store.unpin(copy.keys)
                 self._loading.difference_update(copy.keys)
             else:
                 self.store.stored(copy.keys)
-                self._unwatch(copy)
             known = self._jobs[copy.job]
             known.copies.remove(number)
             self._forget(known)
-
-    def _watch(self, copy: Copy) -> None:
-        """Note that the blocks of a store, whose request has ended, may be handed out before it has."""
-        if not copy.loads:
-            for block in copy.blocks:
-                self._watched.setdefault(block, set()).add(copy.number)
-
-    def _unwatch(self, copy: Copy) -> None:
-        for block in copy.blocks:
-            stores = self._watched.get(block)
-            if stores is not None:
-                stores.discard(copy.number)
-                if not stores:
-                    del self._watched[block]
 
     def _forget(self, known: _Offloading) -> None:
         if known.closed and not known.copies:

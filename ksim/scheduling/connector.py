@@ -81,6 +81,11 @@ class Connector(Protocol):
         """Whether a copy that the connector began has not been reported yet; the engine takes turns until then."""
         ...
 
+    @property
+    def follows_decodes(self) -> bool:
+        """Whether it must see the tokens of decodes step by step, so that none may join the decode set."""
+        ...
+
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         """Add to the *schedule*, just made, the `copies` that begin with it, and the numbers of those that it has
         `hurried`; vLLM's `build_connector_meta`.
@@ -104,6 +109,7 @@ class NoCopies:
 
     __slots__ = ()
     copying: ClassVar[bool] = False
+    follows_decodes: ClassVar[bool] = False
 
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         """Add nothing."""

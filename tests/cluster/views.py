@@ -43,6 +43,17 @@ class View:
         return idle_engines()[self.number]
 
 
+@frozen
+class Millisecond:
+    """Prefills take a millisecond a token, and steps as many as there are sequences."""
+
+    def prefill(self, tokens: int, before: int) -> float:
+        return tokens * 1e-3
+
+    def seconds(self, tokens: int, before: int, decodes: int, cached: int) -> tuple[float, float]:
+        return decodes * 1e-3, 0.0
+
+
 def router_of(choice: str | Choice) -> Any:
     """The router of that name as a cluster has it, with models of the engines' steps."""
     router = plugin("cluster.routers", Choice(choice) if isinstance(choice, str) else choice)
