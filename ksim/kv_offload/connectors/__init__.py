@@ -13,6 +13,7 @@ from typing import Protocol
 from attrs import frozen
 
 from ksim.flow.block_keys import BlockKeys
+from ksim.kv_offload.mooncake_pool import MooncakePool
 from ksim.kv_offload.tiers import SecondaryTier
 from ksim.scheduling.connector import Connector
 
@@ -22,12 +23,13 @@ __all__ = ["OffloadParts", "OffloadSettings", "TierSettings"]
 @frozen
 class OffloadParts:
     """What a connector must know of its engine: the `keys` of its KV blocks, the bytes of one on all GPUs that store
-    theirs, and how many `ranks` these are."""
+    theirs, how many `ranks` these are, and the `pool` that engines share, if the connector has one."""
 
     keys: BlockKeys
     block_bytes: float
     prefix_caching: bool = True
     ranks: int = 1
+    pool: MooncakePool | None = None
 
 
 @frozen
