@@ -23,7 +23,8 @@ Routers = Annotated[str | None, typer.Option("--routers", metavar="NAME,NAME", s
                                              " compare, such as round_robin,prefix_aware:load_tokens=64 or"
                                              " package.module:Class; of a fleet that splits requests, pair routers")]
 Staleness = Annotated[str | None, typer.Option("--staleness", metavar="TIME,TIME", show_default="that of the scenario",
-                                               help="how often what routers see is scraped, such as 0,50ms,200ms")]
+                                               help="ages of what routers see, such as 0,50ms,200ms: metrics are"
+                                               " scraped as often, and they and KV events arrive as late")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="runs of each router, each with a seed of its own")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every"
                                              " run is kept there as it ends, beside routers.csv and routers.png")]

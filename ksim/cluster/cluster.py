@@ -14,11 +14,10 @@ from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.cluster.sight import Sight
 from ksim.cluster.split import first_token, rest_of
+from ksim.cluster.submission import submit
 from ksim.cluster.view import View
-from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
-from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -144,24 +143,13 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         else:
-            self._submit(engine, request, done, timely)
+            submit(engine, request, done, timely)
         return engine.number
 
     def _log_routed(self, request: Request, engine: Engine, prefill_engine: int = -1) -> None:
         if self.gateway is None:
             self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, engine.number, prefill_engine))
-
-    @staticmethod
-    def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
-        if request.beam_width:
-            BeamSearch.of(request, engine, done)
-        elif request.n == 1:
-            engine.submit(request, done, timely)
-        else:
-            parent = ParentRequest(request.n, done)
-            for child in request.children():  # one after the other, as vLLM's front end sends them
-                engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         self._sight.look(request, self.env.now)
@@ -197,7 +185,7 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         elif prefill is None:
-            self._submit(decode, request, done, timely)
+            submit(decode, request, done, timely)
         else:
             self._split(request, prefill, decode, done, timely)
         return first.number

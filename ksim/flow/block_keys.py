@@ -24,12 +24,12 @@ class BlockKeys:
         Blocks beyond these are the request's alone.
         """
         names = request.keyed.content(self.block_tokens)
-        keys, key = [], -1
+        keys, key, numbers = list[int](), -1, self._numbers
         for name in names if blocks is None else names[:blocks]:
-            key = self.after(key, name)
+            key = numbers.setdefault((key, name), len(numbers))
             keys.append(key)
         for place in range(len(keys), blocks or 0):
-            key = self.after(key, ("", request.id, request.sequence, place))
+            key = numbers.setdefault((key, ("", request.id, request.sequence, place)), len(numbers))
             keys.append(key)
         return keys
 

@@ -241,5 +241,7 @@ class EngineBuilt:
     drafted: int = 0
     #: Slots for LoRA adapters on each GPU.
     max_loras: int = 0
+    #: Where its KV is kept beyond its GPUs.
+    tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False

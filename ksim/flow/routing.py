@@ -32,7 +32,7 @@ class Seen:
 
 @frozen
 class Chosen(Event):
-    """A router chose engines for a request by what it had `seen`; `attempt` counts earlier choices for it."""
+    """A router chose engines for a request by what it had `seen`; `attempt` counts earlier ones of its client."""
 
     request_id: int
     attempt: int

@@ -170,6 +170,8 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
         return _first(error, cls)
     if isinstance(error, ForbiddenExtraKeysError):
         return _unknown(error)
+    if isinstance(error, KsimError):
+        return "", str(error)
     if isinstance(error, KeyError):
         missing = str(error.args[0])
         return ("" if missing == key else missing), "is missing"

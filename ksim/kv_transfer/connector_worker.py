@@ -7,15 +7,15 @@ import simpy
 
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.kv_transfer.transfer import Transfer
-from ksim.scheduling.connector import Connector, ConnectorOutput
+from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
 __all__ = ["ConnectorWorker", "NoCopying", "NoTransfers"]
 
 
-class ConnectorWorker(Connector, Protocol):
-    """A KV connector of one engine: what its scheduler asks, and what its workers are told and report.
+class ConnectorWorker(Protocol):
+    """The workers' side of an engine's KV connector: what they are told, and what they report.
 
     `wake` is called when there is something to report, or when a request that waited may go on.
     """

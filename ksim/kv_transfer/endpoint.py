@@ -50,6 +50,7 @@ class Endpoint(NoCopies, NoCopying):
     #: Finished jobs whose sends were not announced to the workers yet.
     unannounced: int = field(default=0, init=False)
     _reports: deque[_Report] = field(factory=deque, init=False)
+    _loads: list[Load] = field(factory=list, init=False)  # that the workers do not know of yet
     _cached: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
     _leases: deque[tuple[float, Transfer]] = field(factory=deque, init=False)
     _unloaded: int = field(default=0, init=False)  # requests that have not begun to load
@@ -106,7 +107,9 @@ class Endpoint(NoCopies, NoCopying):
             return
         params.transfer.load_begun = True
         self._unloaded -= 1
-        if not load.tokens:
+        if load.tokens:
+            self._loads.append(load)
+        else:
             self._cached.append(params.transfer)
 
     def sends_early(self, job: Job) -> bool:
@@ -124,8 +127,9 @@ class Endpoint(NoCopies, NoCopying):
     def launch(self, schedule: Schedule, scheduled: float, moment: float,
                computed: float | simpy.Event | None = None) -> None:
         """The workers get a batch, or an empty one, at *moment*, as was *scheduled* before."""
-        for load in schedule.loads:
+        for load in self._loads:
             transfer_of(load.job).allocate(load, scheduled, moment)
+        self._loads.clear()
         for job in schedule.sends:
             self.unannounced -= 1
             transfer_of(job).source_ready(moment)

@@ -86,6 +86,10 @@ class Links:
             self._paths[source, target] = tuple(self._way(source, target))
         return self._paths[source, target]
 
+    def node(self, gpu: int) -> int:
+        """The number of the node that has GPU number *gpu*."""
+        return self._end(f"gpu{gpu}").node
+
     def nic_path(self, source: int, target: int) -> Path:
         """The links between two GPUs of different nodes from NIC to NIC, without the PCIe lanes before and behind."""
         return tuple(self._between(self._end(f"gpu{source}"), self._end(f"gpu{target}")))

@@ -33,6 +33,7 @@ from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.pools import of_fleet, pool_summaries
 from ksim.results.routing import routing_table
 from ksim.results.tables import request_table, step_table
+from ksim.results.tiers import Copies, tier_summary
 from ksim.results.totals import Refusals
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Result:
         """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
         measured |= energy_summary(self.energy) | adapter_summary(self.log)
+        measured |= tier_summary(self.log.engines, Copies.of(self.log))
         if self.history.pools:
             measured |= of_fleet(pool_summaries(self.history), measured)
         return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ksim.flow.copied import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import beside, pairs, plain_table
@@ -30,6 +31,7 @@ _TITLES = {
 _GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
+_TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 _COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
 
@@ -130,6 +132,12 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
     yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
     yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
+    for tier in TIERS:
+        if f"{tier}_hit_rate" in summary:
+            yield f"  from {_TIERS[tier]}", percent(summary[f"{tier}_hit_rate"])
+    if "kv_offload_load_bytes" in summary:
+        yield "KV loaded, GB", number(1e-9 * summary["kv_offload_load_bytes"])
+        yield "KV stored, GB", number(1e-9 * summary["kv_offload_store_bytes"])
     yield "preemptions", number(summary["preemptions"])
     if "max_lora" in summary:
         yield "adapter loads", number(summary["lora_loads"])

@@ -7,6 +7,7 @@ from operator import attrgetter
 import numpy as np
 from attrs import define
 
+from ksim.flow.copied import Copied
 from ksim.flow.decoded import Decoded
 from ksim.flow.events import (
     Admitted,
@@ -32,9 +33,10 @@ from ksim.results.arrays import Bools, Floats, Ints, each, floats, sums
 from ksim.results.requests import Requests
 from ksim.results.splits import Splits
 from ksim.results.steps import Steps
+from ksim.results.tiers import loaded_tokens, tiers_of
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
-         Failed, Decoded, Held, Refused)
+         Failed, Decoded, Held, Refused, Copied)
 
 
 @define(eq=False, slots=False)
@@ -61,6 +63,19 @@ class History:
         return Requests(self.events, self.steps)
 
     @cached_property
+    def loaded(self) -> dict[str, Ints]:
+        """The tokens of each request that were loaded from each tier; none in a run without tiers."""
+        if not self.tiers:
+            return {}
+        tokens = loaded_tokens(self.events, self.copied_rows, len(self.requests))
+        return {tier: tokens[tier] for tier in self.tiers}
+
+    @cached_property
+    def copied_rows(self) -> Ints:
+        """The row of the request of each copy."""
+        return self.requests.rows(self.events[Copied]["request_id"])
+
+    @cached_property
     def splits(self) -> Splits:
         """The requests that one engine prefills and another decodes."""
         return Splits(self.requests)
@@ -83,8 +98,13 @@ class History:
 
     @property
     def links(self) -> list[LinkBuilt]:
-        """The links of the fleet; none for a run without pools."""
-        return self.log.links if self.fleet else []
+        """The links of the fleet; none for a run without pools or tiers."""
+        return self.log.links if self.fleet or self.tiers else []
+
+    @cached_property
+    def tiers(self) -> list[str]:
+        """Where the KV of any engine is kept beyond its GPUs."""
+        return tiers_of(self.engines)
 
     @cached_property
     def link_use(self) -> Columns:
@@ -95,10 +115,10 @@ class History:
     def duration(self) -> float:
         """Seconds from the start of the run to its last event.
 
-        Blocks that a prefill engine holds until their lease ends do not make it longer.
+        Blocks that a prefill engine holds until their lease ends do not make it longer, nor does KV that is stored.
         """
         times = [float(columns["time"].max(initial=0.0)) for kind, columns in self.events.items()
-                 if kind is not Released]
+                 if kind is not Released and kind is not Copied]
         return max(*times, float(self.steps.time.max(initial=0.0)))
 
     @cached_property

@@ -141,6 +141,9 @@ def cache(work: Work, served: Served) -> Summary:
     """KV cache usage, prefix hits, and preemptions."""
     return {
         "prefix_cache_hit_rate": ratio(served.found, served.looked_up),
+        **({"external_prefix_cache_queries": int(served.looked_up - served.found),
+            "external_prefix_cache_hits": sum(served.loaded.values())} if served.loaded else {}),
+        **{f"{tier}_hit_rate": ratio(tokens, served.looked_up) for tier, tokens in served.loaded.items()},
         "preemptions": served.preemptions,
         "recomputed_tokens": served.recomputed,
         "kv_cache_usage_mean": ratio(work.kv_seconds, work.seconds),

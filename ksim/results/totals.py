@@ -16,6 +16,10 @@ def _largest(one: Any, other: Any) -> Any:
     return np.maximum(one, other)
 
 
+def _by_key(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
 class Added:
     """Fields are added one by one, unless their metadata says otherwise."""
 
@@ -125,8 +129,8 @@ class Served(Added):
     """Totals of requests: how they ended, and their tokens.
 
     `met` counts requests within the targets, out of the `met_asked` that ended.  `found` counts tokens found in the
-    cache, of those `looked_up`.  There are also preemptions, recomputed tokens, and how many `arrived` between which
-    times.
+    cache, of those `looked_up`, and `loaded` those that came from tiers below it.  There are also preemptions,
+    recomputed tokens, and how many `arrived` between which times.
     """
 
     completed: int = 0
@@ -138,6 +142,7 @@ class Served(Added):
     met: int = 0
     found: float = 0.0
     looked_up: float = 0.0
+    loaded: dict[str, int] = field(factory=dict, metadata={"joined": _by_key})
     preemptions: int = 0
     recomputed: int = 0
     arrived: int = 0
@@ -162,6 +167,7 @@ class Served(Added):
             prompts=int(requests.prompt[done].sum()), outputs=int(requests.output[done].sum()),
             generated=int(requests.output[which].sum()), met=int((good & which).sum()),
             found=float(np.nansum(requests.cached[which])), looked_up=float(np.nansum(requests.known[which])),
+            loaded={tier: int(tokens[which].sum()) for tier, tokens in history.loaded.items()},
             preemptions=int(requests.preemptions[which].sum()),
             recomputed=int((again["known"] - again["cached"])[of].sum()), arrived=int(which.sum()),
             first_arrival=float(requests.arrival[which].min(initial=inf)),

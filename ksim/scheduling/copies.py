@@ -27,7 +27,8 @@ class Copy:
 
     It copies into the blocks if it `loads`, and out of them otherwise.  Copies of an engine are numbered from 0 in the
     order in which they begin.  `chunks` are the places of the store's chunks in the job, and `keys` what the store
-    calls them.  The copy moves `tokens` tokens of `blocks`, numbers of GPU blocks in the order of the tokens.
+    calls them.  The copy moves `tokens` tokens of `blocks`, numbers of GPU blocks in the order of the tokens.  No job
+    waits for one that is not `asynchronous`: it ends before a step begins.
     """
 
     number: int
@@ -37,3 +38,4 @@ class Copy:
     keys: Sequence[int]
     blocks: Sequence[int]
     tokens: int
+    asynchronous: bool = True

@@ -40,11 +40,13 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
 from ksim.simulation import transfer_assembly
 from ksim.simulation.adapter_loading import adapter_store, loading_of
+from ksim.simulation.connector_parts import offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.image_prompts import prepare
+from ksim.simulation.offloading import Offloads, tiers_of_pool
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.routers import pair_router_of, router_of
@@ -64,13 +66,15 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = gateway_of(scenario, chooser, env, log)
     signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
-    network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
+    network = transfer_assembly.fleet_network(fleet, env, log)
+    transfers = network if isinstance(network, TransferNetwork) else None
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, network, late_events(signals, scenario.signals))
+    assembly = _Assembly(env, log, watched, here, transfers, late_events(signals, scenario.signals),
+                         Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment),
+                   transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment),
                    signals=scenario.signals, seed=scenario.seed, gateway=gateway)
 
 
@@ -93,6 +97,7 @@ class _Assembly:
     here: Container[int] | None
     network: TransferNetwork | None = None
     tells: bool = False
+    offloads: Offloads | None = None
     _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
@@ -123,10 +128,11 @@ class _Assembly:
     def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
                 joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
-        endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
+        connector, worker, endpoint = transfer_assembly.connector_and_worker(
+            self.offloads, pool, number, place) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = scheduler_of(parts, endpoint, speculation_of(serve, deployment.scenario.seed),
+        scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
                                  vision_of(deployment.model, serve), adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
@@ -134,13 +140,13 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "connector": endpoint, "endpoint": endpoint}
+            "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
             return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
-            kind = ConnectedEngine if endpoint else LookaheadEngine
+            kind = ConnectedEngine if worker else LookaheadEngine
             return _made(kind, pool, **common, clock=clock, watched=self.watched)
         return _made(EventEngine, pool, **common, stages=stages, group=group)
 
@@ -179,7 +185,8 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching
     unhashed_first = deployment.version.unhashed_blocks_first
-    if eviction is vllm and keys is None:
+    offloads = offload_settings(serve.kv_transfer_config) is not None
+    if eviction is vllm and keys is None and not offloads:
         return VllmCache(*room, unhashed_first)
     return BlockCache(*room, None if eviction is vllm else eviction, unhashed_first, keys)
 
@@ -221,7 +228,7 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
         drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
-        max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        tiers=tiers_of_pool(pool), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
         group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.plugins import plugin
 from ksim.network.links import Links
+from ksim.simulation.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
 from ksim.simulation.pool import Pool
 from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
@@ -22,8 +22,8 @@ FOLDER = "kv_transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
 DEFAULT = "NixlConnector"
 #: How the names of vLLM's other connectors begin.
-_OTHERS = ("DecodeBench", "Example", "FlexKV", "HF3FS", "HiSparse", "LMCache", "MoRIIO", "MooncakeStore", "Multi",
-           "Offloading", "P2pNccl", "SimpleCPUOffload")
+_OTHERS = ("DecodeBench", "Example", "FlexKV", "HF3FS", "HiSparse", "LMCache", "MoRIIO", "MooncakeStore", "P2pNccl",
+           "SimpleCPUOffload")
 #: vLLM's word for what the engines of a role do with KV.
 _KV_ROLES: Mapping[str, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 
@@ -52,17 +52,20 @@ def _contradiction(connector: Any) -> str:
 
 def _file(name: str) -> str:
     """The plug-in that *name* means, which may be the name of its engine's class."""
-    aliases = {str(getattr(catalog.find(FOLDER, file), "alias", file)): file for file in catalog.names(FOLDER)}
-    if name not in aliases and name not in aliases.values() and ":" not in name:
+    known = aliases(FOLDER)
+    if name not in known and name not in known.values() and ":" not in name:
+        others = [*known, *aliases(OFFLOAD), MULTI]
         if name.startswith(_OTHERS):
-            raise ConfigError("kv_connector", f"vLLM's {name} is not simulated; choose one of {', '.join(aliases)}")
-        raise UnknownName("connector", name, [*aliases, *aliases.values()])
-    return aliases.get(name, name)
+            raise ConfigError("kv_connector", f"vLLM's {name} is not simulated; choose one of {', '.join(others)}")
+        raise UnknownName("connector", name, [*others, *known.values()])
+    return known.get(name, name)
 
 
 def completed(config: KvTransferConfig | None, role: str) -> KvTransferConfig:
     """*config* for engines of a pool's *role*; raises ConfigError for a connector or a `kv_role` that cannot be."""
-    config, usual = config or KvTransferConfig(), _KV_ROLES[role]
+    if config is not None and config.kv_connector == MULTI:
+        return with_parts(config, completed(_between_engines(config), role))
+    config, usual = _between_engines(config or KvTransferConfig()), _KV_ROLES[role]
     if config.kv_role not in (None, "kv_both", usual):
         raise ConfigError("serve.kv_transfer_config.kv_role", f"is {config.kv_role!r}, and the pool's role is {role!r};"
                                                               f" set {usual!r}, or leave it out")
@@ -73,6 +76,16 @@ def completed(config: KvTransferConfig | None, role: str) -> KvTransferConfig:
     except ConfigError as error:
         raise ConfigError(f"serve.kv_transfer_config.{error.args[0]}", *error.args[1:]) from None
     return evolve(config, kv_connector=config.kv_connector or DEFAULT, kv_role=config.kv_role or usual)
+
+
+def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
+    """The part of *config* that is about other engines; raises ConfigError without one."""
+    part = parts_of(config).transfer
+    if part is None:
+        raise ConfigError("serve.kv_transfer_config.kv_connector",
+                          f"{config.kv_connector} offloads, and pools of roles prefill and decode send each other KV;"
+                          f" name a connector for both in a {MULTI} (docs/offload.md)")
+    return part
 
 
 def check_roles(pools: Mapping[str, PoolSettings]) -> None:
@@ -168,6 +181,6 @@ def _check_path(source: Pool, target: Pool, links: Links) -> None:
 
 
 def _config(pool: Pool) -> KvTransferConfig:
-    config = pool.deployment.serve.kv_transfer_config
+    config = parts_of(pool.deployment.serve.kv_transfer_config).transfer
     assert config is not None, "pools of a fleet that splits requests have one"
     return config

@@ -19,6 +19,7 @@ from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.adapters import check_asked, with_adapters
 from ksim.simulation.cache_layout import CacheLayout
+from ksim.simulation.connector_parts import with_offloading
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
@@ -67,7 +68,7 @@ class Deployment:
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
-        serve = Defaults(scenario.serve, version, model, gpu).complete()
+        serve = Defaults(with_offloading(scenario.serve), version, model, gpu).complete()
         check_drafter(model, serve)
         _check_gpus(serve, system)
         check(serve)

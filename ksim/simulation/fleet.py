@@ -11,8 +11,10 @@ from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
+from ksim.simulation.connector_parts import parts_of
 from ksim.simulation.connectors import check_joined, check_roles, check_router, check_sequences, completed
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.offloading import check_offloading, offloading_of
 from ksim.simulation.packing import pack
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.scenario import Scenario
@@ -57,8 +59,11 @@ class Fleet:
     @classmethod
     def _joined(cls, scenario: Scenario, pools: Iterable[Pool], machines: Iterable[Machines]) -> "Fleet":
         """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
-        machines = tuple(machines)
-        fleet = cls(scenario, tuple(pools), machines, Links.of(machines))
+        pools = tuple(pools)
+        check_offloading(pools)
+        disks = any(tier.tier == "disk" for pool in pools if (tiers := offloading_of(pool)) for tier in tiers.tiers)
+        machines = tuple(evolve(part, disks=disks) for part in machines)
+        fleet = cls(scenario, pools, machines, Links.of(machines))
         check_router(scenario, fleet.splits)
         if fleet.splits:
             check_sequences(scenario, fleet.pools)
@@ -110,7 +115,7 @@ def _of_one(deployment: Deployment) -> Fleet:
     serve = deployment.serve
     firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
     pool = Pool("", "both", deployment, 1, 0, tuple(Placement(0, first, firsts) for first in firsts))
-    if serve.kv_transfer_config is not None:
+    if parts_of(serve.kv_transfer_config).transfer is not None:
         raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
 
@@ -140,7 +145,7 @@ def _deployment(scenario: Scenario, name: str) -> Deployment:
     if any(pool.role == "prefill" for pool in scenario.pools.values()):
         serve = evolve(alone.serve, kv_transfer_config=completed(config, settings.role))
         return Deployment.of(evolve(alone, serve=serve))
-    if config is not None:
+    if parts_of(config).transfer is not None:
         raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
     return Deployment.of(alone)
 

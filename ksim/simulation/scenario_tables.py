@@ -11,6 +11,7 @@ from ksim.foundation.errors import ConfigError
 #: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
 _PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
+          ("router", "config"), ("pair_router", "config"),
           ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
           ("workload", "synthetic", "output", "path"))
 
@@ -64,6 +65,7 @@ def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         else:
             value = holder.get(keys[-1])
             if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
+                                           (keys[-1] == "config" and value.endswith((".yaml", ".yml"))) or
                                            (keys == ("model",) and _is_folder(value, folder))):
                 holder[keys[-1]] = os.path.abspath(folder / value)  # noqa: PTH100  resolve() fails on loops of links
     return absolute

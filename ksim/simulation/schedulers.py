@@ -3,9 +3,9 @@
 from typing import Any
 
 from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_transfer.endpoint import Endpoint
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
+from ksim.scheduling.connector import Connector
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.group_rules import GroupRules
@@ -18,15 +18,15 @@ from ksim.simulation.vision import Vision
 __all__ = ["scheduler_of"]
 
 
-def scheduler_of(parts: tuple[Any, ...], endpoint: Endpoint | None, speculation: Speculation | None = None,
+def scheduler_of(parts: tuple[Any, ...], connector: Connector | None, speculation: Speculation | None = None,
                  vision: Vision | None = None, adapters: AdapterStore | None = None) -> Scheduler:
     """A scheduler of these *parts*: limits, policy, cache and admission."""
     more: dict[str, Any] = {}
     kind: Any = Scheduler
-    if speculation or vision or endpoint:
+    if speculation or vision or connector:
         kind, more["speculation"] = DraftScheduler, speculation
-    if endpoint:
-        kind, more["connector"] = ConnectorScheduler, endpoint
+    if connector:
+        kind, more["connector"] = ConnectorScheduler, connector
     if vision:
         kind = mixed(ImageScheduler, kind)
         more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))

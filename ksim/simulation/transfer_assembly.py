@@ -1,35 +1,71 @@
 """Builds what the transfers of a fleet need: its links, the flows on them, and where each engine has which KV."""
 
-from attrs import evolve
-
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
+from ksim.kv_offload.joined import JoinedConnector, JoinedWorker
+from ksim.kv_transfer.connector_worker import ConnectorWorker
 from ksim.kv_transfer.endpoint import Endpoint
-from ksim.kv_transfer.layout import KvLayout, LayerShare
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.network.fleet_network import FleetNetwork
 from ksim.network.flows import Flows
 from ksim.network.inter_node_traffic import CollectiveTraffic
+from ksim.scheduling.connector import Connector
+from ksim.simulation.connector_parts import multi_of, parts_of
 from ksim.simulation.connectors import connector_of
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.drafters import kept_layers
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.kv_layouts import kv_layout
+from ksim.simulation.offloading import Offloads, offloading_of
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
 
-__all__ = ["collective_flows", "endpoint", "kv_layout", "transfer_network"]
+__all__ = ["collective_flows", "connector_and_worker", "endpoint", "fleet_network", "transfer_network"]
+
+
+def fleet_network(fleet: Fleet, env: Horizon, log: Log) -> FleetNetwork | None:
+    """The network of *fleet*, where any engine sends KV or offloads it: what transfers share, if requests are split."""
+    if fleet.splits:
+        return transfer_network(fleet, env, log)
+    if not any(offloading_of(pool) for pool in fleet.pools):
+        return None
+    return FleetNetwork(env, fleet.links, _flows(fleet, env, log))
 
 
 def transfer_network(fleet: Fleet, env: Horizon, log: Log) -> TransferNetwork:
     """What the transfers of *fleet* share; the use of links is written to *log*."""
+    first = next(pool for pool in fleet.pools if pool.role == "prefill")
+    return TransferNetwork(env, fleet.links, _flows(fleet, env, log), connector_of(_config(first.deployment)), log)
+
+
+def _flows(fleet: Fleet, env: Horizon, log: Log) -> Flows:
+    """The flows of *fleet*, which write to *log* how they use which link."""
     links = fleet.links
     log.links = [LinkBuilt(number, *link) for number, link in
                  enumerate(zip(links.names, links.kinds, links.capacities, strict=True))]
-    flows = Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
     env.coupled = True  # what one engine does moves bytes of others
-    first = next(pool for pool in fleet.pools if pool.role == "prefill")
-    return TransferNetwork(env, links, flows, connector_of(_config(first.deployment)), log)
+    return Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
+
+
+def connector_and_worker(offloads: Offloads, pool: Pool, number: int, place: Placement
+                         ) -> tuple[Connector | None, ConnectorWorker | None, Endpoint | None]:
+    """Both sides of the connector of engine *number* of *pool*, and its end of transfers; None where it has none."""
+    network, settings = offloads.network, offloading_of(pool)
+    own = endpoint(network, pool, number, place) if isinstance(network, TransferNetwork) else None
+    if settings is None:
+        return own, own, own
+    connector, worker = offloads.of(settings, pool, number, place)
+    if own is None:
+        return connector, worker, None
+    order: list[Connector] = [own, connector] if _sends_first(pool) else [connector, own]
+    return JoinedConnector(order), JoinedWorker(own, worker), own
+
+
+def _sends_first(pool: Pool) -> bool:
+    """Whether the MultiConnector of *pool* asks the connector between engines first."""
+    config = pool.deployment.serve.kv_transfer_config
+    return config is not None and multi_of(config)[0] == parts_of(config).transfer
 
 
 def endpoint(network: TransferNetwork, pool: Pool, number: int, place: Placement) -> Endpoint:
@@ -39,18 +75,6 @@ def endpoint(network: TransferNetwork, pool: Pool, number: int, place: Placement
     assert size is not None, "settings are derived before engines are built"
     placement = KvPlacement(pool.gpus(place), kv_layout(deployment))
     return Endpoint(number, placement, size, network, config.consumes, config.kv_load_failure_policy == "recompute")
-
-
-def kv_layout(deployment: Deployment) -> KvLayout:
-    """Which part of the KV cache each GPU of an engine of *deployment* has."""
-    layers = []
-    for stage, shard in enumerate(deployment.shards):
-        parts, whole = (kept_layers(deployment.model, deployment.serve, rank)
-                        for rank in (shard, evolve(shard, tensor=1)))
-        for part, layer in zip(parts, whole, strict=True):
-            held, all_ = part.token_bytes or part.sequence_bytes, layer.token_bytes or layer.sequence_bytes
-            layers.append(LayerShare(stage, part.token_bytes, max(1, round(all_ / held)), part.sequence_bytes))
-    return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
 
 
 def collective_flows(network: TransferNetwork, pool: Pool, place: Placement) -> CollectiveFlows | None:
@@ -66,6 +90,6 @@ def collective_flows(network: TransferNetwork, pool: Pool, place: Placement) -> 
 
 
 def _config(deployment: Deployment) -> KvTransferConfig:
-    config = deployment.serve.kv_transfer_config
+    config = parts_of(deployment.serve.kv_transfer_config).transfer
     assert config is not None, "pools of a fleet that splits requests have a connector"
     return config

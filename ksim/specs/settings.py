@@ -4,7 +4,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.kv_transfer import OFFLOADING_BACKENDS, KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
@@ -162,8 +162,13 @@ class EngineSettings:
     overlap_sms: int = field(default=0, validator=ge(0))
     """SMs that carry out those all-reduces; the others compute. Unit: SMs. Source: Megatron-LM."""
     kv_transfer_config: KvTransferConfig | None = None
-    """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
-    vLLM. Example: {kv_connector = "NixlConnector"}."""
+    """How prefill and decode engines send each other KV, and where engines offload it. Default: NixlConnector where
+    pools have these roles. Source: vLLM. Example: {kv_connector = "NixlConnector"}."""
+    kv_offloading_size: float | None = field(default=None, validator=optional(gt(0)))
+    """Host memory for KV that leaves the GPUs of one engine, all of them together. Unit: GiB. Default: none. Source:
+    vLLM. Example: 64.0."""
+    kv_offloading_backend: str | None = field(default=None, validator=optional(in_(OFFLOADING_BACKENDS)))
+    """What offloads KV with `kv_offloading_size`. Default: native. Source: vLLM. Example: "native"."""
     limit_mm_per_prompt: LimitMmPerPrompt | None = None
     """Most images and videos in a prompt. Default: 999 of each. Source: vLLM. Example: {image = 4, video = 0}."""
     mm_processor_kwargs: MmProcessorKwargs | None = None

@@ -19,14 +19,14 @@ from ksim.study.routers.plan import STALENESS, RoutersPlan
 from ksim.study.routers.telling import router_of
 from tests.properties import examples
 
-LOAD = {"count": 16, "arrivals": {"process": "poisson", "rate": 60.0}, "prefixes": {"groups": 5, "tokens": 512},
+LOAD = {"count": 12, "arrivals": {"process": "poisson", "rate": 60.0}, "prefixes": {"groups": 5, "tokens": 512},
         "prompt": {"kind": "uniform", "low": 20, "high": 300}, "output": {"kind": "uniform", "low": 2, "high": 30}}
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "slo": {"ttft": "50 ms"},
-                        "serve": {"data_parallel_size": 3, "max_model_len": 1024}, "workload": {"synthetic": LOAD}})
+                        "serve": {"data_parallel_size": 2, "max_model_len": 1024}, "workload": {"synthetic": LOAD}})
 SPLIT = SCENARIO.with_values({"serve.data_parallel_size": 1, "pools": {
     "p": {"role": "prefill", "replicas": 2}, "d": {"role": "decode", "replicas": 2}}})
 NAMES = ["round_robin", "prefix_aware", "prefix_aware:load_tokens=0"]
-AGES = ()
+AGES = [0, "200ms"]
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +36,33 @@ def found(tmp_path_factory):
 
 def runs(comparison):
     """What each router did, without the numbers of its points."""
-    return {(router_of(point), point.settings.get(STALENESS, 0), row.seed): row.numbers
+    return {(router_of(point), point.settings.get(STALENESS), row.seed): row.numbers
             for point in comparison.points for row in point.rows}
 
 
 def test_every_router_gets_the_same_requests_at_the_same_times():
     first, *others = [simulate(SCENARIO.with_values({"router": plain(parsed(name))})).history.requests.requests
                       for name in [*NAMES, "omniscient"]]
-    assert len(first) == 16 and all(other == first for other in others)
+    assert len(first) == 12 and all(other == first for other in others)
 
 
 def test_the_best_router_has_no_regret_and_others_wait_as_much_longer_as_their_runs_say(found):
     numbers = runs(found)
     seeds = sorted({seed for *_, seed in numbers})
     for seed in seeds:
-        assert {numbers["omniscient", 0, seed][key] for key in ("mean_regret_ms", "p99_regret_ms")} == {0.0}
+        assert {numbers["omniscient", None, seed][key] for key in ("mean_regret_ms", "p99_regret_ms")} == {0.0}
     waits = {router: simulate(SCENARIO.with_values({"router": router})).history.requests.ttft
              for router in ("omniscient", "round_robin")}
-    assert numbers["round_robin", 0, 0]["mean_regret_ms"] == pytest.approx(
+    assert numbers["round_robin", None, 0]["mean_regret_ms"] == pytest.approx(
         1e3 * (waits["round_robin"] - waits["omniscient"]).mean())
     assert found.ranking[0].value("mean_regret_ms") <= found.ranking[-1].value("mean_regret_ms")
+
+
+def test_routers_that_see_nothing_with_an_age_run_once_for_all_ages(found):
+    ages = {(router_of(point), point.settings.get(STALENESS)) for point in found.points}
+    aged = {(name, age) for name in NAMES[1:] for age in (0, "200ms")}
+    assert ages == {("omniscient", None), ("round_robin", None), *aged}
+    assert len(found.rows) == 2 * len(ages)
 
 
 def test_the_order_of_the_routers_changes_nothing(found):
@@ -67,25 +74,26 @@ def test_a_comparison_goes_on_where_it_was_interrupted(found, tmp_path, monkeypa
     def interrupt(*_):
         raise KeyboardInterrupt
 
+    asked = {"scenario": SCENARIO, "routers": NAMES[:2], "staleness": [0], "seeds": 2, "jobs": 1}
     with monkeypatch.context() as patched:
         patched.setattr("ksim.study.routers.running._held_against", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            ksim.routers(SCENARIO, NAMES, AGES, seeds=2, jobs=1, output=tmp_path / "out")
-    assert {row.status for row in RouterComparison.read(tmp_path / "out").rows} == {"ok", "not run"}
-    again = ksim.routers(SCENARIO, NAMES, AGES, seeds=2, jobs=1, output=tmp_path / "out", resume=True)
-    assert again.table.equals(found.table)
+            ksim.routers(**asked, output=tmp_path / "out")
+    assert [row.status for row in RouterComparison.read(tmp_path / "out").rows] == ["ok", "ok", *4 * ["not run"]]
+    again = runs(ksim.routers(**asked, output=tmp_path / "out", resume=True))
+    assert again == {key: numbers for key, numbers in runs(found).items() if key in again} and len(again) == 6
     with pytest.raises(ConfigError, match="its repeat was 2, and now is 3"):
-        ksim.routers(SCENARIO, NAMES, AGES, seeds=3, output=tmp_path / "out", resume=True)
+        ksim.routers(**asked | {"seeds": 3}, output=tmp_path / "out", resume=True)
 
 
 def test_it_is_told_as_a_table_a_figure_and_in_a_notebook(found):
     lines = found.text.splitlines()
-    assert lines[0].split()[:2] == ["router", "regret"] and len(lines) == 1 + len(found.points)
+    assert lines[0].split()[:3] == ["router", "age", "regret"] and len(lines) == 1 + len(found.points)
     assert " ± " in found.text and "prefix_aware:load_tokens=0" in found.text
     figure = found.plot().figure
     assert figure.axes[0].get_title(loc="left") == "mean regret, ms"
-    assert "prefix_aware" in found._repr_html_() and "8 runs of 4 routers, 2 seeds of each" in found._repr_html_()
-    assert len(found.plot("router", "p90_ttft_ms").figure.axes) == 1
+    assert "prefix_aware" in found._repr_html_() and "12 runs of 4 routers, 2 seeds of each" in found._repr_html_()
+    assert len(found.plot("router", "p90_ttft_ms", by=STALENESS).figure.axes) == 1
     json.dumps(found.records(), allow_nan=False)
 
 

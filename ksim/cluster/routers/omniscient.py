@@ -47,7 +47,7 @@ class Omniscient:
 
     def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
         """Forget what was cached of a prompt that is computed."""
-        self._hits[engine_number].pop(request.id, None)
+        self._hits.get(engine_number, {}).pop(request.id, None)
 
     def _when(self, engine: V, request: Request, hit: int, now: float) -> float:
         """When *request* would have what counts from *engine*, whose cache has *hit* tokens of it."""

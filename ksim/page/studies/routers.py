@@ -32,7 +32,7 @@ def _table(points: Sequence[SweepPoint]) -> Markup:
     keys = told(points)
     rows = [(router_of(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
-    return table(("router", "signals", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers, the one with the least"
+    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers, the one with the least"
                  " mean regret first", sortable=True)
 
 

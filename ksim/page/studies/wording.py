@@ -39,5 +39,7 @@ def settings_text(point: Point, axes: Sequence[str]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A setting as a figure has it: a number, or text."""
+    """A setting as a figure has it: a number, or text; a dash for what a point leaves to the scenario."""
+    if value is None:
+        return "-"
     return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)

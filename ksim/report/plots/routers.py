@@ -38,7 +38,7 @@ def routers_figure(title: str, panels: Mapping[str, Sequence[Dot]]) -> Figure:
     for axes in grid[len(panels):]:
         axes.set_visible(False)
     if len(ages) > 1:
-        grid[0].legend(title="signals", loc="best")
+        grid[0].legend(title="age of signals", loc="best")
     return figure
 
 

@@ -20,11 +20,13 @@ from ksim.results.attribution.handover import DELIVERY, HANDOVER, UPDATE
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
+from ksim.results.tiers import loading_seconds
 
 #: The parts of a request's time: up to its first token, and from there to its last.
 TO_FIRST, AFTER = "to_first", "after"
 
 INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
+LOADING = "kv_load"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
 HELD, BACK_OFF = "held", "back_off"
@@ -33,13 +35,14 @@ COMMUNICATION = "communication"
 PREFILL, DECODE = "prefill.", "decode."
 
 #: Phases that not all runs have, with their groups.
-_OPTIONAL = (*HANDOVER, LOADS, HELD, BACK_OFF)
-#: Groups in which phases are shown; those of a hand-over, or of adapters, only where runs have them.
+_OPTIONAL = (*HANDOVER, LOADS, LOADING, HELD, BACK_OFF)
+#: Groups in which phases are shown; those of a hand-over, of adapters, tiers or a gateway only where runs have them.
 GROUPS: dict[str, tuple[str, ...]] = {
     "client's back-off": (BACK_OFF,),
     "held at the gateway": (HELD,),
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
+    "KV load": (LOADING,),
     "own prefill": (PREFILL,),
     "others' prefill": (OTHERS_PREFILL,),
     "others' decodes": (OTHERS_DECODE,),
@@ -53,13 +56,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, gateway: bool = False) -> list[str]:
+def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False, gateway: bool = False,
+           tiers: bool = False) -> list[str]:
     """All phases in the order of a request's life, with kernels of these *families*.
 
-    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these; a
-    *gateway* may hold requests or refuse them.
+    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these, and with
+    *tiers* KV; a *gateway* may hold requests or refuse them.
     """
-    return [*((BACK_OFF, HELD) if gateway else ()), INTAKE, QUEUE,
+    return [*((BACK_OFF, HELD) if gateway else ()), INTAKE, QUEUE, *((LOADING,) if tiers else ()),
             *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
             *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
@@ -126,7 +130,8 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), history.log.gated)
+        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), history.log.gated,
+                       bool(history.tiers))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         made._before_admission()
@@ -147,7 +152,12 @@ class _Partition:
             self._add(0, INTAKE, rows, requests.received - requests.reached)
         else:
             self._add(0, INTAKE, rows, requests.received - requests.arrival)
-        self._add(0, QUEUE, rows, requests.admitted - requests.received)
+        waited, loading = requests.admitted - requests.received, np.zeros(len(rows))
+        if self.history.tiers:
+            loading = np.minimum(waited, loading_seconds(self.history.events, self.history.copied_rows,
+                                                         requests.received, requests.admitted))
+            self._add(0, LOADING, rows, loading)
+        self._add(0, QUEUE, rows, waited - loading)
 
     def _handed_over(self) -> None:
         """Add the time of split requests between the GPUs of their two engines."""

@@ -47,7 +47,8 @@ class Breakdown:
         output = dict(zip(requests["id"].tolist(), requests["output_tokens"].tolist(), strict=True))
         found = {name.partition(".")[2] for name in seconds if name != "id"}
         families = {name.partition(".")[2] for name in found if "." in name}
-        names = [name for name in phases(sorted(families), fleet=True, adapters=True, gateway=True) if name in found]
+        names = [name for name in phases(sorted(families), fleet=True, adapters=True, gateway=True, tiers=True)
+                 if name in found]
         ids = seconds["id"].astype(np.int64)
         parts = [_stacked([seconds.get(f"{part}.{name}", np.zeros(len(ids))) for name in names], len(ids))
                  for part in (TO_FIRST, AFTER)]
@@ -122,7 +123,7 @@ def paired(one: Breakdown, other: Breakdown) -> tuple[Breakdown, Breakdown]:
         raise ConfigError(f"{one.directory}, {other.directory}", "no request completed in both runs; compare runs of"
                           " one workload")
     families = {name.partition(".")[2] for name in (*one.names, *other.names) if "." in name}
-    names = [name for name in phases(sorted(families), fleet=True, adapters=True, gateway=True)
+    names = [name for name in phases(sorted(families), fleet=True, adapters=True, gateway=True, tiers=True)
              if name in one.names or name in other.names]
     first, second = (run.only(common).with_names(names) for run in (one, other))
     return first, second

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from ksim.flow.copied import Copied
 from ksim.flow.decoded import Decoded
 from ksim.flow.events import Arrived, Emitted, Event, Failed, Finished, LinkUsed, Prefilled, Rejected, Stepped
 from ksim.flow.log import Columns, Log, only
@@ -24,6 +25,7 @@ from ksim.results.requests import Requests
 from ksim.results.routing import routing_rows
 from ksim.results.streaming.tally import Tally
 from ksim.results.tables import request_table, step_table
+from ksim.results.tiers import Copies, tier_summary
 from ksim.results.totals import Refusals
 
 Events = dict[type[Event], Columns]
@@ -46,6 +48,7 @@ class Sink(Log):
         self._writers: dict[str, parquet.ParquetWriter] = {}
         self.refusals = Refusals()
         self._ended = self._stepped = self._chosen = 0
+        self._copies = Copies()
         #: How many steps of each engine are written.
         self._written: dict[int, int] = {}
 
@@ -54,6 +57,10 @@ class Sink(Log):
         kind = type(event)
         if kind is LinkUsed:
             return
+        if isinstance(event, Copied):
+            self._copies.add(event)
+            if event.target != "gpu":  # a request may have ended before its KV is stored
+                return
         if isinstance(event, Chosen):
             self._choose(event)
             return
@@ -97,7 +104,8 @@ class Sink(Log):
         """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
         self._write_choices()
-        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine)) | adapter_summary(self)
+        engines = sorted(self.engines, key=lambda built: built.engine)
+        return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
 
     def _write_many(self) -> None:
         """Write if there is much to write; called before the next event, when all events so far are complete."""

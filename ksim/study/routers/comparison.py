@@ -54,7 +54,7 @@ class RouterComparison(Sweep):
 
     def records(self) -> list[dict[str, Any]]:
         """A table of all points: router, age of signals, means and half widths of all numbers; None if unknown."""
-        return [{"router": router_of(point), "signals": age(point),
+        return [{"router": router_of(point), "age": age(point),
                  **{key: None if isinstance(value, float) and math.isnan(value) else value
                     for key, value in point.record().items() if key not in point.settings}} for point in self.points]
 

@@ -13,15 +13,16 @@ from ksim.study.routers.candidates import candidates, key_of, reads_stale, yards
 from ksim.study.rows import Row
 from ksim.study.sweep import SweepPlan
 
-#: The scenario's key for the age of what routers see.
-STALENESS = "signals.scrape_interval"
+#: The scenario's keys for the age of what routers see: how often metrics are scraped, and how late all signals arrive.
+STALENESS, DELAY = "signals.scrape_interval", "signals.delay"
 
 
 @frozen
 class RoutersPlan(SweepPlan):
     """A sweep over the router, under the key that the scenario has for it, and the age of its signals.
 
-    Routers that see nothing with an age are run with the first age alone.
+    Metrics of some age are scraped as often, and they and KV events arrive as late.  Routers that see nothing with an
+    age are run once, and not at each age.
     """
 
     kind: ClassVar[str] = "routers"
@@ -53,9 +54,13 @@ class RoutersPlan(SweepPlan):
 
     @property
     def points(self) -> list[Settings]:
-        first = self.axes[-1].at(0.0)
-        return [settings for settings in super().points
-                if settings.get(STALENESS, first) == first or settings[self.key] in self.aged]
+        points: list[Settings] = []
+        for settings in super().points:
+            if settings[self.key] in self.aged:
+                points.append({**settings, DELAY: settings[STALENESS]} if STALENESS in settings else settings)
+            elif (alone := {self.key: settings[self.key]}) not in points:
+                points.append(alone)
+        return points
 
     @property
     def yardsticks(self) -> list[Row]:

@@ -44,7 +44,7 @@ def shown(points: Sequence[SweepPoint]) -> Table:
     aged = any(STALENESS in point.settings for point in points)
     rows = [(router_of(point), *([age(point)] if aged else []), *(cell(point, key) for key in keys))
             for point in points]
-    return Table(("router", *(["signals"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
+    return Table(("router", *(["age"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
 
 
 def told(points: Sequence[SweepPoint]) -> list[str]:
@@ -53,7 +53,7 @@ def told(points: Sequence[SweepPoint]) -> list[str]:
 
 
 def age(point: SweepPoint) -> str:
-    """How often what its router sees is scraped; a dash for a router that sees nothing with an age."""
+    """The age of what its router sees; a dash where it has none, or the scenario says it."""
     return value_text(point.settings.get(STALENESS, "-"))
 
 

@@ -1,0 +1,124 @@
+"""llm-d's endpoint picker: it runs profiles, and tells parts what was chosen and what came of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from ksim.cluster.llm_d.cycle import Chance, Cycle
+from ksim.cluster.llm_d.profile import Profile
+from ksim.cluster.routers import V
+from ksim.flow.request import Request
+
+__all__ = ["EndpointPicker", "Split"]
+
+
+@frozen
+class Split:
+    """What splits requests: the names of two profiles, and a decider.  Without one, a request is not split.
+
+    Source: llm-d-router, scheduling/profilehandler/disagg/disagg_profile_handler.go (October 2026), decode first.
+    """
+
+    decode: str = "decode"
+    prefill: str = "prefill"
+    decider: Any = None
+
+
+@define(eq=False)
+class EndpointPicker:
+    """Made of `parts`, of which `producers` look at engines before profiles run, in their order.
+
+    `scores` are those of the engines given last, with NaN where a filter left one out.  It has `on_first_token` and
+    `on_end` if a part wants to be told.
+    """
+
+    profiles: Mapping[str, Profile]
+    producers: Sequence[Any]
+    parts: Sequence[Any]
+    split: Split | None = None
+    chance: Chance = field(factory=lambda: Chance(0))
+    scores: Sequence[float] = field(default=(), init=False)
+    refusal: str = field(default="", init=False)
+    _sent: Sequence[Callable[..., None]] = field(init=False)
+    on_first_token: Callable[[Request, int, float], None] = field(init=False)
+    on_end: Callable[[Request, int, float], None] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._sent = self._hooks("sent")
+        if hooks := self._hooks("first_token"):
+            self.on_first_token = _teller(hooks)
+        if hooks := self._hooks("ended"):
+            self.on_end = _teller(hooks)
+
+    def _hooks(self, name: str) -> list[Callable[..., None]]:
+        return [getattr(part, name) for part in self.parts if hasattr(part, name)]
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals that its parts go by."""
+        named = {signal for part in self.parts for signal in getattr(part, "signals", ())}
+        if hasattr(self, "on_end") or hasattr(self, "on_first_token"):
+            named.add("books")
+        return tuple(signal for signal in ("books", "metrics", "kv_events", "truth") if signal in named)
+
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
+        """The engine for a request that is not split; none, and a `refusal`, if filters leave none."""
+        cycle = self._look(request, engines, now)
+        (name, profile), = self.profiles.items()
+        chosen = self._run(profile, cycle, engines)
+        if chosen is None:
+            self.refusal = f"the filters of profile {name!r} leave no engine"
+            return None
+        self._tell(cycle, chosen.number, name)
+        return chosen
+
+    def choose_pair(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
+                    now: float) -> tuple[V | None, V]:
+        """The engines that prefill and decode a request; None if the second does both.
+
+        Where filters leave none of a side, which llm-d answers with an error, all of that side come into question.
+        """
+        assert self.split is not None, "only a picker that splits chooses pairs"
+        cycle = self._look(request, [*prefill_engines, *decode_engines], now)
+        decode = self._run_anyway(self.profiles[self.split.decode], cycle, decode_engines)
+        alone = decode.role == "both" and not (self.split.decider and self.split.decider.splits(cycle, decode))
+        scores, prefill = self.scores, None
+        if not alone:
+            prefill = self._run_anyway(self.profiles[self.split.prefill], cycle, prefill_engines)
+            self.scores = [*self.scores, *scores]
+            self._tell(cycle, prefill.number, "prefill")
+        else:
+            self.scores = [*([float("nan")] * len(prefill_engines)), *scores]
+        self._tell(cycle, decode.number, "decode")
+        return prefill, decode
+
+    def _look(self, request: Request, engines: Sequence[V], now: float) -> Cycle:
+        cycle = Cycle(request, now, self.chance)
+        for producer in self.producers:
+            producer.look(cycle, engines)
+        return cycle
+
+    def _run_anyway(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V:
+        chosen = self._run(profile, cycle, engines)
+        return chosen if chosen is not None else self._run_anyway(evolve(profile, filters=()), cycle, engines)
+
+    def _run(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V | None:
+        chosen, scored, scores = profile.run(cycle, engines)
+        if len(scored) < len(engines):
+            of = {engine.number: score for engine, score in zip(scored, scores, strict=True)}
+            scores = [of.get(engine.number, float("nan")) for engine in engines]
+        self.scores = scores
+        return chosen
+
+    def _tell(self, cycle: Cycle, number: int, profile: str) -> None:
+        for tell in self._sent:
+            tell(cycle, number, profile)
+
+
+def _teller(hooks: Sequence[Callable[..., None]]) -> Callable[[Request, int, float], None]:
+    """What tells all of *hooks* about a request and an engine."""
+    def tell(request: Request, number: int, now: float) -> None:
+        for hook in hooks:
+            hook(request, number)
+    return tell

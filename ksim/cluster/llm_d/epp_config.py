@@ -1,0 +1,206 @@
+"""llm-d's EndpointPickerConfig, as its YAML files have it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import Attribute, field, frozen
+from attrs.validators import min_len
+
+from ksim.cluster.llm_d.parameters import key_of, made
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import regular_file
+
+__all__ = ["EndpointPickerConfig", "PluginRef", "PluginSpec", "SchedulingProfile"]
+
+_KIND = "EndpointPickerConfig"
+_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
+#: Gates that change nothing that is simulated.
+_GATES = ("dataLayer", "prepareDataPlugins", "enableLegacyMetrics", "experimentalDatalayer")
+
+
+def _table(value: Any) -> Any:
+    return {} if value is None else value
+
+
+@frozen
+class PluginSpec:
+    """A plug-in that is made: its `type`, the `name` that it is referred to by, and its `parameters`."""
+
+    type: str
+    name: str = ""
+    parameters: Any = field(default=None, converter=_table)
+
+    @property
+    def called(self) -> str:
+        return self.name or self.type
+
+
+@frozen
+class PluginRef:
+    """A plug-in of a profile; `weight` is that of a scorer."""
+
+    plugin_ref: str
+    weight: float = 1.0
+
+
+@frozen
+class SchedulingProfile:
+    """How an engine is chosen: by filters, scorers with weights, and a picker."""
+
+    name: str
+    plugins: Sequence[PluginRef] = ()
+
+
+@frozen
+class EndpointPickerConfig:
+    """What is made, and what of it makes up each profile.  `where` is the file that it was read from, if any."""
+
+    plugins: Sequence[PluginSpec] = ()
+    profiles: Sequence[SchedulingProfile] = ()
+    where: str = ""
+
+    def place(self, spec: PluginSpec) -> str:
+        """Where *spec* stands, for errors."""
+        return f"{self.where}: plugins[{self.plugins.index(spec)}]" if self.where else spec.called
+
+    def place_of_profile(self, name: str) -> str:
+        return f"{self.where}: schedulingProfiles {name!r}" if self.where else "scorers"
+
+    @classmethod
+    def read(cls, path: Path) -> "EndpointPickerConfig":
+        """The configuration in the YAML file at *path*.
+
+        Raises DataError, which names the line where the YAML is malformed, and ConfigError, which names the key.
+        """
+        return cls.of(_document(path), str(path))
+
+    @classmethod
+    def of(cls, document: Any, where: str) -> "EndpointPickerConfig":
+        """The configuration that *document* stands for, the content of a YAML file."""
+        if not isinstance(document, Mapping):
+            raise ConfigError(where, "holds no table of keys and values")
+        _check_kind(document, where)
+        whole = made(_Document, document, where)
+        _check_gates(whole.feature_gates, where)
+        plugins = [made(PluginSpec, table, f"{where}: plugins[{place}]") for place, table in enumerate(whole.plugins)]
+        profiles = [_profile(table, f"{where}: schedulingProfiles[{place}]")
+                    for place, table in enumerate(whole.scheduling_profiles)]
+        _check_names([plugin.called for plugin in plugins], f"{where}: plugins")
+        _check_names([profile.name for profile in profiles], f"{where}: schedulingProfiles")
+        whole.check_references({plugin.called for plugin in plugins}, where)
+        return cls(plugins, profiles, where)
+
+
+def _or_empty(value: Any) -> Any:
+    return () if value is None else value
+
+
+def _check_list(document: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{key_of(attribute)}: expected a list, not {value!r}")
+
+
+def _list() -> Any:
+    return field(default=(), converter=_or_empty, validator=_check_list)
+
+
+@frozen
+class _Document:
+    """The keys at the top.  How signals come is the scenario's `signals`, so a `data_layer` only has to be right."""
+
+    api_version: str
+    kind: str
+    metadata: Any = None
+    feature_gates: Any = _list()
+    plugins: Any = _list()
+    scheduling_profiles: Any = _list()
+    saturation_detector: Any = None
+    data_layer: Any = None
+    flow_control: Any = None
+    parser: Any = None
+    request_handler: Any = None
+    discovery: Any = None
+
+    def check_references(self, names: set[str], where: str) -> None:
+        """Raise ConfigError for a plug-in that is referred to and not made."""
+        flow = self.flow_control or {}
+        detectors = [self.saturation_detector, flow.get("saturationDetector") if isinstance(flow, Mapping) else None]
+        sources = (self.data_layer or {}).get("sources") if isinstance(self.data_layer, Mapping) else None
+        extractors = [extractor for source in sources or () for extractor in source.get("extractors") or ()]
+        for table in (*(detector for detector in detectors if detector), *(sources or ()), *extractors):
+            name = table.get("pluginRef") if isinstance(table, Mapping) else None
+            if name not in names and name not in (None, "utilization-detector"):
+                raise ConfigError(where, f"pluginRef {name!r} names none of plugins: {', '.join(sorted(names))}")
+
+
+@frozen
+class _Profile:
+    """A profile as it is written."""
+
+    name: str = field(validator=min_len(1))
+    plugins: Any = _list()
+
+
+def _profile(table: Any, where: str) -> SchedulingProfile:
+    written = made(_Profile, table, where)
+    return SchedulingProfile(written.name, [made(PluginRef, ref, f"{where}.plugins[{place}]")
+                                            for place, ref in enumerate(written.plugins)])
+
+
+def _check_kind(document: Mapping[str, Any], where: str) -> None:
+    if document.get("kind") != _KIND:
+        raise ConfigError(f"{where}: kind", f"expected {_KIND}, not {document.get('kind')!r}")
+    if document.get("apiVersion") not in _VERSIONS:
+        raise ConfigError(f"{where}: apiVersion", f"expected {' or '.join(_VERSIONS)}, not"
+                                                  f" {document.get('apiVersion')!r}")
+
+
+def _check_gates(gates: Sequence[Any], where: str) -> None:
+    for gate in gates:
+        name, _, value = str(gate).partition("=")
+        if name == "flowControl" and value.strip().lower() != "false":
+            raise ConfigError(f"{where}: featureGates", "flowControl is not simulated here; leave it out, and set the"
+                                                        " scenario's flow_control")
+        if name not in (*_GATES, "flowControl"):
+            raise ConfigError(f"{where}: featureGates", f"there is no gate {name!r}; there are {', '.join(_GATES)}")
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise ConfigError(where, f"{twice[0]!r} is there twice; give each a name of its own")
+
+
+def _check_keys(node: Any, seen: set[int]) -> None:
+    """Raise MarkedYAMLError for a key that is in a mapping twice; YAML lets the last one win."""
+    if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(item, seen)
+        return
+    keys = set[str]()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in keys:
+            raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark)
+        keys.add(str(key.value))
+        _check_keys(value, seen)
+
+
+def _document(path: Path) -> Any:
+    try:
+        text = regular_file(path).read_text(encoding="utf-8")
+        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        return yaml.safe_load(text)
+    except UnicodeDecodeError:
+        raise DataError(str(path), "is not text in UTF-8") from None
+    except OSError as error:
+        raise DataError(str(path), error.strerror or str(error)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise DataError(f"{path}:{mark.line + 1}" if mark else str(path),
+                        f"is not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise DataError(str(path), f"is not valid YAML: {error}") from None

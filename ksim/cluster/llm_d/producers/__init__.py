@@ -1,0 +1,1 @@
+"""Producers of llm-d's endpoint picker: what its other parts read of engines (ksim/cluster/llm_d)."""

@@ -1,0 +1,188 @@
+"""Dynamo's KV router: least prompt blocks to compute, less what is cached, plus blocks being served."""
+
+from collections.abc import Mapping, Sequence
+from math import exp
+from typing import Any, ClassVar
+
+from attrs import define, field, frozen
+from attrs.validators import ge, gt, le, optional
+
+from ksim.cluster.active_blocks import ActiveBlocks
+from ksim.cluster.prefix_index import PrefixIndex, Prompt
+from ksim.cluster.routers import EngineView, V
+from ksim.flow.request import Request
+from ksim.foundation.rng import stream
+
+__all__ = ["DynamoKv"]
+
+_SHARE: Any = (ge(0), le(1))
+
+
+@frozen
+class _Cached:
+    """By engine, what it has of a prompt: blocks on its GPUs, and the credit for those in lower tiers, if any."""
+
+    device: Mapping[int, int]
+    lower: Mapping[int, float]
+
+    def tokens(self, number: int, size: int) -> int:
+        """The tokens that need no computing, those in lower tiers by their weights."""
+        return round((self.device.get(number, 0) + self.lower.get(number, 0.0)) * size)
+
+
+@define
+class DynamoKv:
+    """An engine's cost is `prefill_load_scale` x (prompt blocks that it has yet to compute and those of the request,
+    less credit) + the blocks of the prompts that it serves, with the request's.  The least cost wins; ties by chance.
+
+    A block of the prompt on the GPUs has `overlap_score_credit`, one in host memory or on disk a weight.  A prompt
+    counts as yet to compute, less what was taken to be cached, until its first token.  With a `router_temperature` T,
+    an engine's chance is in proportion to exp(-cost / ((most - least) x T)).
+
+    What is cached is known by KV events; without `use_kv_events`, an engine is taken to have what it was sent in the
+    last `router_ttl_secs`.  `overlap_score_weight` is the old name of `prefill_load_scale`.  Blocks are of `block_size`
+    tokens, by default of the engines' size.  Not simulated: the router's own queue (router_queue_threshold), output
+    blocks (router_track_output_blocks, off by default) and a model of prefill times.
+    """
+
+    source: ClassVar[str] = "github.com/ai-dynamo/dynamo, lib/kv-router/src/scheduling/selector.rs (October 2026)"
+
+    overlap_score_credit: float = field(default=1.0, validator=_SHARE)
+    overlap_score_credit_decay: float = field(default=0.0, validator=ge(0))
+    prefill_load_scale: float = field(default=1.0, validator=ge(0))
+    overlap_score_weight: float | None = field(default=None, validator=optional(ge(0)))
+    host_cache_hit_weight: float = field(default=0.75, validator=_SHARE)
+    disk_cache_hit_weight: float = field(default=0.25, validator=_SHARE)
+    decode_active_request_weight: float = field(default=0.0, validator=ge(0))
+    router_temperature: float = field(default=0.0, validator=ge(0))
+    use_kv_events: bool = True
+    router_ttl_secs: float = field(default=120.0, validator=gt(0))
+    block_size: int = field(default=0, validator=ge(0))
+    seed: int = field(default=0, validator=ge(0))
+    scores: Sequence[float] = field(default=(), init=False)
+    _index: PrefixIndex | None = field(default=None, init=False)
+    _active: ActiveBlocks = field(factory=ActiveBlocks, init=False)
+    _prefill: dict[int, int] = field(factory=dict, init=False)
+    _requests: dict[int, int] = field(factory=dict, init=False)
+    _sent: dict[tuple[int, int], tuple[Prompt, int]] = field(factory=dict, init=False)
+    _random: Any = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.overlap_score_weight is not None:
+            self.prefill_load_scale = self.overlap_score_weight
+            self.overlap_score_credit *= self.overlap_score_weight > 0
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        return ("books", "kv_events") if self.use_kv_events else ("books",)
+
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
+        index = self._index
+        if index is None:
+            index = self._index = PrefixIndex(self.block_size or engines[0].block_tokens, ttl=self.router_ttl_secs)
+        prompt = index.prompt(request)
+        cached = self._by_events(request, engines) if self.use_kv_events else self._by_index(index, prompt, now)
+        costs = self._costs(request, prompt, engines, cached)
+        self.scores = [-cost for cost in costs]
+        chosen = engines[self._pick(costs)]
+        self._send(request, prompt, chosen.number, cached.tokens(chosen.number, self._size))
+        if not self.use_kv_events:
+            index.add(prompt, chosen.number, now)
+        return chosen
+
+    def on_first_token(self, request: Request, number: int, now: float) -> None:
+        sent = self._sent.get((request.id, number))
+        if sent is not None:
+            self._prefill[number] -= sent[1]
+            self._sent[request.id, number] = sent[0], 0
+
+    def on_end(self, request: Request, number: int, now: float) -> None:
+        self.on_first_token(request, number, now)
+        sent = self._sent.pop((request.id, number), None)
+        if sent is not None:
+            self._active.remove(sent[0], number)
+            self._requests[number] -= 1
+
+    # What is cached.
+
+    def _by_events(self, request: Request, engines: Sequence[EngineView]) -> _Cached:
+        size = self._size
+        device = {engine.number: engine.prefix_hit(request) // size for engine in engines}
+        lower = {engine.number: self._lower(tiers) for engine in engines if (tiers := engine.tier_hits(request))}
+        return _Cached(device, lower)
+
+    def _lower(self, tiers: Mapping[str, int]) -> float:
+        """The credit for tokens in *tiers* below the GPU; what all engines share is on disk for Dynamo."""
+        size = self._size
+        return (self.host_cache_hit_weight * (tiers.get("cpu", 0) // size)
+                + self.disk_cache_hit_weight * ((tiers.get("disk", 0) + tiers.get("storage", 0)) // size))
+
+    @staticmethod
+    def _by_index(index: PrefixIndex, prompt: Prompt, now: float) -> _Cached:
+        index.expire(now)
+        return _Cached(index.leading(prompt), {})
+
+    # What engines cost.
+
+    def _costs(self, request: Request, prompt: Prompt, engines: Sequence[EngineView], cached: _Cached) -> list[float]:
+        size, shared, blocks, prefill = self._size, self._active.leading(prompt), self._active.amounts, self._prefill
+        device, lower, scale = cached.device, cached.lower, self.prefill_load_scale
+        credits, costs, total, incoming = self._credits(request, engines), [], prompt.blocks, request.prompt
+        for engine, credit in zip(engines, credits, strict=True):
+            number = engine.number
+            on_gpu, below = device.get(number, 0), lower.get(number, 0.0) if lower else 0.0
+            known = cached.tokens(number, size) if below else on_gpu * size
+            raw = (prefill.get(number, 0) + (incoming if incoming > known else known)) / size
+            left = raw - credit * on_gpu - below
+            costs.append((scale * left if left > 0 else 0.0) + blocks.get(number, 0) + total - shared.get(number, 0))
+        if weight := self.decode_active_request_weight:
+            return [cost + weight * self._requests.get(engine.number, 0)
+                    for cost, engine in zip(costs, engines, strict=True)]
+        return costs
+
+    def _credits(self, request: Request, engines: Sequence[EngineView]) -> list[float]:
+        """By engine, the credit of a block on its GPUs: less, the more it has to compute beyond the one with least."""
+        decay = self.overlap_score_credit_decay
+        if not decay:
+            return [self.overlap_score_credit] * len(engines)
+        tokens = [self._prefill.get(engine.number, 0) for engine in engines]
+        least, size, blocks = min(tokens), self._size, -(-request.prompt // self._size)
+        return [self.overlap_score_credit / (1.0 + decay * ((count - least) / size) / blocks) for count in tokens]
+
+    @property
+    def _size(self) -> int:
+        assert self._index is not None, "the size of blocks is known from the first choice on"
+        return self._index.block_tokens
+
+    # Choosing.
+
+    def _pick(self, costs: Sequence[float]) -> int:
+        least, most = min(costs), max(costs)
+        if self.router_temperature and least < most:
+            weights = [exp((least - cost) / ((most - least) * self.router_temperature)) for cost in costs]
+            return self._draw(weights)
+        if costs.count(least) == 1:
+            return costs.index(least)
+        equals = [place for place, cost in enumerate(costs) if cost == least]
+        return equals[int(self._stream.integers(len(equals)))]
+
+    def _draw(self, weights: Sequence[float]) -> int:
+        left = float(self._stream.random()) * sum(weights)
+        for place, weight in enumerate(weights):
+            left -= weight
+            if left <= 0:
+                return place
+        return len(weights) - 1
+
+    @property
+    def _stream(self) -> Any:
+        if self._random is None:
+            self._random = stream(self.seed, "dynamo_kv")
+        return self._random
+
+    def _send(self, request: Request, prompt: Prompt, number: int, cached: int) -> None:
+        tokens = max(request.prompt - cached, 0)
+        self._sent[request.id, number] = prompt, tokens
+        self._active.add(prompt, number)
+        self._prefill[number] = self._prefill.get(number, 0) + tokens
+        self._requests[number] = self._requests.get(number, 0) + 1

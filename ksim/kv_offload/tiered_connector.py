@@ -1,0 +1,123 @@
+"""The scheduler's side of offloading to several tiers; vLLM's TieringOffloadingManager (v1/kv_offload/tiering)."""
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from ksim.kv_offload.connector import OffloadConnector
+from ksim.kv_offload.tiers import SecondaryTier, TierJob
+from ksim.scheduling.copies import Copy, Load
+from ksim.scheduling.job import Job
+
+__all__ = ["TieredConnector"]
+
+
+@define(eq=False)
+class TieredConnector(OffloadConnector):
+    """What is stored in host memory is written to all `tiers`, too; what only they have comes back by way of it.
+
+    A lookup in a tier is answered in the next schedule, and a request waits while its chunks are read.  A chunk is read
+    once for a request: if it is lost again before the load begins, it counts as absent.
+    """
+
+    tiers: Sequence[SecondaryTier] = field(kw_only=True)
+    #: Reads and writes to begin: reads with the schedule that found them, writes before the next one.
+    reads: list[TierJob] = field(factory=list, init=False)
+    writes: list[TierJob] = field(factory=list, init=False)
+    #: Requests whose lookups are under way.
+    asked: set[Job] = field(factory=set, init=False)
+    #: The tokens of a load, by its number, that came from tiers behind host memory, by their names.
+    origins: dict[int, Mapping[str, int]] = field(factory=dict, init=False)
+    _answered: set[Job] = field(factory=set, init=False)
+    _read: dict[Job, dict[int, str]] = field(factory=dict, init=False)  # chunks read for a request, and from where
+    _writing: set[tuple[str, int]] = field(factory=set, init=False)
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        tokens, asynchronous = super().external_tokens(job, computed)
+        if tokens is None or not job.reads_cache or not self._reads_more(job, computed):
+            return tokens, asynchronous
+        return None, True
+
+    def _reads_more(self, job: Job, computed: int) -> bool:
+        """Whether chunks after those in host memory are read from tiers, or looked up there."""
+        known, chunk = self._of(job), self._chunk_tokens
+        first = computed // chunk
+        wanted = known.keys[first: job.num_tokens // chunk]
+        hits, _ = self.store.leading(wanted)
+        rest = wanted[hits:]
+        if not rest or (tier := self._holder(job, rest[0])) is None:
+            return False
+        if job not in self._answered:
+            self.asked.add(job)
+            return True
+        found: dict[SecondaryTier, list[int]] = {}
+        for place, key in enumerate(rest, first + hits):
+            if key in self.store:
+                continue
+            if (tier := self._holder(job, key)) is None or not self.store.offer([key], known.access, place):
+                break
+            found.setdefault(tier, []).append(key)
+        for tier, keys in found.items():
+            tier.touch(keys)
+            self._read.setdefault(job, {}).update(dict.fromkeys(keys, tier.name))
+            self.reads.append(TierJob(job, tier, keys, promotes=True))
+        return bool(found)
+
+    def _holder(self, job: Job, key: int) -> SecondaryTier | None:
+        """The first tier that has *key*, unless it was read for *job* before."""
+        if key in self._read.get(job, ()):
+            return None
+        return next((tier for tier in self.tiers if key in tier), None)
+
+    def _tier(self, key: int) -> str:
+        return super()._tier(key) or next((tier.name for tier in self.tiers if key in tier), "")
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self._chunk_tokens
+
+    def answer(self) -> None:
+        """The lookups under way are answered."""
+        self._answered |= self.asked
+        self.asked.clear()
+
+    def begin(self, load: Load) -> None:
+        super().begin(load)
+        read = self._read.pop(load.job, {})
+        if load.tokens and read:
+            copy, size, tokens = self._begun[-1], self._chunk_tokens, dict[str, int]()
+            for place, key in zip(copy.chunks, copy.keys, strict=True):
+                if key in read:
+                    loaded = size - max(0, load.start - place * size)
+                    tokens[read[key]] = tokens.get(read[key], 0) + loaded
+            self.origins[copy.number] = tokens
+
+    def holds(self, job: Job, complete: bool) -> bool:
+        for jobs in (self.asked, self._answered):
+            jobs.discard(job)
+        self._read.pop(job, None)
+        return super().holds(job, complete)
+
+    def take(self, numbers: Sequence[int]) -> None:
+        copies = [self._copies[number] for number in numbers]
+        super().take(numbers)
+        for copy in copies:
+            if not copy.loads:
+                self._write(copy)
+
+    def _write(self, copy: Copy) -> None:
+        """Have what has been stored in host memory written to all tiers that lack it."""
+        for tier in self.tiers:
+            keys = [key for key in copy.keys if key not in tier and (tier.name, key) not in self._writing]
+            if keys:
+                self.store.hold(keys)
+                self._writing.update((tier.name, key) for key in keys)
+                self.writes.append(TierJob(copy.job, tier, keys, promotes=False))
+
+    def ended(self, job: TierJob) -> None:
+        """Chunks were read, and are ready in host memory, or were written, and need not stay there."""
+        if job.promotes:
+            self.store.stored(job.keys)
+        else:
+            self.store.unpin(job.keys)
+            self._writing.difference_update((job.tier.name, key) for key in job.keys)

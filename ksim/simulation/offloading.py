@@ -1,0 +1,175 @@
+"""Engines that offload KV: what fits into host memory, and the connector and the workers of each of them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import define, evolve, field
+
+from ksim.compute.latent import AttendLatent
+from ksim.flow.block_keys import BlockKeys
+from ksim.flow.log import Log
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import GIB
+from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv_offload.copy_stream import Lane
+from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake_worker import MooncakeWorker
+from ksim.kv_offload.tiered_connector import TieredConnector
+from ksim.kv_offload.tiered_worker import TieredWorker
+from ksim.kv_offload.tiers import SecondaryTier, TierThreads
+from ksim.kv_offload.worker import OffloadWorker
+from ksim.network.fleet_network import FleetNetwork
+from ksim.network.links import Links
+from ksim.scheduling.connector import Connector
+from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.kv_layouts import kv_layout
+from ksim.simulation.pool import Placement, Pool
+from ksim.specs.hardware import System
+
+__all__ = ["Offloads", "check_offloading", "offloading_of", "tiers_of_pool"]
+
+
+def offloading_of(pool: Pool) -> OffloadSettings | None:
+    """What the engines of *pool* say about offloading; None where they do not offload."""
+    settings: OffloadSettings | None = offload_settings(pool.deployment.serve.kv_transfer_config)
+    return settings
+
+
+def tiers_of_pool(pool: Pool) -> tuple[str, ...]:
+    """Where the engines of *pool* keep KV beyond their GPUs."""
+    settings = offloading_of(pool)
+    return ("cpu", *(tier.tier for tier in settings.tiers)) if settings else ()
+
+
+def check_offloading(pools: Sequence[Pool]) -> None:
+    """Raise ConfigError for tiers that cannot be: of other engines than vLLM's, or larger than the nodes have."""
+    taken: dict[tuple[System, tuple[int, int]], list[float]] = defaultdict(list)
+    for pool in pools:
+        settings = offloading_of(pool)
+        if settings is not None:
+            _check(pool.deployment, settings)
+            for place in pool.places:
+                for node, share in _shares(pool, place).items():
+                    taken[pool.deployment.system, node].append(share * settings.cpu_bytes(pool.deployment.serve.gpus))
+    for (system, _), parts in taken.items():
+        if system.memory is not None and sum(parts) > system.memory:
+            _refuse(system, system.memory, parts)
+
+
+def _check(deployment: Deployment, settings: OffloadSettings) -> None:
+    serve = deployment.serve
+    assert serve.block_size is not None, "settings are derived before engines are built"
+    if serve.prefix_cache != "vllm":
+        raise ConfigError("serve.prefix_cache", f"is {serve.prefix_cache!r}, and {settings.alias} keeps vLLM's blocks;"
+                                                " leave it out")
+    if any(layer.state for layer in kv_layout(deployment).layers):
+        raise ConfigError(KEY, f"{deployment.model.name} has layers that keep a state of each sequence, and offloading"
+                               " of states is not simulated; leave out offloading")
+    try:
+        settings.blocks_of_chunk(serve.block_size)
+    except ValueError as error:
+        raise ConfigError(f"{KEY}.{EXTRA}", str(error)) from None
+
+
+def _shares(pool: Pool, place: Placement) -> Mapping[tuple[int, int], float]:
+    """Which share of an engine's GPUs lies on which node of its system, which has GPUs from `offset` on."""
+    gpus, size = pool.gpus(place), pool.deployment.system.gpus_per_node
+    nodes = [(pool.offset, (gpu - pool.offset) // size) for gpu in gpus]
+    return {node: nodes.count(node) / len(nodes) for node in dict.fromkeys(nodes)}
+
+
+def _refuse(system: System, memory: float, parts: Sequence[float]) -> None:
+    count = f"{len(parts)} engines" if len(parts) > 1 else "one engine"
+    raise ConfigError("serve.kv_offloading_size", f"{count} of a node would take {sum(parts) / GIB:.4g} GiB of host"
+                      f" memory for KV, and a node of {system.name} has {memory / GIB:.4g} GiB; set at most"
+                      f" {memory / len(parts) / GIB:.4g}, or name a system with more memory (docs/plugins.md)")
+
+
+@define(eq=False)
+class Offloads:
+    """Builds the connectors and workers of the engines of one run, whose stores know blocks by the same `keys`."""
+
+    network: FleetNetwork
+    log: Log
+    keys: dict[int, BlockKeys] = field(factory=dict)
+    tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
+    pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict)
+
+    def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement
+           ) -> tuple[Connector, OffloadWorker]:
+        """The two sides of the connector of engine *number* of *pool*."""
+        deployment, links = pool.deployment, self.network.links
+        assert deployment.serve.block_size is not None, "settings are derived before engines are built"
+        keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
+        loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
+        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
+                             len(storing))
+        common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
+                                  "storing": storing}
+        if getattr(settings, "pooled", False):
+            shared = self._shared(settings, parts, pool, place)
+            return settings.connector(evolve(parts, pool=shared)), MooncakeWorker(**common, pool=shared)
+        if not settings.tiers:
+            return settings.connector(parts), OffloadWorker(**common)
+        host = f"host{links.node(pool.gpus(place)[0])}"
+        threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers}
+        connector = settings.connector(parts, tuple(threads))
+        assert isinstance(connector, TieredConnector), "connectors with tiers know them"
+        size = _chunk_bytes(settings, parts)
+        return connector, TieredWorker(**common, connector=connector, threads={
+            tier: TierThreads(network=self.network, host=host, chunk_bytes=size, read=said.read_threads,
+                              write=said.write_threads) for tier, said in threads.items()})
+
+    def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
+        """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
+        gpus, deployment = pool.gpus(place), pool.deployment
+        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(parts.block_bytes)
+        shared = self.pools.setdefault(key, MooncakePool(deployment.scenario.seed))
+        nodes = Counter(self.network.links.node(gpu) for gpu in gpus)
+        for node, ranks in nodes.items():
+            shared.add_segment(f"host{node}", int(settings.cpu_bytes(ranks) // parts.block_bytes))
+        return shared
+
+    def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
+              ) -> SecondaryTier:
+        """The tier that the engines of a node, or of the fleet, share; raises ConfigError where nodes have none."""
+        system, size = pool.deployment.system, _chunk_bytes(settings, parts)
+        there: Any = system.disk if said.tier == "disk" else system.storage
+        if there is None:
+            raise ConfigError(f"{KEY}.{EXTRA}", f"secondary_tiers has a tier on {said.tier}, and {system.name} has no"
+                                                f" {said.tier}; give its file a [{said.tier}] (docs/plugins.md)")
+        end = host.replace("host", "disk") if said.tier == "disk" else said.tier
+        capacity = None if there.capacity is None else int(there.capacity // size)
+        return self.tiers.setdefault((end, round(size)), SecondaryTier(said.tier, end, capacity))
+
+
+def _chunk_bytes(settings: OffloadSettings, parts: OffloadParts) -> float:
+    return parts.block_bytes * settings.blocks_of_chunk(parts.keys.block_tokens)
+
+
+def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bool) -> list[Lane]:
+    """The lanes over which the *gpus* of an engine load or store, stage by stage, each its own share of a block.
+
+    Latent attention keeps the same on all GPUs of a node: the first one stores it, and all load it.
+    """
+    serve, layout = deployment.serve, kv_layout(deployment)
+    assert serve.block_size is not None, "settings are derived before engines are built"
+    if stores and _replicated(deployment, gpus, links):
+        gpus = gpus[:1]
+    lanes = []
+    for place, gpu in enumerate(gpus):
+        stage = place // layout.ranks
+        size = serve.block_size * sum(layer.bytes for layer in layout.layers if layer.stage == stage)
+        ends = f"gpu{gpu}", f"host{links.node(gpu)}"
+        lanes.append(Lane(links.path(*(ends if stores else ends[::-1])), size, gpu))
+    return lanes
+
+
+def _replicated(deployment: Deployment, gpus: Sequence[int], links: Links) -> bool:
+    """Whether vLLM keeps one copy of what all GPUs of an engine have (its `replicated_layout`)."""
+    serve = deployment.serve
+    latent = any(isinstance(op, AttendLatent) for layer in deployment.model.decoder.layers for op in layer)
+    return latent and serve.pipeline_parallel_size == 1 < serve.tensor_parallel_size and len(
+        {links.node(gpu) for gpu in gpus}) == 1
