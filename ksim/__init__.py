@@ -98,7 +98,7 @@ LAYERS: dict[str, set[str]] = {
 
 #: The only packages that may import each third-party library.
 FENCES: dict[str, set[str]] = {
-    "simpy": {"network", "kv_transfer", "engine", "cluster", "simulation"},
+    "simpy": {"network", "kv_transfer", "kv_offload", "engine", "cluster", "simulation"},
     "networkx": {"network"},
     "matplotlib": {"report"},
     "PIL": {"report"},

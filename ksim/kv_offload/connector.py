@@ -1,12 +1,14 @@
 """vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
-from ksim.kv_offload.evictions import RequestAccess
+from ksim.flow.request import Request
+from ksim.kv_offload.copies_under_way import CopiesUnderWay, job_blocks
+from ksim.kv_offload.offloaded_job import OffloadedJob
 from ksim.kv_offload.store import ChunkStore
 from ksim.scheduling.connector import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
@@ -15,25 +17,6 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Schedule
 
 __all__ = ["OffloadConnector"]
-
-
-@define(eq=False)
-class _Offloading:
-    """What the connector knows of a job; vLLM's `RequestOffloadState`.
-
-    `keys` name its chunks, also those whose tokens are not known yet.  The chunks before the `mark` were offered to the
-    store.  `blocks` are the GPU blocks that it was scheduled with; `copies` have not ended.  Once it has ended, the
-    first `final` tokens may be stored.
-    """
-
-    job: Job
-    keys: Sequence[int]
-    mark: int = 0
-    blocks: list[int] = field(factory=list)
-    copies: set[int] = field(factory=set)
-    access: RequestAccess = field(factory=RequestAccess)
-    final: int = -1
-    closed: bool = False
 
 
 @define(eq=False)
@@ -52,13 +35,11 @@ class OffloadConnector:
     prefix_caching: bool = True
     refused: list[tuple[Job, int]] = field(factory=list, init=False)
     _chunk_tokens: int = field(init=False)
-    _jobs: dict[Job, _Offloading] = field(factory=dict, init=False)
-    _copies: dict[int, Copy] = field(factory=dict, init=False)  # that have not ended
-    _number: int = field(default=0, init=False)
+    _jobs: dict[Job, OffloadedJob] = field(factory=dict, init=False)
+    _copies: CopiesUnderWay = field(factory=CopiesUnderWay, init=False)
     _begun: list[Copy] = field(factory=list, init=False)  # loads of the schedule being made
-    _ended: list[_Offloading] = field(factory=list, init=False)  # since the latest schedule
+    _ended: list[OffloadedJob] = field(factory=list, init=False)  # since the latest schedule
     _loading: set[int] = field(factory=set, init=False)  # chunks that others had better wait for
-    _watched: dict[int, set[int]] = field(factory=dict, init=False)  # stores of ended requests, by their blocks
 
     consumes: ClassVar[bool] = True
     recomputes: ClassVar[bool] = False
@@ -70,6 +51,11 @@ class OffloadConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    @property
+    def follows_decodes(self) -> bool:
+        """Without a prefix cache on the GPU, no calendar has the steps at which decodes fill blocks."""
+        return not self.prefix_caching
+
     # What the scheduler asks.
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
@@ -80,7 +66,7 @@ class OffloadConnector:
             return None, True
         return (self._found(known, computed), True) if job.reads_cache else (0, False)
 
-    def _found(self, known: _Offloading, computed: int) -> int | None:
+    def _found(self, known: OffloadedJob, computed: int) -> int | None:
         """How many tokens beyond the *computed* ones the store has; None while some of them are on their way."""
         chunk, first = self._chunk_tokens, computed // self._chunk_tokens
         whole = known.job.num_tokens // chunk
@@ -120,7 +106,7 @@ class OffloadConnector:
                 job.num_computed_tokens, job.num_tokens)
             self._ended.append(known)
             for number in known.copies:
-                self._watch(self._copies[number])
+                self._copies.watch(self._copies[number])
         return False
 
     # Schedules.
@@ -128,13 +114,12 @@ class OffloadConnector:
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         handed_out = self._hand_out(schedule, grown)
         hurried = {number for job in schedule.preempted for number in self._of(job).copies}
-        if self._watched:
-            hurried.update(number for block in self._watched.keys() & handed_out for number in self._watched[block])
+        hurried |= self._copies.touched(handed_out)
         stores = self._store_batch(schedule, grown)
         for known in self._ended:
             if store := self._store(known, known.final):
                 stores.append(store)
-                self._watch(store)
+                self._copies.watch(store)
                 if not handed_out.isdisjoint(store.blocks):
                     hurried.add(store.number)
             self.store.close(known.access)
@@ -172,7 +157,7 @@ class OffloadConnector:
         offers += [(entry.job, min(entry.job.num_computed_tokens, entry.job.num_tokens)) for entry in schedule.entries]
         return [store for job, tokens in offers if (store := self._store(self._of(job), tokens))]
 
-    def _store(self, known: _Offloading, tokens: int) -> Copy | None:
+    def _store(self, known: OffloadedJob, tokens: int) -> Copy | None:
         """Offer what is new among the first *tokens* tokens of a job; return the store that begins, if one does."""
         job = known.job
         if self.prompt_only:
@@ -188,65 +173,63 @@ class OffloadConnector:
         known.mark = end
         if not taken:
             return None
-        chosen, size = set(taken), self.blocks_per_chunk
+        chosen = set(taken)
         chunks = [place for place, key in enumerate(keys, first) if key in chosen]
-        blocks = [block for place in chunks for block in known.blocks[place * size: (place + 1) * size]]
-        return self._copy(known, chunks, taken, blocks, loads=False)
+        return self._copy(known, chunks, taken, job_blocks(known.blocks, chunks, self.blocks_per_chunk), loads=False)
 
-    def _copy(self, known: _Offloading, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
+    def _copy(self, known: OffloadedJob, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
               loads: bool) -> Copy:
-        copy = Copy(number=self._number, job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
-                    tokens=len(blocks) * self.keys.block_tokens)
-        self._number += 1
-        self._copies[copy.number] = copy
+        copy = self._copies.begin(job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
+                                  tokens=len(blocks) * self.keys.block_tokens)
         known.copies.add(copy.number)
         return copy
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         if self.refused or self._ended or self._begun:
             return 0
-        if self.prompt_only and not self._watched:
+        if self.prompt_only and not self._copies.watching:
             return ALL
         growth = decodes.next_growth()
         return ALL if growth is None else growth - 1 - step
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        chunk, size = self._chunk_tokens, self.blocks_per_chunk
+        first, hits = cached // chunk, dict[str, int]()
+        for key in self.keys.of(request)[size - 1:: size][first: request.prompt // chunk]:
+            if not (tier := self._tier(key)):
+                break
+            hits[tier] = hits.get(tier, 0) + chunk
+        for tier in hits:  # the first chunk counts from where the GPU's hit ends
+            hits[tier] -= cached - first * chunk
+            break
+        return hits
+
+    def _tier(self, key: int) -> str:
+        """The tier that a chunk would be loaded from; "" if none has it."""
+        return "cpu" if key in self.store else ""
 
     # What the workers report.
 
     def take(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            copy = self._copies.pop(number)
+            copy = self._copies.end(number)
             if copy.loads:
                 self.store.unpin(copy.keys)
                 self._loading.difference_update(copy.keys)
             else:
                 self.store.stored(copy.keys)
-                self._unwatch(copy)
             known = self._jobs[copy.job]
             known.copies.remove(number)
             self._forget(known)
 
-    def _watch(self, copy: Copy) -> None:
-        """Note that the blocks of a store, whose request has ended, may be handed out before it has."""
-        if not copy.loads:
-            for block in copy.blocks:
-                self._watched.setdefault(block, set()).add(copy.number)
-
-    def _unwatch(self, copy: Copy) -> None:
-        for block in copy.blocks:
-            stores = self._watched.get(block)
-            if stores is not None:
-                stores.discard(copy.number)
-                if not stores:
-                    del self._watched[block]
-
-    def _forget(self, known: _Offloading) -> None:
+    def _forget(self, known: OffloadedJob) -> None:
         if known.closed and not known.copies:
             del self._jobs[known.job]
 
-    def _of(self, job: Job) -> _Offloading:
+    def _of(self, job: Job) -> OffloadedJob:
         known = self._jobs.get(job)
         if known is None:
             blocks = (job.request.prompt + job.output) // self.keys.block_tokens
             keys = self.keys.of(job.request, blocks)
-            known = self._jobs[job] = _Offloading(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
+            known = self._jobs[job] = OffloadedJob(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
         return known

@@ -118,6 +118,13 @@ class ChunkStore:
         self._note(keys, access, first)
         access.reused.update(key for key in keys if key not in access.inserted)
 
+    def hold(self, keys: Sequence[int]) -> None:
+        """Keep the ready chunks *keys* until they are unpinned, which counts as no use of them."""
+        for key in keys:
+            assert self.is_ready(key), "only chunks that are ready are read"
+            self._idle -= not self._users[key]
+            self._users[key] += 1
+
     def unpin(self, keys: Sequence[int]) -> None:
         """A load of *keys* has ended."""
         for key in keys:

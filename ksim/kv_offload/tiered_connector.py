@@ -40,7 +40,7 @@ class TieredConnector(OffloadConnector):
 
     def _reads_more(self, job: Job, computed: int) -> bool:
         """Whether chunks after those in host memory are read from tiers, or looked up there."""
-        known, chunk = self._of(job), self.chunk_tokens
+        known, chunk = self._of(job), self._chunk_tokens
         first = computed // chunk
         wanted = known.keys[first: job.num_tokens // chunk]
         hits, _ = self.store.leading(wanted)
@@ -69,6 +69,13 @@ class TieredConnector(OffloadConnector):
             return None
         return next((tier for tier in self.tiers if key in tier), None)
 
+    def _tier(self, key: int) -> str:
+        return super()._tier(key) or next((tier.name for tier in self.tiers if key in tier), "")
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self._chunk_tokens
+
     def answer(self) -> None:
         """The lookups under way are answered."""
         self._answered |= self.asked
@@ -78,7 +85,7 @@ class TieredConnector(OffloadConnector):
         super().begin(load)
         read = self._read.pop(load.job, {})
         if load.tokens and read:
-            copy, size, tokens = self._begun[-1], self.chunk_tokens, dict[str, int]()
+            copy, size, tokens = self._begun[-1], self._chunk_tokens, dict[str, int]()
             for place, key in zip(copy.chunks, copy.keys, strict=True):
                 if key in read:
                     loaded = size - max(0, load.start - place * size)

@@ -108,6 +108,12 @@ def connector_of(loop: Loop) -> Watched:
     return connector
 
 
+def index_of(loop: Loop) -> Index:
+    index = connector_of(loop).store.listener
+    assert isinstance(index, Index)
+    return index
+
+
 def loaded(loop: Loop, job: Job) -> int:
     """How many tokens were loaded for *job*."""
     return sum(load.tokens for load in connector_of(loop).loads if load.job is job)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ksim.foundation import catalog
 from ksim.scheduling.job import State
 from ksim.testing.loop import Loop
-from tests.kv_offload.engines import connector_of, engine, loaded, settle
+from tests.kv_offload.engines import connector_of, engine, index_of, loaded, settle
 from tests.properties import examples
 
 EVICTIONS = catalog.names("kv_offload.evictions")
@@ -38,7 +38,7 @@ def add(loop: Loop, number: int, request: tuple[int, ...]) -> Any:
 def test_the_index_is_the_store_pins_stay_and_loads_are_what_was_hit(settings, wanted, aborts):
     loop = engine(**settings)
     connector, coming = connector_of(loop), sorted(enumerate(wanted), key=lambda item: item[1][0])
-    store, index, chunk = connector.store, connector.store.listener, 4 * connector.blocks_per_chunk
+    store, index, chunk = connector.store, index_of(loop), 4 * connector.blocks_per_chunk
     while coming or loop.scheduler.has_requests:
         while coming and coming[0][1][0] <= loop.turns:
             add(loop, *coming.pop(0))
@@ -60,7 +60,7 @@ def test_the_index_is_the_store_pins_stay_and_loads_are_what_was_hit(settings, w
         assert loop.turns < 5000
     assert all(job.state is State.DONE for job in loop.jobs)
     assert (loop.cache.pool.used, store.storing, index.used, store._idle) == (0, 0, [], len(store))
-    assert not connector._jobs and not connector._watched and not connector._loading
+    assert not connector._jobs and not connector._copies.watching and not connector._loading
 
 
 def hits(wanted: Any, **settings: Any) -> list[int]:

@@ -25,7 +25,7 @@ from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 from ksim.simulation.hardware import gpu_of, system_of
-from ksim.validation import case_connector, schedules, transfer_replay
+from ksim.validation import replay, schedules, transfer_replay
 from ksim.validation.case_connector import CaseConnector, Report
 from ksim.validation.cases import find, read
 from ksim.validation.transfer_cases import KEPT
@@ -134,6 +134,6 @@ class EndpointWorkers:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".")[0])
 def test_transfers_give_the_recorded_schedules(file, monkeypatch):
-    monkeypatch.setattr(case_connector, "CaseConnector", EndpointConnector)
+    monkeypatch.setattr(replay, "CaseConnector", EndpointConnector)
     monkeypatch.setattr(transfer_replay, "CaseWorkers", EndpointWorkers)
     assert schedules.compare(read(file)).difference is None

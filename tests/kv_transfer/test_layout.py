@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ksim.kv_transfer.layout import KvLayout, LayerShare, Piece, plan
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.kv_layouts import kv_layout
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.transfer_assembly import kv_layout
 from tests.kv_transfer.fleets import requests
 from tests.properties import examples
 

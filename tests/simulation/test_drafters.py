@@ -12,10 +12,10 @@ from ksim.flow.costs import Costs
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.simulation.kv_layouts import kv_layout
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.sizing import memory
-from ksim.simulation.transfer_assembly import kv_layout
 from tests.simulation.tables import BURST, TABLE
 
 ACCEPTANCE = {"acceptance": {"name": "geometric", "rate": 0.8}}
