@@ -62,8 +62,6 @@ class Gateway:
     _signals: SignalSettings = field(init=False)
     _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
     _held: int = field(default=0, init=False)
-    #: How often the request that is being sent was tried before.
-    retried: int = field(default=0, init=False)
     _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
 
@@ -93,7 +91,6 @@ class Gateway:
         if not self._held or not self.control.ready(self._look(), self.env.now):
             return False
         attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
-        self.retried = attempt.retries
         try:
             self.retried = attempt.retries
             number = self._forward(attempt.request, attempt.done, attempt.timely)

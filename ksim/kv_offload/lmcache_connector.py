@@ -1,11 +1,12 @@
 """LMCache's connector, scheduler side: what is loaded within a step, and what a step stores before the next begins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import Request
 from ksim.kv_offload.lmcache_store import LmcacheStore
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
@@ -63,6 +64,10 @@ class LmcacheConnector:
     @property
     def copying(self) -> bool:
         return bool(self._copies)
+
+    @property
+    def follows_decodes(self) -> bool:
+        return False
 
     # What the scheduler asks.
 
@@ -134,6 +139,12 @@ class LmcacheConnector:
         self._number += 1
         self._copies[copy.number] = copy
         return copy
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        chunk, size = self._chunk_tokens, self.blocks_per_chunk
+        keys = self.keys.of(request)[size - 1:: size][:request.prompt // chunk]
+        tokens = next((place for place, key in enumerate(keys) if key not in self.store), len(keys)) * chunk
+        return {"cpu": tokens - cached} if tokens > cached else {}
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         if self._stores:  # the next batch waits for them

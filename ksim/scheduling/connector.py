@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol
 
 from attrs import field, frozen
 
+from ksim.flow.request import Request
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
@@ -104,6 +105,12 @@ class Connector(Protocol):
         ...
 
 
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        """How many tokens of the prompt of *request*, beyond the first *cached* ones, are in each tier below the GPU
+        now, by the tiers' names, each continuing the one above; routers ask, and it changes nothing."""
+        ...
+
+
 class NoCopies:
     """A connector's answers about copies where it makes none."""
 
@@ -119,3 +126,6 @@ class NoCopies:
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return ALL
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        return {}

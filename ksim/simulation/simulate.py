@@ -17,6 +17,7 @@ from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.offloading import tiers_of_pool
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.routers import router_of
 from ksim.simulation.scenario import Scenario
@@ -118,6 +119,8 @@ def independent(fleet: Fleet) -> list[range]:
         raise Coupled("the replicas share the experts of their layers, and step together")
     if fleet.splits:
         raise Coupled("prefill and decode engines send each other what they computed")
+    if any(len(tiers_of_pool(pool)) > 1 for pool in fleet.pools):
+        raise Coupled("the engines share the disks or the storage to which they offload KV")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
     if scenario.flow_control is not None and scenario.flow_control.name != "none":

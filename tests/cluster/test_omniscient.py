@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ksim import Scenario, simulate
-from ksim.cluster.routers import omniscient
+from ksim.cluster.forecast import forecast
 from ksim.cluster.step_model import models_of
 from ksim.flow.batch import Batch
 from tests.cluster.idle import idle_engines
@@ -36,13 +36,12 @@ def result(model, rows, router, folder, **serve):
 @pytest.mark.parametrize("count", range(1, len(ROWS) + 1))
 def test_the_last_request_gets_its_tokens_as_foreseen(model, tmp_path, monkeypatch, count, async_scheduling):
     seen = {}
-    foresee = omniscient.forecast
 
     def noted(engine, request, *rest):
-        seen[request.id, engine.number] = foresee(engine, request, *rest)
+        seen[request.id, engine.number] = forecast(engine, request, *rest)
         return seen[request.id, engine.number]
 
-    monkeypatch.setattr(omniscient, "forecast", noted)
+    monkeypatch.setattr("ksim.cluster.routers.omniscient.forecast", noted)
     requests = result(model, ROWS[:count], "omniscient", tmp_path, async_scheduling=async_scheduling).history.requests
     foreseen = seen[count - 1, int(requests.engine[-1])]
     assert foreseen.first - requests.arrival[-1] == pytest.approx(requests.ttft[-1], rel=0.15, abs=1e-3)

@@ -25,6 +25,8 @@ class View:
     kv_blocks: int = 1000
     block_tokens: int = 16
     scraped_at: float = 0.0
+    outstanding_tokens: int = 0
+    prefill_tokens: int = 0
     role: str = "both"
     adapters: Mapping[str, str] = field(factory=dict, hash=False)
     tiers: Mapping[str, int] = field(factory=dict, hash=False)

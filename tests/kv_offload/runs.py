@@ -42,6 +42,11 @@ BLOCK = 8192
 SESSIONS = {"turns": uniform(1, 4), "think": uniform("0 s", "0.1 s")}
 
 
+def turns(low: int, high: int, think: str) -> dict[str, Any]:
+    """Conversations of so many turns, between which users think for so long."""
+    return {"turns": uniform(low, high), "think": {"kind": "fixed", "value": think}}
+
+
 def run(table: dict[str, Any], skips: bool = True) -> Result:
     """Run a scenario; if it does not skip, all engines take every step."""
     made = Scenario.of(table)

@@ -153,3 +153,14 @@ def test_only_schedules_that_fill_or_hand_out_a_block_are_made_one_by_one():
     job = prompts.add(17, 40)
     prompts.turns_of(job, 3)
     assert ScheduleForecast(prompts.scheduler).repeats_left() > 30
+
+
+def test_routers_see_what_could_be_loaded_beyond_the_gpus_hit():
+    loop = engine(blocks_per_chunk=2, prefix_caching=False)
+    chunks = [("a", place) for place in range(6)]
+    job = loop.add(21, 1, chunks=chunks)
+    settle(loop)
+    connector = connector_of(loop)
+    asked = job.request
+    hits = [connector.tier_hits(asked, cached) for cached in (0, 4, 8, 16)]
+    assert hits == [{"cpu": 16}, {"cpu": 12}, {"cpu": 8}, {}]

@@ -1,5 +1,6 @@
 """What holds for every run whose engines offload."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.copied import Copied
-from ksim.flow.events import Event, Failed, Prefilled, Released, Transferred
+from ksim.flow.events import Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
 from ksim.flow.log import Log
-from tests.kv_offload.runs import offloading, run
+from tests.kv_offload.runs import BLOCK, MULTI_TIER, SPLIT, offloading, requests, run, scenario, turns
 from tests.laws.happenings import facts, happenings
+from tests.laws.tiny import uniform
 from tests.properties import examples
 
 
@@ -35,3 +37,78 @@ def told(log: Log) -> list[Event]:
 def numbers(event: Event) -> list[Any]:
     return [value for value in (getattr(event, field.name) for field in fields(type(event)))
             if isinstance(value, int | float)]
+
+
+@given(data=st.data())
+@examples(12)
+def test_bytes_that_are_loaded_are_those_of_the_blocks_hit(model, data):
+    result = run(data.draw(offloading(model)))
+    requests, copies = result.requests, result.log.columns(Copied)
+    loads = copies["target"] == "gpu"
+    tokens = sum(sum(requests[name].to_pylist()) for name in requests.column_names
+                 if name in ("cpu_tokens", "disk_tokens", "storage_tokens"))
+    assert tokens == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)
+    assert copies["bytes"] == pytest.approx(copies["tokens"] * BLOCK / 16)
+    assert (copies["disk"] + copies["storage"] <= copies["tokens"]).all()
+    assert (copies["asked"] <= copies["began"]).all() and (copies["began"] <= copies["time"]).all()
+
+
+@given(data=st.data())
+@examples(12)
+def test_copies_of_one_direction_are_serial_and_no_link_carries_more_than_it_can(model, data):
+    log = run(data.draw(offloading(model))).log
+    copies = list(log.of(Copied))
+    for way in {(copy.engine, copy.source, copy.target) for copy in copies if "gpu" in (copy.source, copy.target)}:
+        mine = sorted((copy.began, copy.time) for copy in copies if (copy.engine, copy.source, copy.target) == way)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine))
+    capacities = {link.link: link.capacity for link in log.links}
+    assert all(used.rate <= capacities[used.link] * (1 + 1e-9) for used in log.of(LinkUsed))
+
+
+@pytest.mark.parametrize("way", [(0.0001, {}), (2, {}), (200, {"store_threshold": 9})])
+def test_a_tier_that_nothing_comes_back_from_changes_no_schedule(model, way):
+    """It has no room for a chunk, or room for less than any prompt, or waits for what nobody asks for so often."""
+    table = scenario(model, way[0], requests(12, 100, uniform(60, 150)), options=way[1])
+    plain = scenario(model, 1, requests(12, 100, uniform(60, 150)))
+    del plain["serve"]["kv_transfer_config"]
+    batches = [[(step.batch.sequences, step.batch.tokens) for step in run(made).log.of(Stepped)]
+               for made in (table, plain)]
+    assert batches[0] == batches[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks_per_chunk": 2}, MULTI_TIER])
+def test_with_room_for_all_no_block_of_a_prompt_is_computed_twice(model, options):
+    """Turns of conversations that come one after the other, of which the GPU keeps next to nothing."""
+    load = requests(30, 2, uniform(20, 60), uniform(17, 30), sessions=turns(2, 3, "9 s"))
+    result = run(scenario(model, 4000, load, num_gpu_blocks_override=17, max_num_seqs=1,
+                          options=options))
+    rows = result.requests.to_pylist()
+    size = 16 * options.get("blocks_per_chunk", 1)
+    seen = 0
+    for row in rows:
+        before = [other for other in rows if other["session"] == row["session"] and other["id"] < row["id"]]
+        if before:
+            known = before[-1]["prompt_tokens"]  # blocks with output in them may be another's
+            found = row["cached_tokens"] + row["cpu_tokens"] + row.get("disk_tokens", 0)
+            assert found >= known // size * size
+            seen += 1
+    assert seen and result.summary["cpu_hit_rate"] > 0
+
+
+def test_a_tier_behind_a_small_host_memory_keeps_what_that_loses(model):
+    load = requests(40, 20, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "2 s"))
+    small, tiered = (run(scenario(model, 24, load, options=options)) for options in ({}, MULTI_TIER))
+    assert tiered.summary["disk_hit_rate"] > 0 and "disk_hit_rate" not in small.summary
+    assert tiered.summary["external_prefix_cache_hits"] > small.summary["external_prefix_cache_hits"]
+    reads = [copy for copy in tiered.log.of(Copied) if copy.source == "disk"]
+    assert sum(copy.bytes for copy in reads) == tiered.summary["disk_read_bytes"]
+    written = [copy for copy in tiered.log.of(Copied) if copy.target == "disk"]
+    assert sum(copy.tokens for copy in written) >= max(copy.tokens for copy in reads)
+
+
+def test_pools_that_split_requests_offload_beside_their_transfers(model):
+    load = requests(30, 50, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "1 s"))
+    result = run(scenario(model, 400, load, pools=SPLIT))
+    assert result.summary["completed"] == 30
+    engines = {copy.engine for copy in result.log.of(Copied) if copy.target == "gpu"}
+    assert 0 in engines and any(result.log.of(Transferred))
