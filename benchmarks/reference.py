@@ -35,6 +35,7 @@ from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
 from ksim.workload.replay import Replay
+from ksim.workload.retries import Retries
 from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
 from ksim.workload.workload import Workload
 
@@ -48,7 +49,8 @@ SECTIONS: Mapping[str, type] = {
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
     "[pools.NAME]": PoolSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint,
-    "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
+    "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
+    "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }
@@ -123,8 +125,8 @@ def _default(key: Key) -> str:
 
 
 def _names(key: Key) -> str:
-    folder = key.labels["Names"]
-    return f"`ksim/data/{folder}`" if catalog.is_data(folder) else f"[{folder}](#{folder.replace('.', '')})"
+    return ", ".join(f"`ksim/data/{folder}`" if catalog.is_data(folder) else f"[{folder}](#{folder.replace('.', '')})"
+                     for folder in key.folders)
 
 
 def _source(key: Key) -> str:
@@ -140,8 +142,7 @@ def _examples() -> Iterator[str]:
 
 
 def _plugins() -> Iterator[str]:
-    folders = dict.fromkeys(key.labels["Names"] for cls in SECTIONS.values() for key in keys(cls)
-                            if "Names" in key.labels)
+    folders = dict.fromkeys(folder for cls in SECTIONS.values() for key in keys(cls) for folder in key.folders)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
         yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
         yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"

@@ -25,6 +25,11 @@ class Both:
         return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
 
     @property
+    def scores(self) -> Any:
+        """The router's scores, if it has any."""
+        return getattr(self.router, "scores", None)
+
+    @property
     def on_first_token(self) -> Callable[..., object] | None:
         return self._teller("on_first_token")
 

@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 import simpy
-from attrs import define, evolve, field
+from attrs import define, field
 
 from ksim.cluster.both import Both
 from ksim.cluster.gateway import Gateway, Refusal
@@ -13,15 +13,16 @@ from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.cluster.sight import Sight
+from ksim.cluster.split import first_token, rest_of
+from ksim.cluster.submission import submit
 from ksim.cluster.view import View
-from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
-from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
+from ksim.flow.routing import Chosen
 from ksim.foundation.errors import ConfigError
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import TransferNetwork
@@ -56,6 +57,7 @@ class Cluster:
     _sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
+    _candidates: list[View] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -69,6 +71,7 @@ class Cluster:
             self.gateway.open(self.forward, self._sight, self.signals)
         self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
         self._decoding = [view for view in self._sight.views if view.role != "prefill"]
+        self._candidates = self._prefilling + self._decoding
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -140,24 +143,13 @@ class Cluster:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         else:
-            self._submit(engine, request, done, timely)
+            submit(engine, request, done, timely)
         return engine.number
 
     def _log_routed(self, request: Request, engine: Engine, prefill_engine: int = -1) -> None:
         if self.gateway is None:
             self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, engine.number, prefill_engine))
-
-    @staticmethod
-    def _submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
-        if request.beam_width:
-            BeamSearch.of(request, engine, done)
-        elif request.n == 1:
-            engine.submit(request, done, timely)
-        else:
-            parent = ParentRequest(request.n, done)
-            for child in request.children():  # one after the other, as vLLM's front end sends them
-                engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         self._sight.look(request, self.env.now)
@@ -167,7 +159,14 @@ class Cluster:
         if chosen is None or chosen not in self._sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
+        self._note(request, engine.number, -1, self._sight.views)
         return engine
+
+    def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
+        """Log what the router saw of *candidates* when it chose, if it looked."""
+        sight, attempt = self._sight, self.gateway.retried if self.gateway else 0
+        if sight.tells:
+            self.log.add(Chosen(self.env.now, request.id, attempt, engine, prefill_engine, sight.seen(candidates)))
 
     # Split requests.
 
@@ -181,12 +180,12 @@ class Cluster:
             asked = f"beam_width is {request.beam_width}" if request.beam_width else f"n is {request.n}"
             reason = f"its {asked}, and a request that one engine prefills for another has one sequence"
         if prefill is not None and not reason:
-            reason = prefill.refusal(_first_token(request))
+            reason = prefill.refusal(first_token(request))
         if reason:
             self.log.add(Rejected(self.env.now, request.id, reason))
             done()
         elif prefill is None:
-            self._submit(decode, request, done, timely)
+            submit(decode, request, done, timely)
         else:
             self._split(request, prefill, decode, done, timely)
         return first.number
@@ -199,30 +198,18 @@ class Cluster:
         assert network and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
         transfer = Transfer(network, prefill.endpoint, decode.endpoint, request)
         decode.endpoint.expected.add(transfer)
-        rest, handed_over = self._rest(request, decode)
+        rest, handed_over = rest_of(request, decode, network.connector)
 
         def go_on() -> None:
             decode.submit(rest, done, timely, KvTransferParams(do_remote_prefill=True, transfer=transfer,
                                                                handed_over=handed_over))
 
-        first, params = _first_token(request), KvTransferParams(do_remote_decode=True, transfer=transfer)
+        first, params = first_token(request), KvTransferParams(do_remote_decode=True, transfer=transfer)
         if network.connector.concurrent:
             prefill.submit(first, lambda: None, timely=False, params=params)
             go_on()
         else:
             prefill.submit(first, go_on, timely=True, params=params)
-
-    def _rest(self, request: Request, decode: Engine) -> tuple[Request, bool]:
-        """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
-
-        It computes a token that is the only one by itself.
-        """
-        network, longest = self.transfer_network, decode.scheduler.limits.max_model_len
-        assert network is not None, "split requests send KV"
-        if not network.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
-            return request, False
-        most = None if request.max_tokens is None else request.max_tokens - 1
-        return evolve(request, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most), True
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
@@ -235,9 +222,5 @@ class Cluster:
         if prefill is None and decode.role != "both":
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
+        self._note(request, decode.number, -1 if prefill is None else prefill.number, self._candidates)
         return None if prefill is None else prefill.engine, decode.engine
-
-
-def _first_token(request: Request) -> Request:
-    """What an engine serves of *request* that only prefills it."""
-    return evolve(request, output=1, max_tokens=None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from ksim.cluster.step_model import StepModel
 from ksim.engine.loop_times import LoopTimes
@@ -59,34 +59,43 @@ class _Play:
     waiting: deque[_Prompt]
     decodes: list[list[int]]  # tokens to come, tokens in the cache; the next to end last
     computed: int = field(default=0, init=False)
-    flying: int = field(default=0, init=False)
+    #: Batches that are not taken in, and when users had the tokens of the one that was taken in last.
+    flying: int = field(default=Factory(lambda self: self.times.in_flight, takes_self=True), init=False)
+    came: float = field(default=0.0, init=False)
 
     def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
         """When *ours* gets its first token, and how long its next ones take each."""
         for _ in range(TURNS):
             if not (self.prompts or self.decodes or self.waiting[0].arrival <= self.times.now):
                 self.times.wake(self.waiting[0].arrival)
-            end = self._turn()
+            self._turn()
             if not ours.left:
-                return end, self._pace()
+                return self._first_token(), self._pace()
         return self._extrapolated(now), self._pace()
 
-    def _turn(self) -> float:
-        """Take a turn, or as many as are alike; return when users have the tokens of the last one."""
+    def _first_token(self) -> float:
+        """When users have the tokens of the batch that was launched last: after the next launch, if there is one."""
+        if self.flying and self.decodes:
+            self._launch(*self._decoding(), len(self.decodes))
+        elif self.flying:
+            self._finish()
+        return self.came
+
+    def _turn(self) -> None:
+        """Take a turn, or as many as are alike."""
         decodes, cached = len(self.decodes), sum(sequence[1] for sequence in self.decodes)
         chunks = self._chunks(self.budget - decodes)
         tokens = sum(chunk for _, chunk in chunks)
         before = sum(prompt.computed * chunk for prompt, chunk in chunks) // max(tokens, 1)
         seconds, launch = self.model.seconds(tokens, before, decodes, cached)
-        end = self._pass(seconds, launch, decodes + len(chunks), tokens // self.block_tokens)
+        self._launch(seconds, launch, decodes + len(chunks), tokens // self.block_tokens)
         if not chunks:
-            end += self._repeat(max(seconds, launch))
+            self._repeat(self._period(seconds, launch, decodes))
         self._decode(1)
         for prompt, chunk in chunks:
             prompt.left, prompt.computed = prompt.left - chunk, prompt.computed + chunk
         self._settle()
         self.computed += tokens
-        return end
 
     def _chunks(self, budget: int) -> list[tuple[_Prompt, int]]:
         """The chunks of prompts that the next turn computes; those that wait are admitted if there is room."""
@@ -108,20 +117,21 @@ class _Play:
         return prompt.arrival <= self.times.now and (alone or (
             len(self.prompts) + len(self.decodes) < self.places and prompt.blocks <= self.free))
 
-    def _pass(self, seconds: float, launch: float, sequences: int, blocks: int) -> float:
+    def _launch(self, seconds: float, launch: float, sequences: int, blocks: int = 0) -> None:
         """Launch a batch, and take in the oldest if there are as many in flight as there may be."""
-        times, client = self.times, self.times.host.client
-        _, launched, start = times.prepare(sequences, blocks, launch)
-        end = times.compute(launched, start, seconds, sequences)
-        if times.in_flight >= self.depth:
-            times.finish()
-        return end + times.host.core.taking(sequences) + client.deliver + client.deliver_sequence * sequences
+        _, launched, start = self.times.prepare(sequences, blocks, launch)
+        self.times.compute(launched, start, seconds, sequences)
+        self.flying += 1
+        if self.flying >= self.depth:
+            self._finish()
 
-    def _repeat(self, seconds: float) -> float:
-        """Take the turns in which nothing changes at once, of so many *seconds* each; return what they take."""
-        if not self.decodes:
-            return 0.0
-        turns = self.decodes[-1][0] - 1
+    def _finish(self) -> None:
+        _, self.came = self.times.finish()
+        self.flying -= 1
+
+    def _repeat(self, seconds: float) -> None:
+        """Take the turns in which nothing changes at once, of so many *seconds* each."""
+        turns = self.decodes[-1][0] - 1 if self.decodes else 0
         if self.waiting and self.waiting[0].arrival > self.times.now:
             turns = min(turns, int((self.waiting[0].arrival - self.times.now) / seconds))
         late = max(turns, 0) * seconds
@@ -129,7 +139,6 @@ class _Play:
         self.times.worker += late
         self.times.shift(late)
         self._decode(max(turns, 0))
-        return late
 
     def _decode(self, turns: int) -> None:
         for sequence in self.decodes:
@@ -148,8 +157,21 @@ class _Play:
             self.decodes.sort(key=lambda sequence: -sequence[0])
 
     def _pace(self) -> float:
-        decodes = max(len(self.decodes), 1)
-        return max(self.model.seconds(0, 0, decodes, sum(sequence[1] for sequence in self.decodes)))
+        """The seconds of a turn in which those that decode now do, and ours."""
+        return self._period(*self._decoding(), max(len(self.decodes), 1))
+
+    def _decoding(self) -> tuple[float, float]:
+        """The seconds of a step of those that decode, and those to launch it."""
+        return self.model.seconds(0, 0, max(len(self.decodes), 1), sum(sequence[1] for sequence in self.decodes))
+
+    def _period(self, seconds: float, launch: float, sequences: int) -> float:
+        """The seconds from turn to turn while all are like one that takes GPUs so many *seconds*."""
+        host, workers = self.times.host, self.times.workers
+        loop = host.core.making(sequences, 0, workers) + host.core.taking(sequences)
+        worker = host.worker.preparing(sequences) + launch
+        if self.depth == 1:
+            return loop + host.worker.preparing(sequences) + max(seconds, launch)
+        return max(seconds, loop, worker) if workers > 1 else max(seconds, loop + worker)
 
     def _extrapolated(self, now: float) -> float:
         left = sum(prompt.left for prompt in (*self.prompts, *self.waiting))

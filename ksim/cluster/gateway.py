@@ -25,6 +25,8 @@ __all__ = ["Gateway", "Refusal"]
 
 #: How often llm-d tries to send one of the requests that wait (flowcontrol/controller/internal/processor.go).
 CYCLE = 1e-3
+#: Rounding of SimPy's clock.
+EARLY = 1e-9
 
 
 class Refusal(Exception):
@@ -54,12 +56,13 @@ class Gateway:
     control: FlowControl
     retries: Any = None
     seed: int = 0
+    retried: int = field(default=0, init=False)  # of the attempt that goes through
     _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
     _sight: Sight = field(init=False)
     _signals: SignalSettings = field(init=False)
     _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
     _held: int = field(default=0, init=False)
-    _cycles: bool = field(default=False, init=False)
+    _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
 
     def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: Sight,
@@ -81,8 +84,7 @@ class Gateway:
         attempt.since = now
         self._flows.setdefault(self.control.flow(request), deque()).append(attempt)
         self._held += 1
-        self._send_one()
-        self._go_on()
+        self._go_on(self._send_one())
 
     def _send_one(self) -> bool:
         """Send one of those that wait to an engine, if any may go; return whether that is so."""
@@ -90,6 +92,7 @@ class Gateway:
             return False
         attempt = self._leave(self.control.pick({flow: queue[0].request for flow, queue in self._flows.items()}))
         try:
+            self.retried = attempt.retries
             number = self._forward(attempt.request, attempt.done, attempt.timely)
         except Refusal as refusal:
             self._refuse(attempt, str(refusal))
@@ -108,15 +111,17 @@ class Gateway:
             self.log.add(Held(self.env.now, attempt.request.id, attempt.since))
         return attempt
 
-    def _go_on(self, sent: bool = True) -> None:
-        """Come back when another request may go, or has waited too long."""
-        if not self._held or self._cycles:
+    def _go_on(self, sent: bool) -> None:
+        """Come back when another request may go after this one was or was not *sent*, or has waited too long."""
+        if not self._held:
             return
         now, ttl = self.env.now, self.control.default_request_ttl
         oldest = min(queue[0].since for queue in self._flows.values())
         later = now + CYCLE if sent else max(now + CYCLE, self._next_scrape())
-        self._cycles = True
-        self.env.timeout(max(min(later, oldest + ttl) - now, 0.0)).callbacks.append(lambda _: self._cycle())
+        moment = max(min(later, oldest + ttl), now)
+        if moment < self._next:
+            self._next = moment
+            self.env.timeout(moment - now).callbacks.append(lambda _: self._cycle(moment))
 
     def _look(self) -> Sequence[EngineView]:
         self._sight.refresh(self.env.now)
@@ -127,8 +132,10 @@ class Gateway:
         now, interval, delay = self.env.now, self._signals.scrape_interval, self._signals.delay
         return (floor((now - delay) / interval + 1e-6) + 1) * interval + delay if interval else now
 
-    def _cycle(self) -> None:
-        self._cycles = False
+    def _cycle(self, moment: float) -> None:
+        if moment != self._next:
+            return  # another came first, and has seen to what is next
+        self._next = inf
         self._expire()
         self._go_on(self._send_one())
 
@@ -136,7 +143,7 @@ class Gateway:
         """Refuse those that have waited too long."""
         ttl, now = self.control.default_request_ttl, self.env.now
         for flow in [*self._flows]:
-            while flow in self._flows and self._flows[flow][0].since + ttl <= now:
+            while flow in self._flows and self._flows[flow][0].since + ttl <= now + EARLY:
                 self._refuse(self._leave(flow), f"it waited at the gateway for {ttl:g} s")
 
     def _refuse(self, attempt: Attempt, reason: str) -> None:

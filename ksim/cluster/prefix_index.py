@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
-__all__ = ["PrefixIndex", "Prompt", "leading"]
+__all__ = ["PrefixIndex", "Prompt", "leading", "nested"]
 
 #: How many times as many keys as blocks are kept in the order of sending, and how many in any case.
 _SPARE, _FEW = 4, 4096
@@ -64,6 +64,7 @@ class PrefixIndex:
     _tails: dict[tuple[int, object], int] = field(factory=dict, init=False)
     _holders: dict[int, int] = field(factory=dict, init=False)  # a bit for each engine
     _engines: dict[int, _Engine] = field(factory=dict, init=False)
+    _is_cut: bool = field(default=False, init=False)  # whether an engine may lack the beginning of what it has
 
     def __attrs_post_init__(self) -> None:
         self._keys = BlockKeys(self.block_tokens)
@@ -104,7 +105,7 @@ class PrefixIndex:
 
     def leading(self, prompt: Prompt) -> dict[int, int]:
         """By engine, how many blocks of *prompt* it has before the first that it lacks."""
-        return leading(prompt.keys, self._holders)
+        return (leading if self._is_cut else nested)(prompt.keys, self._holders)
 
     def add(self, prompt: Prompt, number: int, now: float, capacity: float | None = None) -> None:
         """Engine *number* is sent *prompt*; it keeps *capacity* blocks if that is given."""
@@ -134,6 +135,7 @@ class PrefixIndex:
     def _trim(self, engine: _Engine, bit: int, excess: float) -> None:
         """Let go the *excess* blocks of *engine* that were sent longest ago."""
         while excess > 0:
+            self._is_cut = True
             oldest = engine.sent[0]
             gone = self._drop(engine, oldest, bit, excess)
             unnamed = int(min(oldest.unnamed, excess - gone))
@@ -185,6 +187,31 @@ def leading(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
                 return depths
     depths.update(dict.fromkeys(_numbers(alive), len(keys)))
     return depths
+
+
+def nested(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
+    """The same where an engine that has a key has those before it, too: few places are looked at."""
+    depths: dict[int, int] = {}
+    start, end, get = 0, len(keys), holders.get
+    bits = get(keys[0], 0) if keys else 0
+    while bits:
+        start = end if get(keys[-1], 0) == bits else _last_of(keys, holders, start) + 1
+        after = get(keys[start], 0) if start < end else 0
+        depths.update(dict.fromkeys(_numbers(bits & ~after), start))
+        bits = after
+    return depths
+
+
+def _last_of(keys: Sequence[int], holders: Mapping[int, int], first: int) -> int:
+    """The last place with the same holders as place *first*; those of the last place are others."""
+    bits, beyond = holders[keys[first]], len(keys) - 1
+    while beyond - first > 1:
+        middle = (first + beyond) // 2
+        if holders.get(keys[middle]) == bits:
+            first = middle
+        else:
+            beyond = middle
+    return first
 
 
 def _count(counts: dict[int, int], bits: int, blocks: int) -> None:

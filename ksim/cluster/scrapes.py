@@ -1,6 +1,6 @@
 """The metrics of engines as somebody has them who scrapes them every so often."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor
 
 from attrs import define, field
@@ -38,17 +38,20 @@ class Losses:
 class Scrapes:
     """Scrapes engines at multiples of the interval, all at once, and shows in their `views` what has arrived.
 
-    A scrape that is lost leaves what the one before it told.
+    A scrape that is lost leaves what the one before it told; with an interval of 0, none is.  All that is `shown` now
+    is noted in columns.
     """
 
     settings: SignalSettings
     views: Sequence[View]
     observers: Sequence[Observer]
     seed: int
+    shown: Mapping[str, Sequence[float]] = field(factory=dict, init=False)
     _latest: int = field(default=-1, init=False)
     _losses: list[Losses] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._note()
         self._losses = [Losses(self.settings.loss, self.seed, f"scrapes.{view.number}") for view in self.views]
 
     def look(self, now: float) -> None:
@@ -59,6 +62,7 @@ class Scrapes:
         if not interval:
             for view, observer in zip(self.views, self.observers, strict=True):
                 _show(view, observer, moment)
+            self._note()
             return
         latest = floor((moment + RESOLUTION) / interval)
         if latest > self._latest:
@@ -75,6 +79,13 @@ class Scrapes:
                 scrape = kept[-1] if kept else -1
             if scrape >= 0:
                 _show(view, observer, scrape * self.settings.scrape_interval)
+        self._note()
+
+    def _note(self) -> None:
+        """Note for the log what is shown from now on."""
+        views = self.views
+        self.shown = {"waiting": [view.waiting for view in views], "running": [view.running for view in views],
+                      "kv_usage": [view.kv_usage for view in views], "scraped_s": [view.scraped_at for view in views]}
 
 
 def _show(view: View, observer: Observer, moment: float) -> None:

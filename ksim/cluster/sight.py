@@ -1,7 +1,8 @@
 """What a router sees: views of the engines, brought up to the moment of each choice."""
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -10,10 +11,11 @@ from ksim.cluster.books import Books
 from ksim.cluster.kv_index import KvIndex
 from ksim.cluster.scrapes import Losses, Scrapes
 from ksim.cluster.signals import late_events, signals_of
-from ksim.cluster.view import View, view_class
+from ksim.cluster.view import ATTRIBUTES, View, view_class
 from ksim.engine.engine import Engine
 from ksim.engine.observer import Answer, Observer
 from ksim.flow.request import Request
+from ksim.flow.routing import Seen
 from ksim.specs.signals import SignalSettings
 
 __all__ = ["Sight"]
@@ -28,6 +30,7 @@ class Sight:
     """
 
     views: Sequence[View]
+    router: Any
     signals: tuple[str, ...]
     books: Books | None = None
     scrapes: Scrapes | None = None
@@ -48,7 +51,7 @@ class Sight:
         if "kv_events" in signals and not late:
             for view in seen:
                 view.find_hit, view.find_tiers = view.engine.prefix_hit, view.engine.tier_hits
-        return cls(views, signals, books, scrapes, indexes)
+        return cls(views, router, signals, books, scrapes, indexes)
 
     def look(self, request: Request, now: float) -> None:
         """Bring the views up to *now*, when an engine is chosen for *request*."""
@@ -64,6 +67,35 @@ class Sight:
             self.scrapes.look(now)
         for index in self.indexes:
             index.look(now)
+        if "kv_events" in self.signals:
+            for view in self.views:
+                view.hit = -1
+
+
+    @property
+    def tells(self) -> bool:
+        """Whether what is seen is worth noting: there is a choice, and the router looks."""
+        return len(self.views) > 1 and bool(self.signals)
+
+    def seen(self, candidates: Sequence[View]) -> Seen:
+        """What the router saw of *candidates* when it chose, and how it scored them."""
+        scores = getattr(self.router, "scores", None)
+        return Seen(
+            array("i", [view.number for view in candidates]),
+            {name: array("q", [getattr(view, name) for view in candidates]) for name in ATTRIBUTES["books"]}
+            if self.books else {},
+            self._metrics(candidates) if self.scrapes else {},
+            array("i", [view.hit for view in candidates]) if "kv_events" in self.signals else None,
+            None if scores is None else array("d", scores))
+
+    def _metrics(self, candidates: Sequence[View]) -> Mapping[str, Sequence[float]]:
+        """The metrics of *candidates*, in their order."""
+        assert self.scrapes is not None, "only who goes by metrics has seen some"
+        shown = self.scrapes.shown
+        if candidates is self.views:
+            return shown
+        places = {view.number: place for place, view in enumerate(self.scrapes.views)}
+        return {name: [column[places[view.number]] for view in candidates] for name, column in shown.items()}
 
 
 def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, answers: list[Answer],

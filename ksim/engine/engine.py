@@ -131,7 +131,8 @@ class Engine(ABC):
 
     def tier_hits(self, request: Request) -> Mapping[str, int]:
         """How many further tokens of its prompt are in each tier below the GPU now, each continuing the one above."""
-        return {}
+        connector = self.scheduler.connector
+        return connector.tier_hits(request, self.prefix_hit(request)) if connector is not None else {}
 
     def adapter_place(self, name: str) -> str:
         """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""

@@ -6,7 +6,7 @@ A key's documentation is the string under its field.  Sentences that begin with 
     \"\"\"Most sequences in a step. Unit: sequences. Default: set by release. Source: vLLM. Example: 64.\"\"\"
 
 `Unit` is that of a number; `Default` says where an open value comes from; `Source` names the program that the
-key is from; `Names` is the folder of plug-ins ("cluster.routers") or data files ("gpus") that a value may name;
+key is from; `Names` has the folders of plug-ins ("cluster.routers") or data files ("gpus") that a value may name;
 `Example` is a value in TOML, for keys without a default.
 """
 
@@ -104,8 +104,12 @@ class Key:
     @property
     def names(self) -> list[str]:
         """The catalogue names of what it may name."""
-        folder = self.labels.get("Names", "")
-        return catalog.choices(folder) if folder else []
+        return [name for folder in self.folders for name in catalog.choices(folder)]
+
+    @property
+    def folders(self) -> list[str]:
+        """Where these names come from."""
+        return [folder for folder in self.labels.get("Names", "").split(", ") if folder]
 
 
 @cache

@@ -118,11 +118,10 @@ class BlockCache(OldNames):
 
     def publish(self, table: BlockTable, tokens: int) -> None:
         """Let others find the full blocks among the first *tokens* tokens of *table*."""
+        if not self.prefix_caching:
+            return
         first, full, node = table.published // self.block_tokens, tokens // self.block_tokens, table.node
         if full <= first:
-            return
-        if not self.prefix_caching:
-            table.published = full * self.block_tokens
             return
         assert node is not None, "a request without blocks cannot share them"
         for block, name in zip(table.blocks[first:full], table.block_names(first, full), strict=True):
@@ -138,7 +137,7 @@ class BlockCache(OldNames):
         """Release all blocks of *table*, last block first; a finished request has computed *tokens* tokens."""
         if tokens:
             self.publish(table, tokens)
-        if self.eviction is not None and table.blocks and self.prefix_caching:
+        if self.eviction is not None and table.blocks:
             self._touch(table, 0)
         unhashed_first = self.unhashed_first or self.eviction is not None
         front: list[int] = []
@@ -167,8 +166,11 @@ class BlockCache(OldNames):
 
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""
-        until_full = table.published + self.block_tokens - tokens - 1 + async_scheduling  # its last token is known
-        return min(len(table.blocks) * self.block_tokens - tokens, max(until_full, 0))
+        steps = len(table.blocks) * self.block_tokens - tokens
+        if self.prefix_caching:  # a block is published when its last token is known
+            until_full = table.published + self.block_tokens - tokens - 1 + async_scheduling
+            steps = min(steps, max(until_full, 0))
+        return steps
 
     def _tracked(self, block: int) -> TrackedNode:
         return cast("TrackedNode", self.tree.node(block))

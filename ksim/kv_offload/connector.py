@@ -1,13 +1,14 @@
 """vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import Request
 from ksim.kv_offload.copies_under_way import CopiesUnderWay, job_blocks
-from ksim.kv_offload.evictions import RequestAccess
+from ksim.kv_offload.offloaded_job import OffloadedJob
 from ksim.kv_offload.store import ChunkStore
 from ksim.scheduling.connector import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
@@ -16,25 +17,6 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Schedule
 
 __all__ = ["OffloadConnector"]
-
-
-@define(eq=False)
-class _Offloading:
-    """What the connector knows of a job; vLLM's `RequestOffloadState`.
-
-    `keys` name its chunks, also those whose tokens are not known yet.  The chunks before the `mark` were offered to the
-    store.  `blocks` are the GPU blocks that it was scheduled with; `copies` have not ended.  Once it has ended, the
-    first `final` tokens may be stored.
-    """
-
-    job: Job
-    keys: Sequence[int]
-    mark: int = 0
-    blocks: list[int] = field(factory=list)
-    copies: set[int] = field(factory=set)
-    access: RequestAccess = field(factory=RequestAccess)
-    final: int = -1
-    closed: bool = False
 
 
 @define(eq=False)
@@ -53,10 +35,10 @@ class OffloadConnector:
     prefix_caching: bool = True
     refused: list[tuple[Job, int]] = field(factory=list, init=False)
     _chunk_tokens: int = field(init=False)
-    _jobs: dict[Job, _Offloading] = field(factory=dict, init=False)
+    _jobs: dict[Job, OffloadedJob] = field(factory=dict, init=False)
     _copies: CopiesUnderWay = field(factory=CopiesUnderWay, init=False)
     _begun: list[Copy] = field(factory=list, init=False)  # loads of the schedule being made
-    _ended: list[_Offloading] = field(factory=list, init=False)  # since the latest schedule
+    _ended: list[OffloadedJob] = field(factory=list, init=False)  # since the latest schedule
     _loading: set[int] = field(factory=set, init=False)  # chunks that others had better wait for
 
     consumes: ClassVar[bool] = True
@@ -69,6 +51,11 @@ class OffloadConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    @property
+    def follows_decodes(self) -> bool:
+        """Without a prefix cache on the GPU, no calendar has the steps at which decodes fill blocks."""
+        return not self.prefix_caching
+
     # What the scheduler asks.
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
@@ -79,7 +66,7 @@ class OffloadConnector:
             return None, True
         return (self._found(known, computed), True) if job.reads_cache else (0, False)
 
-    def _found(self, known: _Offloading, computed: int) -> int | None:
+    def _found(self, known: OffloadedJob, computed: int) -> int | None:
         """How many tokens beyond the *computed* ones the store has; None while some of them are on their way."""
         chunk, first = self._chunk_tokens, computed // self._chunk_tokens
         whole = known.job.num_tokens // chunk
@@ -170,7 +157,7 @@ class OffloadConnector:
         offers += [(entry.job, min(entry.job.num_computed_tokens, entry.job.num_tokens)) for entry in schedule.entries]
         return [store for job, tokens in offers if (store := self._store(self._of(job), tokens))]
 
-    def _store(self, known: _Offloading, tokens: int) -> Copy | None:
+    def _store(self, known: OffloadedJob, tokens: int) -> Copy | None:
         """Offer what is new among the first *tokens* tokens of a job; return the store that begins, if one does."""
         job = known.job
         if self.prompt_only:
@@ -190,7 +177,7 @@ class OffloadConnector:
         chunks = [place for place, key in enumerate(keys, first) if key in chosen]
         return self._copy(known, chunks, taken, job_blocks(known.blocks, chunks, self.blocks_per_chunk), loads=False)
 
-    def _copy(self, known: _Offloading, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
+    def _copy(self, known: OffloadedJob, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
               loads: bool) -> Copy:
         copy = self._copies.begin(job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
                                   tokens=len(blocks) * self.keys.block_tokens)
@@ -204,6 +191,22 @@ class OffloadConnector:
             return ALL
         growth = decodes.next_growth()
         return ALL if growth is None else growth - 1 - step
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        chunk, size = self._chunk_tokens, self.blocks_per_chunk
+        first, hits = cached // chunk, dict[str, int]()
+        for key in self.keys.of(request)[size - 1:: size][first: request.prompt // chunk]:
+            if not (tier := self._tier(key)):
+                break
+            hits[tier] = hits.get(tier, 0) + chunk
+        for tier in hits:  # the first chunk counts from where the GPU's hit ends
+            hits[tier] -= cached - first * chunk
+            break
+        return hits
+
+    def _tier(self, key: int) -> str:
+        """The tier that a chunk would be loaded from; "" if none has it."""
+        return "cpu" if key in self.store else ""
 
     # What the workers report.
 
@@ -219,14 +222,14 @@ class OffloadConnector:
             known.copies.remove(number)
             self._forget(known)
 
-    def _forget(self, known: _Offloading) -> None:
+    def _forget(self, known: OffloadedJob) -> None:
         if known.closed and not known.copies:
             del self._jobs[known.job]
 
-    def _of(self, job: Job) -> _Offloading:
+    def _of(self, job: Job) -> OffloadedJob:
         known = self._jobs.get(job)
         if known is None:
             blocks = (job.request.prompt + job.output) // self.keys.block_tokens
             keys = self.keys.of(job.request, blocks)
-            known = self._jobs[job] = _Offloading(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
+            known = self._jobs[job] = OffloadedJob(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
         return known

@@ -15,10 +15,11 @@ __all__ = ["CopyStream", "Lane", "Submitted"]
 
 @frozen
 class Lane:
-    """The links between a GPU and the memory of its node, and the bytes of a KV block that pass them."""
+    """The links between GPU number `gpu` and the memory of its node, and the bytes of a KV block that pass them."""
 
     path: Sequence[int]
     block_bytes: float
+    gpu: int = 0
 
 
 @define(eq=False)

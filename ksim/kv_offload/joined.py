@@ -1,11 +1,12 @@
 """Several KV connectors of one engine; vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py)."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import simpy
 from attrs import define, evolve, field
 
 from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.request import Request
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.transfer import Transfer
@@ -61,6 +62,10 @@ class JoinedConnector:
     def copying(self) -> bool:
         return any(connector.copying for connector in self.connectors)
 
+    @property
+    def follows_decodes(self) -> bool:
+        return any(connector.follows_decodes for connector in self.connectors)
+
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         for connector in self.connectors:
             connector.schedule_made(schedule, grown)
@@ -68,6 +73,9 @@ class JoinedConnector:
     def take(self, numbers: Sequence[int]) -> None:
         for connector in self.connectors:
             connector.take(numbers)
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        return next((hits for connector in self.connectors if (hits := connector.tier_hits(request, cached))), {})
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return min(connector.quiet_steps(decodes, step) for connector in self.connectors)

@@ -1,11 +1,12 @@
 """LMCache's connector, scheduler side: what is loaded within a step, and what a step stores before the next begins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import Request
 from ksim.kv_offload.lmcache_store import LmcacheStore
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
@@ -29,7 +30,6 @@ class _Tracked:
     keys: Sequence[int]
     hits: int | None = None
     pinned: int = 0
-    asked: bool = False
     saved: int = 0
     prefill: int = 0
 
@@ -39,15 +39,14 @@ class LmcacheConnector:
     """Looks prompts up in `store`, in chunks of `blocks_per_chunk` blocks, and stores each chunk once it is computed.
 
     A load ends before the kernels of the step that admits its job.  A store begins when a step is computed, and the
-    next step waits for it.  A job that is looked up with `async_lookup` is asked again in the next schedule.  With
-    `save_decode`, chunks of outputs are stored, too.  With `min_load`, fewer tokens are not loaded.
+    next step waits for it.  With `save_decode`, chunks of outputs are stored, too.  With `min_load`, fewer tokens are
+    not loaded.
     """
 
     store: LmcacheStore
     keys: BlockKeys
     blocks_per_chunk: int
     save_decode: bool = False
-    async_lookup: bool = False
     min_load: int = 0
     _chunk_tokens: int = field(init=False)
     _jobs: dict[Job, _Tracked] = field(factory=dict, init=False)
@@ -66,6 +65,10 @@ class LmcacheConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    @property
+    def follows_decodes(self) -> bool:
+        return False
+
     # What the scheduler asks.
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
@@ -73,9 +76,6 @@ class LmcacheConnector:
             return 0, False
         known = self._of(job)
         if known.hits is None:
-            if self.async_lookup and not known.asked:
-                known.asked = True
-                return None, False
             known.hits = known.pinned = self.store.look_up(known.keys[:job.num_tokens // self._chunk_tokens])
         found = known.hits * self._chunk_tokens
         wanted = found - computed - (found == job.num_tokens)  # the last token is computed again
@@ -85,10 +85,10 @@ class LmcacheConnector:
         """Take note of an admission; chunks are loaded whole, also where the GPU's cache has their first blocks."""
         known = self._of(load.job)
         hits = known.hits or 0
-        known.hits, known.asked, known.saved, known.prefill = None, False, hits, load.job.num_tokens
+        known.hits, known.saved, known.prefill = None, hits, load.job.num_tokens
         self._unpin(known)  # what the step stores may take the place of a chunk only after it was loaded
         if load.tokens:
-            self._begun.append(self._copy(known, load.start // self._chunk_tokens, hits, loads=True))
+            self._begun.append(self._copy(known, load.start // self._chunk_tokens, hits, missing=load.start))
 
     def _unpin(self, known: _Tracked) -> None:
         self.store.unpin(known.keys[:known.pinned])
@@ -127,16 +127,24 @@ class LmcacheConnector:
             return None
         known.saved = end
         fits = self.store.make_room(end - first)
-        return self._copy(known, first, first + fits, loads=False) if fits else None
+        return self._copy(known, first, first + fits) if fits else None
 
-    def _copy(self, known: _Tracked, first: int, end: int, loads: bool) -> Copy:
+    def _copy(self, known: _Tracked, first: int, end: int, missing: int | None = None) -> Copy:
+        """A copy of the chunks from *first* to before *end*: a load, if the tokens after *missing* are missing."""
         size, blocks = self.blocks_per_chunk, known.job.block_table.blocks
-        copy = Copy(number=self._number, job=known.job, loads=loads, asynchronous=False, chunks=range(first, end),
-                    keys=known.keys[first:end], blocks=blocks[first * size: end * size],
-                    tokens=(end - first) * self._chunk_tokens)
+        begin = first * self._chunk_tokens if missing is None else missing
+        copy = Copy(number=self._number, job=known.job, loads=missing is not None, asynchronous=False,
+                    chunks=range(first, end), keys=known.keys[first:end], blocks=blocks[first * size: end * size],
+                    tokens=end * self._chunk_tokens - begin)
         self._number += 1
         self._copies[copy.number] = copy
         return copy
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        chunk, size = self._chunk_tokens, self.blocks_per_chunk
+        keys = self.keys.of(request)[size - 1:: size][:request.prompt // chunk]
+        tokens = next((place for place, key in enumerate(keys) if key not in self.store), len(keys)) * chunk
+        return {"cpu": tokens - cached} if tokens > cached else {}
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         if self._stores:  # the next batch waits for them

@@ -69,6 +69,9 @@ class TieredConnector(OffloadConnector):
             return None
         return next((tier for tier in self.tiers if key in tier), None)
 
+    def _tier(self, key: int) -> str:
+        return super()._tier(key) or next((tier.name for tier in self.tiers if key in tier), "")
+
     @property
     def chunk_tokens(self) -> int:
         return self._chunk_tokens

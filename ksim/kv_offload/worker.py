@@ -70,7 +70,7 @@ class OffloadWorker(NoTransfers):
             taken.append(self._ended.popleft()[1])
         if not taken:
             return None
-        return ConnectorOutput(received=[copy.job for copy in taken if copy.loads],
+        return ConnectorOutput(received=[copy.job for copy in taken if copy.loads and copy.asynchronous],
                                copied=[copy.number for copy in taken])
 
     # Steps.
@@ -80,7 +80,8 @@ class OffloadWorker(NoTransfers):
         for copy in schedule.copies:
             if copy.number in schedule.hurried:
                 self._hurried.add(copy.number)
-                self._submit(copy, moment, computed)
+                # A load within the step is on a stream of its own, which waits for no kernels.
+                self._submit(copy, moment, computed if copy.asynchronous else None)
         waited = [self._unfinished[number].done for number in schedule.hurried if number in self._unfinished]
         return simpy.AllOf(self.network.env, waited) if waited else None
 

@@ -31,6 +31,7 @@ from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.pools import of_fleet, pool_summaries
+from ksim.results.routing import routing_table
 from ksim.results.tables import request_table, step_table
 from ksim.results.tiers import Copies, tier_summary
 from ksim.results.totals import Refusals
@@ -77,6 +78,11 @@ class Result:
     def requests(self) -> pa.Table:
         """One row per request."""
         return request_table(self.history, self.energy)
+
+    @cached_property
+    def routing(self) -> pa.Table | None:
+        """One row per choice of a router: what it saw, and what it chose; None where it sees nothing."""
+        return routing_table(self.log)
 
     @cached_property
     def steps(self) -> pa.Table:
@@ -211,6 +217,8 @@ class Result:
         about = json.dumps(overview(self.history, self.subject, self.insights), ensure_ascii=False)
         (directory / "overview.json").write_text(about + "\n", encoding="utf-8")
         tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
+        if self.routing is not None:
+            tables["routing"] = self.routing
         for name, table in tables.items():
             # Hardly a number repeats, so dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)

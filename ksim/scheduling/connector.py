@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol
 
 from attrs import field, frozen
 
+from ksim.flow.request import Request
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
@@ -81,6 +82,11 @@ class Connector(Protocol):
         """Whether a copy that the connector began has not been reported yet; the engine takes turns until then."""
         ...
 
+    @property
+    def follows_decodes(self) -> bool:
+        """Whether it must see the tokens of decodes step by step, so that none may join the decode set."""
+        ...
+
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         """Add to the *schedule*, just made, the `copies` that begin with it, and the numbers of those that it has
         `hurried`; vLLM's `build_connector_meta`.
@@ -99,11 +105,18 @@ class Connector(Protocol):
         ...
 
 
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        """How many tokens of the prompt of *request*, beyond the first *cached* ones, are in each tier below the GPU
+        now, by the tiers' names, each continuing the one above; routers ask, and it changes nothing."""
+        ...
+
+
 class NoCopies:
     """A connector's answers about copies where it makes none."""
 
     __slots__ = ()
     copying: ClassVar[bool] = False
+    follows_decodes: ClassVar[bool] = False
 
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         """Add nothing."""
@@ -113,3 +126,6 @@ class NoCopies:
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return ALL
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        return {}

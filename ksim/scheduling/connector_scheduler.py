@@ -26,6 +26,10 @@ class ConnectorScheduler(ConnectorQueues):
     _begun: list[Load] = field(factory=list, init=False)
     _unknown: list[Job] = field(factory=list, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._foresees = self._foresees and not self.connector.follows_decodes
+
     @property
     def steady(self) -> bool:
         """Whether the next schedule is like the latest, unless a job comes or ends, or a transfer ends.

@@ -18,7 +18,7 @@ __all__ = ["EXTRA", "KEY", "MULTI", "OFFLOAD", "ConnectorParts", "aliases", "mul
 KEY = "serve.kv_transfer_config"
 MULTI, OFFLOAD = "MultiConnector", "kv_offload.connectors"
 #: The connector of each backend of vLLM's ``--kv-offloading-backend``.
-_BACKENDS: Mapping[str, str] = {"native": "OffloadingConnector", "lmcache": "LMCacheMPConnector"}
+_BACKENDS: Mapping[str, str] = {"native": "OffloadingConnector", "lmcache": "LMCacheConnectorV1"}
 EXTRA = "kv_connector_extra_config"
 
 
@@ -84,7 +84,8 @@ def offload_settings(config: KvTransferConfig | None) -> Any:
                                             " 'kv_both', or leave it out")
     file = aliases(OFFLOAD).get(part.kv_connector, part.kv_connector)
     try:
-        return plugin(OFFLOAD, Choice(file, part.kv_connector_extra_config))
+        read = getattr(catalog.find(OFFLOAD, file), "options", dict)
+        return plugin(OFFLOAD, Choice(file, read(part.kv_connector_extra_config)))
     except UnknownName:
         raise
     except ConfigError as error:
@@ -107,5 +108,7 @@ def with_offloading(serve: EngineSettings) -> EngineSettings:
     extra = dict(config.kv_connector_extra_config)
     if backend == "native":
         extra["cpu_bytes_to_use"] = size * 2**30
+    else:
+        extra["lmcache.max_local_cpu_size"] = size / serve.gpus
     return evolve(serve, kv_transfer_config=evolve(config, kv_connector=name, kv_role="kv_both",
                                                    kv_connector_extra_config=extra))

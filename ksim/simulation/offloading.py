@@ -1,25 +1,27 @@
 """Engines that offload KV: what fits into host memory, and the connector and the workers of each of them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ksim.compute.latent import AttendLatent
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
 from ksim.kv_offload.copy_stream import Lane
+from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake_worker import MooncakeWorker
 from ksim.kv_offload.tiered_connector import TieredConnector
 from ksim.kv_offload.tiered_worker import TieredWorker
 from ksim.kv_offload.tiers import SecondaryTier, TierThreads
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.network.fleet_network import FleetNetwork
 from ksim.network.links import Links
+from ksim.scheduling.connector import Connector
 from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.kv_layouts import kv_layout
@@ -93,18 +95,22 @@ class Offloads:
     log: Log
     keys: dict[int, BlockKeys] = field(factory=dict)
     tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
+    pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict)
 
     def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement
-           ) -> tuple[OffloadConnector, OffloadWorker]:
+           ) -> tuple[Connector, OffloadWorker]:
         """The two sides of the connector of engine *number* of *pool*."""
         deployment, links = pool.deployment, self.network.links
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
         keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
-                             deployment.serve.gpus)
+                             len(storing))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
+        if getattr(settings, "pooled", False):
+            shared = self._shared(settings, parts, pool, place)
+            return settings.connector(evolve(parts, pool=shared)), MooncakeWorker(**common, pool=shared)
         if not settings.tiers:
             return settings.connector(parts), OffloadWorker(**common)
         host = f"host{links.node(pool.gpus(place)[0])}"
@@ -115,6 +121,16 @@ class Offloads:
         return connector, TieredWorker(**common, connector=connector, threads={
             tier: TierThreads(network=self.network, host=host, chunk_bytes=size, read=said.read_threads,
                               write=said.write_threads) for tier, said in threads.items()})
+
+    def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
+        """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
+        gpus, deployment = pool.gpus(place), pool.deployment
+        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(parts.block_bytes)
+        shared = self.pools.setdefault(key, MooncakePool(deployment.scenario.seed))
+        nodes = Counter(self.network.links.node(gpu) for gpu in gpus)
+        for node, ranks in nodes.items():
+            shared.add_segment(f"host{node}", int(settings.cpu_bytes(ranks) // parts.block_bytes))
+        return shared
 
     def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
               ) -> SecondaryTier:
@@ -147,7 +163,7 @@ def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bo
         stage = place // layout.ranks
         size = serve.block_size * sum(layer.bytes for layer in layout.layers if layer.stage == stage)
         ends = f"gpu{gpu}", f"host{links.node(gpu)}"
-        lanes.append(Lane(links.path(*(ends if stores else ends[::-1])), size))
+        lanes.append(Lane(links.path(*(ends if stores else ends[::-1])), size, gpu))
     return lanes
 
 

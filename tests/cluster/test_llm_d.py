@@ -99,6 +99,9 @@ def test_token_load_counts_what_the_request_adds():
 def test_a_session_goes_back_to_the_engine_of_its_last_answer():
     scorer, engines, turn = part("scorers", "session-affinity-scorer"), views({}, {}), asked(session="s")
     assert scorer.score(cycle(request=turn), engines) == [0.0, 0.0]
+    scorer.ended(turn, 1)  # somebody else's
+    assert scorer.score(cycle(request=turn), engines) == [0.0, 0.0]
+    scorer.sent(cycle(request=turn), 1, "default")
     scorer.ended(turn, 1)
     assert scorer.score(cycle(request=turn), engines) == [0.0, 1.0]
     assert scorer.score(cycle(request=asked()), engines) == [0.0, 0.0]
@@ -233,7 +236,12 @@ def test_engines_that_a_filter_leaves_out_have_no_score():
     made = router(filters=["low-queue-filter"], parameters={"low-queue-filter": {"threshold": 1}})
     assert made.choose(asked(), views({"waiting": 2}, {}), 0.0).number == 1
     assert str(made.scores[0]) == "nan"
-    assert made.choose(asked(), views({"waiting": 2}, {"waiting": 2}), 0.0).number in (0, 1)  # llm-d answers with 503
+
+
+def test_a_request_is_refused_if_filters_leave_no_engine():
+    made = router(filters=["low-queue-filter"], parameters={"low-queue-filter": {"threshold": 1}})
+    assert made.choose(asked(), views({"waiting": 2}, {"waiting": 2}), 0.0) is None
+    assert made.refusal == "the filters of profile 'default' leave no engine"
 
 
 @pytest.mark.parametrize("options, signals", [

@@ -6,6 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.cluster.active_blocks import ActiveBlocks
 from ksim.cluster.prefix_index import PrefixIndex
 from ksim.flow.request import Request
 from tests.properties import examples
@@ -64,6 +65,30 @@ def test_blocks_leave_after_their_time():
     assert made.leading(made.prompt(request(2, *"ab"))) == {0: 1}
     made.expire(220.0)
     assert made.leading(made.prompt(request(2, *"ab"))) == {}
+
+
+@given(prompts=st.lists(st.tuples(st.text("ab", min_size=1, max_size=9), st.integers(0, 3)), min_size=1, max_size=20))
+@examples(100)
+def test_served_blocks_count_once_for_each_engine(prompts):
+    """Few places of a prompt are looked at; all are here."""
+    active, made, served = ActiveBlocks(), index(), []
+    for number, (names, engine) in enumerate(prompts):
+        prompt = made.prompt(request(number, *names, tokens=4 * len(names) + 4))
+        blocks = [{(name[:end + 1], 0) for name, theirs in served for end in range(len(name)) if theirs == number}
+                  for number in range(4)]
+        depths = [next((depth for depth in range(len(names)) if (names[:depth + 1], 0) not in mine), len(names))
+                  for mine in blocks]
+        assert active.leading(prompt) == {number: depth for number, depth in enumerate(depths) if depth}
+        assert [active.amounts.get(number, 0) for number in range(4)] == [
+            len(mine) + sum(theirs == number for _, theirs in served) for number, mine in enumerate(blocks)]
+        active.add(prompt, engine)
+        served.append((names, engine))
+        if number % 3 == 2:
+            ended, theirs = served.pop(0)
+            active.remove(made.prompt(request(-1, *ended, tokens=4 * len(ended) + 4)), theirs)
+    for names, engine in served:
+        active.remove(made.prompt(request(-1, *names, tokens=4 * len(names) + 4)), engine)
+    assert not any(active.amounts.values()) and not active._holders
 
 
 def leading(names: str, cache: OrderedDict) -> int:

@@ -25,6 +25,8 @@ class View:
     kv_blocks: int = 1000
     block_tokens: int = 16
     scraped_at: float = 0.0
+    outstanding_tokens: int = 0
+    prefill_tokens: int = 0
     role: str = "both"
     adapters: Mapping[str, str] = field(factory=dict, hash=False)
     tiers: Mapping[str, int] = field(factory=dict, hash=False)
@@ -41,6 +43,17 @@ class View:
     @property
     def truth(self) -> Any:
         return idle_engines()[self.number]
+
+
+@frozen
+class Millisecond:
+    """Prefills take a millisecond a token, and steps as many as there are sequences."""
+
+    def prefill(self, tokens: int, before: int) -> float:
+        return tokens * 1e-3
+
+    def seconds(self, tokens: int, before: int, decodes: int, cached: int) -> tuple[float, float]:
+        return decodes * 1e-3, 0.0
 
 
 def router_of(choice: str | Choice) -> Any:

@@ -78,8 +78,8 @@ def test_what_found_no_room_is_offered_again_in_every_batch_until_it_fits():
     other = loop.add(4, 30)
     for _ in range(9):
         loop.turn()
-        assert connector_of(loop).refused == [(other, (other.block_table.published) // 4)]
-        assert ScheduleForecast(loop.scheduler).repeats_left() == 0
+        assert connector_of(loop).refused == [(other, other.num_computed_tokens // 4)]
+        assert ScheduleForecast(loop.scheduler).repeats_left() <= 0
     loop.turn()
     assert begun(loop) == [(2, False, [0, 1, 2])]
 
@@ -153,3 +153,14 @@ def test_only_schedules_that_fill_or_hand_out_a_block_are_made_one_by_one():
     job = prompts.add(17, 40)
     prompts.turns_of(job, 3)
     assert ScheduleForecast(prompts.scheduler).repeats_left() > 30
+
+
+def test_routers_see_what_could_be_loaded_beyond_the_gpus_hit():
+    loop = engine(blocks_per_chunk=2, prefix_caching=False)
+    chunks = [("a", place) for place in range(6)]
+    job = loop.add(21, 1, chunks=chunks)
+    settle(loop)
+    connector = connector_of(loop)
+    asked = job.request
+    hits = [connector.tier_hits(asked, cached) for cached in (0, 4, 8, 16)]
+    assert hits == [{"cpu": 16}, {"cpu": 12}, {"cpu": 8}, {}]

@@ -4,6 +4,8 @@ from pathlib import Path
 from attrs import evolve
 
 from ksim.flow.copied import TIERS
+from ksim.flow.events import Arrived
+from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
@@ -50,6 +52,17 @@ def test_what_speculation_adds_is_explained():
                                    ("steps.parquet", plain.steps, more.steps)):
         added = {*after.column_names} - {*before.column_names}
         assert {*entries(f"{heading} with speculative decoding")} == added
+
+
+def test_what_a_gateway_adds_is_explained():
+    small = by_hand.small()
+    gated = Log(small.engines, (evolve(event, request=evolve(event.request, tenant="a")) if isinstance(event, Arrived)
+                                else event for event in small.events))
+    gated.gated = True
+    plain, more = Result(small, {}, LatencyTargets()), Result(gated, {}, LatencyTargets())
+    assert {*entries("summary.json with a gateway")} == {*more.summary} - {*plain.summary}
+    assert {*entries("requests.parquet with a gateway")} == {*more.requests.column_names} - {
+        *plain.requests.column_names}
 
 
 def test_what_tiers_add_is_explained():

@@ -68,3 +68,17 @@ def test_what_is_not_a_run_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(ConfigError, match="not the directory of an earlier run"):
         stream(Scenario.of(TABLE), tmp_path)
+
+
+def test_a_streamed_run_tells_of_its_gateway(tmp_path):
+    table = {**TABLE, "flow_control": {"name": "queue_limit", "queue_depth_threshold": 1, "max_requests": 2},
+             "router": "least_outstanding", "signals": {"scrape_interval": "1 ms"},
+             "serve": {**TABLE["serve"], "max_num_seqs": 4},
+             "workload": {**TABLE["workload"], "retries": {"max_retries": 1, "initial_delay": "5 ms"}}}
+    kept, streamed = simulate(Scenario.of(table)), stream(Scenario.of(table), tmp_path / "run")
+    for key in ("rejected", "attempts", "retries", "held_requests", "mean_held_ms", "max_held_ms"):
+        assert streamed.summary[key] == pytest.approx(kept.summary[key], rel=1e-9), key
+        assert kept.summary[key]
+    rows = parquet.read_table(tmp_path / "run" / "requests.parquet").sort_by("id")
+    assert rows["attempts"].to_pylist() == kept.requests["attempts"].to_pylist()
+    assert rows["held_s"].to_pylist() == pytest.approx(kept.requests["held_s"].to_pylist(), rel=1e-12)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.cluster.llm_d.cycle import Chance, Cycle
 from ksim.cluster.llm_d.profile import Profile
@@ -39,6 +39,7 @@ class EndpointPicker:
     split: Split | None = None
     chance: Chance = field(factory=lambda: Chance(0))
     scores: Sequence[float] = field(default=(), init=False)
+    refusal: str = field(default="", init=False)
     _sent: Sequence[Callable[..., None]] = field(init=False)
     on_first_token: Callable[[Request, int, float], None] = field(init=False)
     on_end: Callable[[Request, int, float], None] = field(init=False)
@@ -61,24 +62,30 @@ class EndpointPicker:
             named.add("books")
         return tuple(signal for signal in ("books", "metrics", "kv_events", "truth") if signal in named)
 
-    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
-        """The engine for a request that is not split."""
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
+        """The engine for a request that is not split; none, and a `refusal`, if filters leave none."""
         cycle = self._look(request, engines, now)
         (name, profile), = self.profiles.items()
         chosen = self._run(profile, cycle, engines)
+        if chosen is None:
+            self.refusal = f"the filters of profile {name!r} leave no engine"
+            return None
         self._tell(cycle, chosen.number, name)
         return chosen
 
     def choose_pair(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                     now: float) -> tuple[V | None, V]:
-        """The engines that prefill and decode a request; None if the second does both."""
+        """The engines that prefill and decode a request; None if the second does both.
+
+        Where filters leave none of a side, which llm-d answers with an error, all of that side come into question.
+        """
         assert self.split is not None, "only a picker that splits chooses pairs"
         cycle = self._look(request, [*prefill_engines, *decode_engines], now)
-        decode = self._run(self.profiles[self.split.decode], cycle, decode_engines)
+        decode = self._run_anyway(self.profiles[self.split.decode], cycle, decode_engines)
         alone = decode.role == "both" and not (self.split.decider and self.split.decider.splits(cycle, decode))
         scores, prefill = self.scores, None
         if not alone:
-            prefill = self._run(self.profiles[self.split.prefill], cycle, prefill_engines)
+            prefill = self._run_anyway(self.profiles[self.split.prefill], cycle, prefill_engines)
             self.scores = [*self.scores, *scores]
             self._tell(cycle, prefill.number, "prefill")
         else:
@@ -92,7 +99,11 @@ class EndpointPicker:
             producer.look(cycle, engines)
         return cycle
 
-    def _run(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V:
+    def _run_anyway(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V:
+        chosen = self._run(profile, cycle, engines)
+        return chosen if chosen is not None else self._run_anyway(evolve(profile, filters=()), cycle, engines)
+
+    def _run(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V | None:
         chosen, scored, scores = profile.run(cycle, engines)
         if len(scored) < len(engines):
             of = {engine.number: score for engine, score in zip(scored, scores, strict=True)}

@@ -13,23 +13,20 @@ __all__ = ["Bounded", "Profile"]
 
 @frozen
 class Profile:
-    """Where its filters leave no engine, all come into question: a router of ksim's always answers, and llm-d with 503.
-
-    Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
+    """Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
     """
 
     filters: Sequence[Any]
     scorers: Sequence[tuple[float, Any]]
     picker: Any
 
-    def run(self, cycle: Cycle, engines: Sequence[V]) -> tuple[V, Sequence[V], Sequence[float]]:
-        """The engine that is picked, those that were scored, and their scores."""
+    def run(self, cycle: Cycle, engines: Sequence[V]) -> tuple[V | None, Sequence[V], Sequence[float]]:
+        """The engine that is picked, those that were scored, and their scores; no engine if filters leave none."""
         left: Sequence[V] = engines
         for part in self.filters:
             left = part.keep(cycle, left)
             if not left:
-                left = engines
-                break
+                return None, (), ()
         scores = self._scores(cycle, left)
         return self.picker.pick(cycle, left, scores), left, scores
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Any, ClassVar
 
-from attrs import define, field
+from attrs import define, field, frozen
 from attrs.validators import ge, gt, le, optional
 
 from ksim.cluster.active_blocks import ActiveBlocks
@@ -18,13 +18,16 @@ __all__ = ["DynamoKv"]
 _SHARE: Any = (ge(0), le(1))
 
 
-@define(eq=False)
+@frozen
 class _Cached:
-    """What an engine has of a prompt, in blocks on its GPUs, in host memory and on disk."""
+    """By engine, what it has of a prompt: blocks on its GPUs, and the credit for those in lower tiers, if any."""
 
-    device: int
-    host: int = 0
-    disk: int = 0
+    device: Mapping[int, int]
+    lower: Mapping[int, float]
+
+    def tokens(self, number: int, size: int) -> int:
+        """The tokens that need no computing, those in lower tiers by their weights."""
+        return round((self.device.get(number, 0) + self.lower.get(number, 0.0)) * size)
 
 
 @define
@@ -77,12 +80,12 @@ class DynamoKv:
         index = self._index
         if index is None:
             index = self._index = PrefixIndex(self.block_size or engines[0].block_tokens, ttl=self.router_ttl_secs)
-        prompt, size = index.prompt(request), index.block_tokens
-        cached = self._by_events(request, engines, size) if self.use_kv_events else self._by_index(index, prompt, now)
+        prompt = index.prompt(request)
+        cached = self._by_events(request, engines) if self.use_kv_events else self._by_index(index, prompt, now)
         costs = self._costs(request, prompt, engines, cached)
         self.scores = [-cost for cost in costs]
         chosen = engines[self._pick(costs)]
-        self._send(request, prompt, chosen.number, self._cached_tokens(cached.get(chosen.number), size))
+        self._send(request, prompt, chosen.number, cached.tokens(chosen.number, self._size))
         if not self.use_kv_events:
             index.add(prompt, chosen.number, now)
         return chosen
@@ -102,53 +105,49 @@ class DynamoKv:
 
     # What is cached.
 
-    def _by_events(self, request: Request, engines: Sequence[EngineView], size: int) -> dict[int, _Cached]:
-        cached = {}
-        for engine in engines:
-            hit, tiers = engine.prefix_hit(request) // size, engine.tier_hits(request)
-            if hit or tiers:
-                cached[engine.number] = _Cached(hit, tiers.get("cpu", 0) // size,
-                                              (tiers.get("disk", 0) + tiers.get("storage", 0)) // size)
-        return cached
+    def _by_events(self, request: Request, engines: Sequence[EngineView]) -> _Cached:
+        size = self._size
+        device = {engine.number: engine.prefix_hit(request) // size for engine in engines}
+        lower = {engine.number: self._lower(tiers) for engine in engines if (tiers := engine.tier_hits(request))}
+        return _Cached(device, lower)
 
-    def _by_index(self, index: PrefixIndex, prompt: Prompt, now: float) -> dict[int, _Cached]:
+    def _lower(self, tiers: Mapping[str, int]) -> float:
+        """The credit for tokens in *tiers* below the GPU; what all engines share is on disk for Dynamo."""
+        size = self._size
+        return (self.host_cache_hit_weight * (tiers.get("cpu", 0) // size)
+                + self.disk_cache_hit_weight * ((tiers.get("disk", 0) + tiers.get("storage", 0)) // size))
+
+    @staticmethod
+    def _by_index(index: PrefixIndex, prompt: Prompt, now: float) -> _Cached:
         index.expire(now)
-        return {number: _Cached(blocks) for number, blocks in index.leading(prompt).items()}
-
-    def _cached_tokens(self, cached: _Cached | None, size: int) -> int:
-        """The tokens that need no computing, those in lower tiers by their weights."""
-        if cached is None:
-            return 0
-        return round((cached.device + self.host_cache_hit_weight * cached.host
-                      + self.disk_cache_hit_weight * cached.disk) * size)
+        return _Cached(index.leading(prompt), {})
 
     # What engines cost.
 
-    def _costs(self, request: Request, prompt: Prompt, engines: Sequence[EngineView],
-               cached: Mapping[int, _Cached]) -> list[float]:
-        size, shared, prefill = self._size, self._active.leading(prompt), self._prefill
-        scale, blocks, incoming = self.prefill_load_scale, self._active.of, request.prompt
-        least = min([prefill.get(engine.number, 0) for engine in engines]) if self.overlap_score_credit_decay else 0
-        costs = []
-        for number in [engine.number for engine in engines]:
-            tokens = prefill.get(number, 0)
-            theirs = cached.get(number)
-            if theirs is None:
-                cost = scale * ((tokens + incoming) / size)
-            else:
-                raw = tokens + max(incoming, self._cached_tokens(theirs, size))
-                cost = scale * max(raw / size - self._credit(theirs, tokens - least, incoming), 0.0)
-            costs.append(cost + blocks(number) + prompt.blocks - shared.get(number, 0)
-                         + self.decode_active_request_weight * self._requests.get(number, 0))
+    def _costs(self, request: Request, prompt: Prompt, engines: Sequence[EngineView], cached: _Cached) -> list[float]:
+        size, shared, blocks, prefill = self._size, self._active.leading(prompt), self._active.amounts, self._prefill
+        device, lower, scale = cached.device, cached.lower, self.prefill_load_scale
+        credits, costs, total, incoming = self._credits(request, engines), [], prompt.blocks, request.prompt
+        for engine, credit in zip(engines, credits, strict=True):
+            number = engine.number
+            on_gpu, below = device.get(number, 0), lower.get(number, 0.0) if lower else 0.0
+            known = cached.tokens(number, size) if below else on_gpu * size
+            raw = (prefill.get(number, 0) + (incoming if incoming > known else known)) / size
+            left = raw - credit * on_gpu - below
+            costs.append((scale * left if left > 0 else 0.0) + blocks.get(number, 0) + total - shared.get(number, 0))
+        if weight := self.decode_active_request_weight:
+            return [cost + weight * self._requests.get(engine.number, 0)
+                    for cost, engine in zip(costs, engines, strict=True)]
         return costs
 
-    def _credit(self, cached: _Cached, excess: int, prompt: int) -> float:
-        """The blocks that need no computing; `excess` tokens to compute take from the credit of those on the GPUs."""
-        credit = self.overlap_score_credit
-        if self.overlap_score_credit_decay:
-            credit /= 1.0 + self.overlap_score_credit_decay * (excess / self._size) / -(-prompt // self._size)
-        return (credit * cached.device + self.host_cache_hit_weight * cached.host
-                + self.disk_cache_hit_weight * cached.disk)
+    def _credits(self, request: Request, engines: Sequence[EngineView]) -> list[float]:
+        """By engine, the credit of a block on its GPUs: less, the more it has to compute beyond the one with least."""
+        decay = self.overlap_score_credit_decay
+        if not decay:
+            return [self.overlap_score_credit] * len(engines)
+        tokens = [self._prefill.get(engine.number, 0) for engine in engines]
+        least, size, blocks = min(tokens), self._size, -(-request.prompt // self._size)
+        return [self.overlap_score_credit / (1.0 + decay * ((count - least) / size) / blocks) for count in tokens]
 
     @property
     def _size(self) -> int:

@@ -55,7 +55,11 @@ class LlmD:
     def scores(self) -> Sequence[float]:
         return self._picker.scores
 
-    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
+    @property
+    def refusal(self) -> str:
+        return self._picker.refusal
+
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         return self._picker.choose(request, engines, now)
 
     @property

@@ -26,15 +26,16 @@ class _Counts:
 class VllmDpBalancer:
     """Engines publish their counts every `interval` seconds; in between, each request sent counts as one more waiting.
 
-    `rule` "waiting" takes the least 4 x waiting + running, the first of equals.  "in_flight" is that of vLLM 0.33:
-    the larger of waiting + running and the balancer's own requests, plus 6 x waiting x what the KV cache's use is
-    above a half; it looks for the least from the next engine on each time, so that equals take turns.
+    `rule` "waiting" takes the least 4 x waiting + running, the first of equals, as releases before 0.33 do.
+    "in_flight" is that of 0.33: the larger of waiting + running and the balancer's own requests, plus 6 x waiting x
+    what the KV cache's use is above a half; it looks for the least from the next engine on each time, so that equals
+    take turns.
 
     `client_count` is how many API servers share the engines: each takes the others to send as much as it does.
     """
 
     signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
-    source: ClassVar[str] = "vllm 0.10 to 0.33, v1/engine/core_client.py (DPLBAsyncMPClient)"
+    source: ClassVar[str] = "vllm, v1/engine/core_client.py (DPLBAsyncMPClient); `rule` says of which release"
 
     rule: Literal["waiting", "in_flight"] = "waiting"
     interval: float = field(default=0.1, validator=gt(0))

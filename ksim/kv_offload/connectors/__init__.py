@@ -13,21 +13,23 @@ from typing import Protocol
 from attrs import frozen
 
 from ksim.flow.block_keys import BlockKeys
-from ksim.kv_offload.connector import OffloadConnector
+from ksim.kv_offload.mooncake_pool import MooncakePool
 from ksim.kv_offload.tiers import SecondaryTier
+from ksim.scheduling.connector import Connector
 
 __all__ = ["OffloadParts", "OffloadSettings", "TierSettings"]
 
 
 @frozen
 class OffloadParts:
-    """What a connector must know of its engine: the `keys` of its KV blocks, the bytes of one on all its GPUs, and how
-    many GPUs these are."""
+    """What a connector must know of its engine: the `keys` of its KV blocks, the bytes of one on all GPUs that store
+    theirs, how many `ranks` these are, and the `pool` that engines share, if the connector has one."""
 
     keys: BlockKeys
     block_bytes: float
     prefix_caching: bool = True
     ranks: int = 1
+    pool: MooncakePool | None = None
 
 
 @frozen
@@ -65,6 +67,6 @@ class OffloadSettings(Protocol):
         """How many chunks fit into host memory."""
         ...
 
-    def connector(self, parts: OffloadParts, tiers: Sequence[SecondaryTier] = ()) -> OffloadConnector:
+    def connector(self, parts: OffloadParts, tiers: Sequence[SecondaryTier] = ()) -> Connector:
         """The scheduler's side of the connector: a TieredConnector where there are *tiers* behind host memory."""
         ...

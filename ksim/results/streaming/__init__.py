@@ -14,6 +14,7 @@ from ksim.flow.copied import Copied
 from ksim.flow.decoded import Decoded
 from ksim.flow.events import Arrived, Emitted, Event, Failed, Finished, LinkUsed, Prefilled, Rejected, Stepped
 from ksim.flow.log import Columns, Log, only
+from ksim.flow.routing import Chosen
 from ksim.flow.step_block import StepBlock
 from ksim.results.adapters import adapter_summary
 from ksim.results.arrays import Bools, Ints
@@ -21,6 +22,7 @@ from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
 from ksim.results.metrics import LatencyTargets, Summary
 from ksim.results.requests import Requests
+from ksim.results.routing import routing_rows
 from ksim.results.streaming.tally import Tally
 from ksim.results.tables import request_table, step_table
 from ksim.results.tiers import Copies, tier_summary
@@ -45,7 +47,7 @@ class Sink(Log):
         self._tally, self._directory = Tally(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}
         self.refusals = Refusals()
-        self._ended = self._stepped = 0
+        self._ended = self._stepped = self._chosen = 0
         self._copies = Copies()
         #: How many steps of each engine are written.
         self._written: dict[int, int] = {}
@@ -59,6 +61,9 @@ class Sink(Log):
             self._copies.add(event)
             if event.target != "gpu":  # a request may have ended before its KV is stored
                 return
+        if isinstance(event, Chosen):
+            self._choose(event)
+            return
         if kind is Stepped:
             self._write_many()
             self._stepped += 1
@@ -76,6 +81,18 @@ class Sink(Log):
         self._stepped += len(block)
         super().record(block)
 
+    def _choose(self, event: Chosen) -> None:
+        """Take a choice of a router, which nothing later changes; write if there are many."""
+        super().add(event)
+        self._chosen += 1
+        if self._chosen == _REQUESTS:
+            self._write_choices()
+
+    def _write_choices(self) -> None:
+        if self._chosen:
+            self._put("routing", routing_rows(self.columns(Chosen)))
+            self._blocks[Chosen], self._chosen = [], 0
+
     def __enter__(self) -> "Sink":
         return self
 
@@ -86,6 +103,7 @@ class Sink(Log):
     def summary(self) -> Summary:
         """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
+        self._write_choices()
         engines = sorted(self.engines, key=lambda built: built.engine)
         return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
 

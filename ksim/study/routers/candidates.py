@@ -36,12 +36,12 @@ def yardstick(key: str) -> Choice:
 
 
 def candidates(scenario: Scenario, key: str, texts: Sequence[str] = ()) -> list[Choice]:
-    """The routers that *texts* name, or all, the yardstick first.  Raises ConfigError and UnknownName.
+    """The routers that *texts* name, or all that fit, the yardstick first.  Raises ConfigError and UnknownName.
 
     A name without options has those of the scenario, if it is the scenario's own router.
     """
     own = Choice.of(scenario.pair_router or "" if key == PAIR_ROUTER else scenario.router)
-    named = [parsed(text) for text in texts] or [Choice(name) for name in catalog.names(_folder(key))]
+    named = [parsed(text) for text in texts] or [Choice(name) for name in _fitting(scenario, key)]
     chosen = [own if choice == Choice(own.name) else choice for choice in named]
     labels = [label(plain(choice)) for choice in chosen]
     if twice := sorted({name for name in labels if labels.count(name) > 1}):
@@ -82,6 +82,12 @@ def reads_stale(key: str, choice: Choice) -> bool:
 
 #: Signals that come from engines, by scrapes and events.
 _AGED = frozenset({"metrics", "kv_events"})
+
+
+def _fitting(scenario: Scenario, key: str) -> Iterator[str]:
+    """All routers but those that do nothing of their own in *scenario*."""
+    adapters = any(deployment.serve.enable_lora for deployment in Fleet.of(scenario).deployments)
+    yield from (name for name in catalog.names(_folder(key)) if adapters or name != "lora_affinity")
 
 
 def _folder(key: str) -> str:

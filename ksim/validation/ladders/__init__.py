@@ -56,7 +56,7 @@ def validate(question: Question, say: Callable[[int, int], None] = lambda done, 
     rows = [row for row in read(question.path) if question.ladder in row.ladder and question.arm in row.arm]
     if not rows:
         raise ConfigError(str(question.path), "has no ladder that is asked for; see --ladder and --arm")
-    recipes = (*(setups.read(question.recipes) if question.recipes else ()), *setups.known())
+    recipes = (*(setups.read(str(question.recipes)) if question.recipes else ()), *setups.known())
     tasks = [(name, recipes, question.seed) for name in dict.fromkeys(row.name for row in rows)]
     arms: dict[Name, Arm] = {}
     for done, arm in enumerate(run_in_processes(predict, tasks, question.jobs), 1):

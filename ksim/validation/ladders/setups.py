@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
@@ -22,6 +22,7 @@ class Setup:
     """The `scenario` of the `arms` of some `runs` of a ladder, without a workload, and their `load`.
 
     `text` says where this stands.  `pause` seconds lie between stages.  Arms with a `reason` are not simulated.
+    Paths are relative to the `folder` of the file that has this.
     """
 
     ladder: str
@@ -32,6 +33,7 @@ class Setup:
     load: Load | None = None
     pause: float = 0.0
     reason: str = ""
+    folder: str = ""
 
     def __attrs_post_init__(self) -> None:
         if bool(self.reason) == bool(self.load):
@@ -48,15 +50,16 @@ class Setups:
 @cache
 def known() -> tuple[Setup, ...]:
     """How all ladders that ksim knows were set up."""
-    return catalog.value(Setups, "recipes", "ladders").setups
+    return read("ladders")
 
 
-def read(path: Path) -> tuple[Setup, ...]:
-    """The setups of a user's own file, which is written as ksim/data/recipes/ladders.toml.
+def read(name: str) -> tuple[Setup, ...]:
+    """The setups in ksim/data/recipes, or those in a user's own file, which is written like them.
 
     Raises DataError for a file that cannot be read, ConfigError for one that says something else.
     """
-    return catalog.value(Setups, "recipes", str(path)).setups
+    folder = str(catalog.path_of("recipes", name).parent)
+    return tuple(evolve(setup, folder=folder) for setup in catalog.value(Setups, "recipes", name).setups)
 
 
 def setup_of(name: tuple[str, str, str], setups: Sequence[Setup]) -> Setup:
@@ -73,4 +76,4 @@ def setup_of(name: tuple[str, str, str], setups: Sequence[Setup]) -> Setup:
 
 
 def scenario(setup: Setup) -> Scenario:
-    return Scenario.of({**setup.scenario, "workload": ANY_WORKLOAD}, setup.ladder)
+    return Scenario.of({**setup.scenario, "workload": ANY_WORKLOAD}, setup.ladder, Path(setup.folder))

@@ -35,8 +35,9 @@ class LoraAffinityScorer:
             self._adapters.setdefault(number, Counter())[cycle.request.adapter] += 1
 
     def ended(self, request: Request, number: int) -> None:
-        if request.adapter and self._adapters[number][request.adapter] > 0:
-            self._adapters[number][request.adapter] -= 1
+        adapters = self._adapters.get(number, Counter())
+        if adapters[request.adapter] > 0:
+            adapters[request.adapter] -= 1
 
     def _score(self, adapter: str, engine: EngineView) -> float:
         if adapter and engine.adapter_place(adapter) == "gpu":

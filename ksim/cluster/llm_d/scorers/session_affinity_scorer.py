@@ -19,11 +19,15 @@ class SessionAffinityScorer:
     """
 
     _served: dict[str, int] = field(factory=dict, init=False)
+    _engines: set[int] = field(factory=set, init=False)
 
     def score(self, cycle: Cycle, engines: Sequence[EngineView]) -> Sequence[float]:
         served = self._served.get(cycle.request.session, -1)
         return [1.0 if engine.number == served else 0.0 for engine in engines]
 
+    def sent(self, cycle: Cycle, number: int, profile: str) -> None:
+        self._engines.add(number)
+
     def ended(self, request: Request, number: int) -> None:
-        if request.session:
+        if request.session and number in self._engines:
             self._served[request.session] = number

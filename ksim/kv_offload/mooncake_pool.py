@@ -1,0 +1,128 @@
+"""Mooncake's store: blocks of KV in the host memory of all nodes, which all engines share."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from math import ceil
+from zlib import crc32
+
+from attrs import define, field
+
+from ksim.kv_offload.evictions import RequestAccess
+from ksim.kv_offload.store import StoreListener
+
+__all__ = ["MooncakePool"]
+
+
+@define(eq=False)
+class MooncakePool:
+    """The blocks that segments of host memory have, each in one segment; what vLLM sees of Mooncake's master.
+
+    A block goes to a segment that is drawn by *seed*, or to the next one with room.  Beyond `high` of the capacity, a
+    share of all blocks leaves, those first that were found or stored longest ago.  Blocks that loads use stay.  A block
+    can be found once it is stored.  It answers what a `ChunkStore` is asked.
+    """
+
+    seed: int = 0
+    high: float = 0.95
+    ratio: float = 0.05
+    listener: StoreListener | None = None
+    _hosts: list[str] = field(factory=list, init=False)
+    _rooms: list[int] = field(factory=list, init=False)  # blocks that each segment has room for
+    _used: Counter[int] = field(factory=Counter, init=False)
+    _segments: dict[int, int] = field(factory=dict, init=False)  # of blocks that are there or on their way
+    _loads: OrderedDict[int, int] = field(factory=OrderedDict, init=False)  # of blocks that are there
+
+    def add_segment(self, host: str, blocks: int) -> None:
+        """Take in a segment of the memory of *host*, such as "host0"."""
+        self._hosts.append(host)
+        self._rooms.append(blocks)
+
+    @property
+    def capacity(self) -> int:
+        return sum(self._rooms)
+
+    def __len__(self) -> int:
+        """How many blocks have room in it, stored or on their way."""
+        return len(self._segments)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._loads
+
+    def hosts(self, keys: Iterable[int]) -> Counter[str]:
+        """How many of the blocks *keys* each host has."""
+        return Counter(self._hosts[self._segments[key]] for key in keys)
+
+    # What connectors ask.
+
+    def leading(self, keys: Sequence[int]) -> tuple[int, bool]:
+        """How many of *keys*, from the first on, are there, and that all of these are ready."""
+        hits = next((place for place, key in enumerate(keys) if key not in self._loads), len(keys))
+        for key in reversed(keys[:hits]):
+            self._loads.move_to_end(key)
+        return hits, True
+
+    def pin(self, keys: Sequence[int], access: RequestAccess, first: int) -> None:
+        """Keep *keys* while a request loads them."""
+        for key in keys:
+            self._loads[key] += 1
+
+    def unpin(self, keys: Sequence[int]) -> None:
+        """A load of *keys* has ended."""
+        for key in keys:
+            assert self._loads[key] > 0, "a load ended that had not begun"
+            self._loads[key] -= 1
+
+    def offer(self, keys: Sequence[int], access: RequestAccess, first: int) -> list[int]:
+        """Take those of *keys* that are not there, nor on their way, as far as there is room; return them."""
+        taken = list[int]()
+        for key in keys:
+            if key not in self._segments:
+                if not self._place(key):
+                    break
+                taken.append(key)
+        if len(self) > self.high * self.capacity:
+            self._evict()
+        return taken
+
+    def stored(self, keys: Sequence[int]) -> None:
+        """Do nothing: *keys* can be found since their copy has `arrived`."""
+
+    def close(self, access: RequestAccess) -> None:
+        """Do nothing: no request has a rank of its own."""
+
+    # What workers report.
+
+    def arrived(self, keys: Sequence[int]) -> None:
+        """The copy of *keys* has ended: from now on they can be found."""
+        self._loads.update(dict.fromkeys(reversed(keys), 0))
+        if self.listener is not None:
+            self.listener.taken(keys)
+            self.listener.stored(keys)
+
+    def _place(self, key: int) -> bool:
+        """Give a block room in a segment; return whether there is any."""
+        if len(self) >= self.capacity and not self._evict():
+            return False
+        count = len(self._rooms)
+        drawn = crc32(f"{self.seed} {key}".encode()) % count
+        segment = next(place % count for place in range(drawn, drawn + count)
+                       if self._used[place % count] < self._rooms[place % count])
+        self._segments[key] = segment
+        self._used[segment] += 1
+        return True
+
+    def _evict(self) -> bool:
+        """Let go of a share of all blocks; return whether any could go."""
+        share = max(self.ratio, len(self) / self.capacity - self.high + self.ratio)
+        wanted, gone = ceil(round(share * len(self), 6)), list[int]()
+        for key, loads in self._loads.items():
+            if not loads:
+                gone.append(key)
+                if len(gone) == wanted:
+                    break
+        for key in gone:
+            del self._loads[key]
+            self._used[self._segments.pop(key)] -= 1
+        if gone and self.listener is not None:
+            self.listener.evicted(gone)
+        return bool(gone)

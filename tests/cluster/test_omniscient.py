@@ -1,0 +1,67 @@
+"""What the omniscient router foresees comes true, if nobody comes after."""
+
+import json
+
+import pytest
+
+from ksim import Scenario, simulate
+from ksim.cluster.forecast import forecast
+from ksim.cluster.step_model import models_of
+from ksim.flow.batch import Batch
+from tests.cluster.idle import idle_engines
+from tests.laws.tiny import TINY
+
+#: Arrival in ms, prompt, output; all but the first go to an engine that is busy.
+ROWS = [(0, 900, 60), (1, 3000, 10), (2, 200, 80), (3, 2500, 30), (40, 1200, 20)]
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+def result(model, rows, router, folder, **serve):
+    path = folder / "trace.csv"
+    lines = ["arrived_at,num_prefill_tokens,num_decode_tokens", *(f"{at / 1e3},{prompt},{output}"
+                                                                  for at, prompt, output in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return simulate(Scenario.of({
+        "model": str(model), "gpu": "h100", "router": router, "workload": {"replay": {"path": str(path)}},
+        "serve": {"data_parallel_size": 2, "max_num_batched_tokens": 1024, **serve}}))
+
+
+@pytest.mark.parametrize("async_scheduling", [True, False])
+@pytest.mark.parametrize("count", range(1, len(ROWS) + 1))
+def test_the_last_request_gets_its_tokens_as_foreseen(model, tmp_path, monkeypatch, count, async_scheduling):
+    seen = {}
+
+    def noted(engine, request, *rest):
+        seen[request.id, engine.number] = forecast(engine, request, *rest)
+        return seen[request.id, engine.number]
+
+    monkeypatch.setattr("ksim.cluster.routers.omniscient.forecast", noted)
+    requests = result(model, ROWS[:count], "omniscient", tmp_path, async_scheduling=async_scheduling).history.requests
+    foreseen = seen[count - 1, int(requests.engine[-1])]
+    assert foreseen.first - requests.arrival[-1] == pytest.approx(requests.ttft[-1], rel=0.15, abs=1e-3)
+    assert foreseen.last - requests.arrival[-1] == pytest.approx(requests.e2e[-1], rel=0.1, abs=1e-3)
+
+
+def test_it_sees_what_is_to_come(model, tmp_path):
+    """Both engines have one request; the one with little left gets the third, whichever was sent more tokens."""
+    rows = [(0, 2000, 20), (0, 500, 400), (60, 100, 300)]
+    requests = result(model, rows, "omniscient", tmp_path).history.requests
+    assert requests.engine[0] != requests.engine[1]
+    assert requests.engine[2] == requests.engine[0]
+
+
+def test_step_models_are_near_the_timers():
+    engine = idle_engines()[0]
+    (model,) = {id(model): model for model in models_of(idle_engines()).values()}.values()
+    for tokens, before, decodes in ((700, 0, 0), (1500, 3000, 13), (0, 0, 50), (33, 500, 200)):
+        chunks = [(tokens, before)] if tokens else []
+        batch = Batch.of(*chunks, *[(1, 800)] * decodes)
+        assert model.seconds(tokens, before, decodes, 800 * decodes)[0] == pytest.approx(
+            engine.timers[0].summarize(batch).seconds, rel=0.1)
+    assert model.prefill(30000, 0) > model.prefill(9000, 0) > 0
