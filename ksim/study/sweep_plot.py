@@ -24,7 +24,8 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
             name = value_text(point.settings.get(by)) if by else ""
             lines.setdefault(name, []).append((place, value, point.half_width(y)))
     if any(isinstance(place, str) for line in lines.values() for place, *_ in line):
-        lines = {name: [(value_text(place), value, width) for place, value, width in line] for name, line in lines.items()}
+        lines = {name: [(value_text(place), value, width) for place, value, width in line]
+                 for name, line in lines.items()}
     else:
         lines = {name: sorted(line) for name, line in lines.items()}
     with looks():
