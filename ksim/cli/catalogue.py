@@ -23,6 +23,7 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     ACCEPTANCES = "acceptances"
     EVICTIONS = "evictions"
+    OFFLOAD_CONNECTORS = "offload_connectors"
     OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
@@ -42,6 +43,7 @@ class Kind(StrEnum):
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
             Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
+            Kind.OFFLOAD_CONNECTORS: "kv_offload.connectors",
             Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
