@@ -90,7 +90,7 @@ def test_the_first_difference_is_found(tmp_path, path, value, step, key):
     ("case.settings", {"connector": {"kind": "offload", "cpu_chunks": 0}}, "'cpu_chunks' must be > 0"),
     ("case.settings", {"connector": {"kind": "offload", "policy": "fifo"}}, "'policy' must be in"),
     ("case.settings", {"connector": {"kind": "offload", "load_steps": []}}, "'load_steps' must have numbers"),
-    ("case.settings", {"connector": {"kind": "offload"}, "kv_groups": [{"type": "full"}]}, "replayed with one group of layers"),
+    ("case.settings", {"connector": {"kind": "offload"}, "kv_groups": [{"type": "full"}]}, "with one group"),
     ("case.settings.speculative", {"k": 0}, "'k' must be > 0"),
     ("case.settings.speculative", {"method": "medusa"}, "'method' must be in"),
     ("case.requests.0.send", -1, r"case.requests\[0\]: 'send' must be a number of steps from 0"),
