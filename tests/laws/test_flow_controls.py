@@ -99,6 +99,8 @@ def test_time_at_the_gateway_is_told(model, name):
     assert summary["rejected"] == len(last) == 40 - summary["completed"] > 0
     held = [row["held_s"] for row in rows if row["held_s"]]
     assert summary["held_requests"] == len(held) and (name == "predicted_ttft" or held)
+    told = " ".join(insight.text for insight in result.insights)
+    assert ("held at the gateway" in told) == bool(held) and "times again after a refusal" in told
     by_id = {row["id"]: row for row in rows}
     for phases in result.attribution.to_pylist():
         row = by_id[phases["id"]]

@@ -52,9 +52,18 @@ def _draw(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence[str], a
     axes.set_title(name)
     axes.set_yticks(range(len(routers)), routers)
     axes.set_ylim(len(routers) - 0.5, -0.5)
-    values = [dot.value for dot in panel]
-    if min(values) > 0 and max(values) > _WIDE * min(values):
-        axes.set_xscale("log")
-    elif min(values) >= 0:
-        axes.set_xlim(0.0, 1.08 * max(*values, 1e-9))
+    _scale(axes, sorted(dot.value for dot in panel))
     axes.tick_params(labelcolor=FAINT)
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """A linear axis, from 0 where nothing is below; a logarithmic one for *values*, in order, that spread widely."""
+    positive = [value for value in values if value > 0]
+    usual = positive[len(positive) // 2] if positive else 0.0
+    if usual and values[-1] > _WIDE * usual:
+        if values[0] > 0:
+            axes.set_xscale("log")
+        else:
+            axes.set_xscale("symlog", linthresh=10.0 ** math.floor(math.log10(positive[0])))
+    elif values[0] >= 0:
+        axes.set_xlim(0.0, 1.08 * max(values[-1], 1e-9))
