@@ -17,6 +17,7 @@ from benchmarks import (
     gallery,
     oracles,
     page,
+    routing,
     scaling,
     scheduler,
     speed,
@@ -36,7 +37,7 @@ ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.m
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
-    "split": split.findings,
+    "split": split.findings, "routing": routing.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
     "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings, "page": page.findings,
     "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
