@@ -3,8 +3,9 @@
 The ladders lie in the folder `cluster` beside that of the public runs.
 """
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
@@ -28,8 +29,11 @@ SILICON = {"vllm": (20.0, 8.0), "trtllm": (30.0, 12.0), "sglang": (30.0, 12.0)}
 #: TTFT, TPOT and throughput of disaggregated runs, and the tiers whose deployments are sure.
 SPLIT, SURE = (35.0, 12.0, 12.0), ("exact_mean", "recipe", "recipe+median", "median")
 #: What is bold in ladders: a larger factor than repeated runs differ by in throughput, and stacks in latency.
-LADDERS = {"req_s": 1.08, "out_tok_s": 1.08, "ttft_mean_s": 2.8, "ttft_p95_s": 2.8, "e2e_mean_s": 1.35,
-           "e2e_p95_s": 1.35, "tpot_mean_ms": 1.35}
+NOISE = {"req_s": 1.08, "out_tok_s": 1.08, "total_tok_s": 1.08, "ttft_mean_s": 2.8, "ttft_p90_s": 2.8,
+         "ttft_p95_s": 2.8, "e2e_mean_s": 1.35, "e2e_p90_s": 1.35, "e2e_p95_s": 1.35, "tpot_mean_ms": 1.35}
+#: Ladders by what their names begin with: their table on the page, and what is bold.  Arms of one run share a stack.
+LADDERS = {"pd-": ("ladders", NOISE), "ob-": ("routing", dict.fromkeys(NOISE, 1.2)),
+           "cpu-offload-": ("offload", dict.fromkeys(NOISE, 1.2))}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,7 +51,8 @@ def main(arguments: Sequence[str]) -> None:
     put(PAGE, "split", split(silicon.validate(silicon.Question(path=public, mode="disagg", jobs=2, limit=limit))))
     console.print("ladders")
     measured = public.parent.parent / "cluster/ladders.csv"
-    put(PAGE, "ladders", laddered(ladders.validate(ladders.Question(measured, "pd-", jobs=2))))
+    for names, (table, bold) in LADDERS.items():
+        put(PAGE, table, laddered(ladders.validate(ladders.Question(measured, names, jobs=2)), bold))
 
 
 def _medians(label: str, report: comparison.ServingReport) -> str:
@@ -139,18 +144,36 @@ def _compared(score: Score) -> str:
     return f"| {' '.join(score.name)} | {score.answered} | {' | '.join(cells)} |"
 
 
-def laddered(report: ladders.LadderReport) -> Iterator[str]:
-    """Every stage, predicted beside measured, with the error in per cent; then what was not simulated."""
-    yield f"| ladder | arm | requests/s | {' | '.join(LADDERS)} |"
-    yield f"|---|---|--:|{'--:|' * len(LADDERS)}"
+def laddered(report: ladders.LadderReport, bold: Mapping[str, float]) -> Iterator[str]:
+    """Every stage, predicted beside measured, with the error in per cent; what was not simulated; then gains."""
+    shown = {name: factor for name, factor in bold.items() if any(name in cell.errors for cell in report.cells)}
+    yield f"| ladder | arm | requests/s | {' | '.join(shown)} |"
+    yield f"|---|---|--:|{'--:|' * len(shown)}"
     for cell in report.cells:
         row = cell.row
-        rate = row.stage if isnan(row.rate) else f"{row.rate:g}"
-        name = f"{row.ladder.removesuffix('-gpt-oss-120b-h200')} {row.run}"
-        cells = [_beside(cell, what, noise) for what, noise in LADDERS.items()]
-        yield f"| {name} | {row.arm} | {rate} | {' | '.join(cells)} |"
+        rate = f"{row.rate:g}" if row.stage == "rate" else row.stage
+        cells = [_beside(cell, what, factor) for what, factor in shown.items()]
+        yield f"| {_called(row.ladder, row.run)} | {row.arm} | {rate} | {' | '.join(cells)} |"
     for reason, count in report.reasons.items():
-        yield f"| {count} rows not simulated: {reason} | | | {' | '.join('' for _ in LADDERS)} |"
+        yield f"| {count} rows not simulated: {reason} | | | {' | '.join('' for _ in shown)} |"
+    if report.compared:
+        yield from _gained(report.compared)
+
+
+def _called(ladder: str, run: str) -> str:
+    """A ladder's name without those of its GPU and engine, and its run."""
+    return f"{re.sub(r'-vllm|-h[12]00|-gpt-oss-120b-h200', '', ladder)} {run}"
+
+
+def _gained(lines: Sequence[ladders.Compared]) -> Iterator[str]:
+    """Where queues begin, and what arms gain; throughputs that are off by more than 15 % and TTFTs by 20 are bold."""
+    yield ""
+    yield "| ladder | what | measured | predicted | error |"
+    yield "|---|---|--:|--:|--:|"
+    for line in lines:
+        goal = 20.0 if line.what.startswith("ttft") or line.ladder.startswith("cpu-offload") else 15.0
+        yield (f"| {_called(line.ladder, line.run)} | {line.what} | {line.measured:.3g} | {line.predicted:.3g} |"
+               f" {marked(line.error, goal)} |")
 
 
 def _beside(cell: ladders.Cell, name: str, noise: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -110,7 +111,7 @@ def test_an_index_has_what_the_cache_had_a_delay_ago(model, workload, delay, blo
     """Whatever enters and leaves a cache, an index by events that come late has what was in it then."""
     contents: dict[int, list] = {}
     made, flush, look = TellingTrie.__init__, Observer.flush, KvIndex.look
-    tries: dict[int, TellingTrie] = {}
+    tries: dict[int, Any] = {}
     indexed: list = []
 
     def keep(trie, *args, **named):
@@ -119,7 +120,7 @@ def test_an_index_has_what_the_cache_had_a_delay_ago(model, workload, delay, blo
 
     def note(observer, now):
         flush(observer, now)
-        held = {node.key for node in tries[id(observer.tells)] if node.key >= 0}
+        held = {key for node in tries[id(observer.tells)] if (key := node.key) >= 0}
         contents.setdefault(observer.number, []).append((now, held))
 
     def compare(index, now):

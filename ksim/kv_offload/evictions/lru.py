@@ -1,25 +1,29 @@
 """The least recently used request's chunks go first, the tail of its tokens before their head: vLLM's default."""
 
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 
 from attrs import define, field
-from sortedcontainers import SortedDict
 
 from ksim.kv_offload.evictions import RequestAccess
 
 __all__ = ["Lru"]
+
+#: The heap is made anew where more than half of it, and more than this, is of no use.
+_STALE = 1000
 
 
 @define(eq=False)
 class Lru:
     """vLLM's `LRUCachePolicy`: all chunks of a request that runs share a rank, and later ones go first.
 
-    When the request has ended, each chunk gets a rank of its own.
+    When the request has ended, each chunk gets a rank of its own.  The heap also has ranks that chunks had before;
+    they are passed over.
     """
 
     capacity: int
     _ranks: dict[int, tuple[int, int]] = field(factory=dict, init=False)
-    _keys: SortedDict = field(factory=SortedDict, init=False)  # by rank
+    _heap: list[tuple[tuple[int, int], int]] = field(factory=list, init=False)  # ranks, and whose they are
     _latest: int = field(default=0, init=False)
 
     def insert(self, key: int, access: RequestAccess) -> None:
@@ -41,17 +45,19 @@ class Lru:
                 self._move(key, (self._latest, 0))
 
     def evict(self, count: int, idle: Callable[[int], bool]) -> list[int] | None:
-        chosen: list[int] = []
-        for key in self._keys.values():
-            if idle(key):
-                chosen.append(key)
-                if len(chosen) == count:
-                    break
-        else:
+        chosen, passed = list[tuple[tuple[int, int], int]](), list[tuple[tuple[int, int], int]]()
+        while self._heap and len(chosen) < count:
+            rank, key = entry = heappop(self._heap)
+            if self._ranks.get(key) == rank:
+                (chosen if idle(key) else passed).append(entry)
+        enough = len(chosen) == count
+        for entry in passed if enough else passed + chosen:
+            heappush(self._heap, entry)
+        if not enough:
             return None
-        for key in chosen:
-            del self._keys[self._ranks.pop(key)]
-        return chosen
+        for _, key in chosen:
+            del self._ranks[key]
+        return [key for _, key in chosen]
 
     def _rank(self, access: RequestAccess) -> int:
         if not access.rank:
@@ -60,8 +66,8 @@ class Lru:
         return access.rank
 
     def _move(self, key: int, rank: tuple[int, int]) -> None:
-        before = self._ranks.get(key)
-        if before is not None:
-            del self._keys[before]
         self._ranks[key] = rank
-        self._keys[rank] = key
+        heappush(self._heap, (rank, key))
+        if len(self._heap) > 2 * len(self._ranks) + _STALE:
+            self._heap = [(rank, key) for key, rank in self._ranks.items()]
+            heapify(self._heap)
