@@ -17,6 +17,7 @@ from benchmarks import (
     gallery,
     oracles,
     page,
+    routers,
     scaling,
     scheduler,
     speed,
@@ -32,13 +33,15 @@ from benchmarks.yardstick import STANDARD, microseconds
 PAGE = Path("docs/speed.md")
 #: The pages of parts whose tables are in another.
 ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md"),
+             "routers": Path("docs/routing.md"),
              "capacity_coverage": Path("docs/capacity.md"), "capacity_crn": Path("docs/capacity.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "split": split.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings, "page": page.findings,
+    "flows": flows.findings, "routers": routers.findings, "walks": walks.findings,
+    "sweeps": sweeps.findings, "page": page.findings,
     "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
 }
 

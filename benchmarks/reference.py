@@ -28,6 +28,7 @@ from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings
+from ksim.specs.signals import SignalSettings
 from ksim.specs.slo import Slo
 from ksim.specs.speculative import SpeculativeConfig
 from ksim.workload.adapters import Adapters
@@ -47,7 +48,7 @@ SECTIONS: Mapping[str, type] = {
     "Top level": Scenario, "[serve]": EngineSettings, "[serve.kv_transfer_config]": KvTransferConfig,
     "[serve.speculative_config]": SpeculativeConfig, "[[serve.lora_modules]]": LoraModule,
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
-    "[pools.NAME]": PoolSettings, "[slo]": Slo,
+    "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
     "[workload.synthetic]": Synthetic, "arrivals": Arrivals,

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     ACCEPTANCES = "acceptances"
     EVICTIONS = "evictions"
+    OFFLOAD_CONNECTORS = "offload_connectors"
     OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
@@ -42,6 +43,7 @@ class Kind(StrEnum):
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
             Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
+            Kind.OFFLOAD_CONNECTORS: "kv_offload.connectors",
             Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
@@ -105,13 +107,17 @@ def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ..
 
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
+    from ksim.foundation.units import GIB
     from ksim.simulation.hardware import system_of
 
     systems = {name: system_of(None, name) for name in catalog.entries("systems")}
-    return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU"), (
+    return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU",
+            ">host memory", ">disks, read"), (
         (name, system.name, system.gpu, str(system.gpus_per_node), system.interconnect,
          f"{system.inside.bandwidth / 1e9:,.0f} GB/s",
-         f"{system.network.bandwidth / 1e9:,.4g} GB/s" if system.network else "-") for name, system in systems.items())
+         f"{system.network.bandwidth / 1e9:,.4g} GB/s" if system.network else "-",
+         f"{system.memory / GIB:,.0f} GiB" if system.memory else "-",
+         f"{system.disk.read / 1e9:,.0f} GB/s" if system.disk else "-") for name, system in systems.items())
 
 
 def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

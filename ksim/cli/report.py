@@ -8,7 +8,7 @@ import typer
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="what `ksim run -o` has written, or"
-                                              " `ksim sweep`, `tune` or `capacity`")],
+                                              " `ksim sweep`, `tune`, `routers` or `capacity`")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE",
                                          help="the page to write")] = Path("report.html"),
 ) -> None:

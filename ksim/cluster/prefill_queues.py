@@ -20,10 +20,11 @@ class PrefillQueues:
 
     models: Mapping[int, StepModel] = field(factory=dict)
     _seconds: dict[int, dict[int, float]] = field(factory=dict, init=False)
+    _sums: dict[int, float] = field(factory=dict, init=False)
 
     def queue(self, engine: int) -> float:
         """Seconds until *engine* can begin with another prompt."""
-        return sum(self._seconds.get(engine, {}).values())
+        return self._sums.get(engine, 0.0)
 
     def prefill(self, engine: int, prompt: int, cached: int) -> float:
         """Seconds in which *engine* computes a *prompt* of which it has so many tokens *cached*."""
@@ -32,12 +33,19 @@ class PrefillQueues:
 
     def add(self, engine: int, request: int, seconds: float) -> None:
         """Note that a *request* whose prefill takes so many *seconds* is sent to *engine*."""
+        self.remove(engine, request)
         self._seconds.setdefault(engine, {})[request] = seconds
+        self._sums[engine] = self._sums.get(engine, 0.0) + seconds
 
     def remove(self, engine: int, request: int) -> None:
         """Note that the prefill of a *request* is done."""
-        self._seconds.get(engine, {}).pop(request, None)
+        own = self._seconds.get(engine)
+        if own and request in own:
+            self._sums[engine] -= own.pop(request)
+            if not own:
+                self._sums[engine] = 0.0
 
     def clear(self, engine: int) -> None:
         """Note that *engine* has nothing to do."""
         self._seconds.pop(engine, None)
+        self._sums.pop(engine, None)

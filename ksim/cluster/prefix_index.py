@@ -13,6 +13,8 @@ __all__ = ["PrefixIndex", "Prompt", "leading", "nested"]
 
 #: How many times as many keys as blocks are kept in the order of sending, and how many in any case.
 _SPARE, _FEW = 4, 4096
+#: Where keys begin of blocks of which several have one name, and how many can have.
+_SEVERAL, _PIECES = 1 << 60, 1 << 20
 
 
 @frozen
@@ -73,10 +75,22 @@ class PrefixIndex:
         """The prompt of *request* in blocks."""
         full, rest = divmod(request.prompt, self.block_tokens)
         blocks = int(min(full + (1 if rest and self.partial else 0), self.most_blocks))
-        keys = self._keys.of(request, min(full, blocks, request.named // self.block_tokens))
+        keys = self._named(request, min(full, blocks, request.named // self.block_tokens))
         if len(keys) == full < blocks and (tail := self._tail(request, keys[-1] if keys else -1)) is not None:
             keys.append(tail)
         return Prompt(keys, blocks)
+
+    def _named(self, request: Request, blocks: int) -> list[int]:
+        """The keys of the first *blocks* blocks; where a name is that of several, it is looked up once for all."""
+        pieces, rest = divmod(request.chunk_tokens, self.block_tokens)
+        if rest or pieces == 1:
+            return self._keys.of(request, blocks)
+        keys, before, after = list[int](), -1, self._keys.after
+        for name in request.keyed.chunks[:-(-blocks // pieces)]:
+            before = after(before, (pieces, name))
+            first = _SEVERAL + before * _PIECES
+            keys.extend(range(first, first + pieces))
+        return keys[:blocks]
 
     def _tail(self, request: Request, before: int) -> int | None:
         """The key of a last block that is not full, if its tokens have names."""

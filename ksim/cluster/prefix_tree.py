@@ -1,7 +1,7 @@
 """What a router believes that engines have cached, by the prompts that it sent them: a radix tree that they share.
 
 The rules are those of SGLang's gateway (sgl-model-gateway, policies/tree.rs), which counts characters where this one
-counts tokens: a text is the keys of its blocks and, at its end, tokens that are nobody else's.
+counts tokens: a text is the keys of its chunks and, at its end, tokens that are nobody else's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ DATED = 8
 
 @define(eq=False)
 class Node:
-    """Blocks after those of its `parent`, `tokens` in all; `used` says which engines have them, and since when unused.
+    """Chunks after those of its `parent`, `tokens` in all; `used` says which engines have them, and since when unused.
 
     `maker` is the engine that a match ends at, as long as it has the node.
     """
@@ -36,10 +36,8 @@ class Node:
 
 @define
 class PrefixTree:
-    """Texts of blocks of `block_tokens` tokens, and the engines that they were sent to."""
+    """Texts, and the engines that they were sent to; `sizes` counts the tokens of each engine."""
 
-    block_tokens: int
-    #: Tokens by engine.
     sizes: dict[int, int] = field(factory=dict)
     _root: Node = field(factory=lambda: Node((), 0, -1, None))
     _epoch: int = 0
@@ -60,8 +58,8 @@ class PrefixTree:
             node.used[node.maker] = self._epoch
         return matched, node.maker
 
-    def insert(self, keys: Sequence[int], tail: int, engine: int) -> None:
-        """Note that *engine* was sent the blocks *keys*, and after them so many tokens (*tail*) that nobody knows."""
+    def insert(self, keys: Sequence[int], each: int, tail: int, engine: int) -> None:
+        """Note that *engine* was sent the chunks *keys* of so many tokens *each*, and a *tail* that nobody knows."""
         self.sizes.setdefault(engine, 0)
         self._root.used.setdefault(engine, 0)
         self._epoch += 1
@@ -71,7 +69,7 @@ class PrefixTree:
             node = child if shared == len(child.keys) else self._split(child, shared)
             self._enlist(node, engine, 0)
             done += shared
-        for rest, tokens in ((keys[done:], len(keys[done:]) * self.block_tokens), (self._tail(), tail)):
+        for rest, tokens in ((keys[done:], len(keys[done:]) * each), (self._tail(), tail)):
             if tokens:
                 node.children[rest[0]] = node = Node(rest, tokens, engine, node)
                 self._enlist(node, engine, self._epoch)
@@ -119,12 +117,12 @@ class PrefixTree:
             self.sizes[engine] += node.tokens
             node.used[engine] = epoch
 
-    def _split(self, node: Node, blocks: int) -> Node:
-        """Cut *node* after its first *blocks* blocks; return the first part."""
-        parent, tokens = node.parent, blocks * self.block_tokens
-        assert parent is not None, "the root has no blocks"
-        first = Node(node.keys[:blocks], tokens, node.maker, parent, dict(node.used), {node.keys[blocks]: node})
-        node.keys, node.tokens, node.parent = node.keys[blocks:], node.tokens - tokens, first
+    def _split(self, node: Node, chunks: int) -> Node:
+        """Cut *node* after its first *chunks* chunks; return the first part."""
+        parent, tokens = node.parent, node.tokens * chunks // len(node.keys)
+        assert parent is not None, "the root has no chunks"
+        first = Node(node.keys[:chunks], tokens, node.maker, parent, dict(node.used), {node.keys[chunks]: node})
+        node.keys, node.tokens, node.parent = node.keys[chunks:], node.tokens - tokens, first
         parent.children[first.keys[0]] = first
         return first
 

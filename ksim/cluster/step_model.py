@@ -15,6 +15,8 @@ __all__ = ["StepModel", "models_of"]
 SIZES, WIDTHS = 8, 4
 #: Tokens in the cache of sequences that decode, and of a chunk of a prompt, at which steps are priced.
 DECODED, CHUNKED = 1024, 4096
+#: Prefills that are kept, as many engines are asked about the same.
+MOST = 1024
 
 
 @frozen
@@ -40,6 +42,7 @@ class StepModel:
     workers: int
     budget: int
     _known: dict[tuple[int, int], _Priced] = field(factory=dict, init=False)
+    _prefills: dict[tuple[int, int], float] = field(factory=dict, init=False)
 
     def seconds(self, tokens: int, before: int, decodes: int = 0, cached: int = 0) -> tuple[float, float]:
         """The seconds of a step, and those to launch it: *tokens* of prompts after *before* cached ones, beside so many
@@ -54,6 +57,15 @@ class StepModel:
     def prefill(self, tokens: int, before: int) -> float:
         """The seconds in which an engine without other work computes *tokens* of a prompt after *before* cached ones.
         """
+        known = self._prefills.get((tokens, before))
+        if known is not None:
+            return known
+        if len(self._prefills) >= MOST:
+            self._prefills.clear()
+        spent = self._prefills[tokens, before] = self._chunks(tokens, before)
+        return spent
+
+    def _chunks(self, tokens: int, before: int) -> float:
         spent = 0.0
         while tokens > 0:
             chunk = min(tokens, self.budget)

@@ -72,10 +72,11 @@ class SglangCache(OldNames):
 
     block_tokens: ClassVar[int] = 1
     publishes_computed: ClassVar[bool] = True
+    node_class: ClassVar[type[LockedNode]] = LockedNode
 
     def __attrs_post_init__(self) -> None:
         self.pool = SlotPool(self.capacity, self.capacity)
-        self.tree = RadixTree(LockedNode(BlockTable(), 0, 0, None, 0))
+        self.tree = RadixTree(self.node_class(BlockTable(), 0, 0, None, 0))
         self.tree.root.locks = 1
         self._leaves = EvictionQueue(self.eviction)
 
@@ -162,8 +163,7 @@ class SglangCache(OldNames):
     def free(self, table: BlockTable, tokens: int = 0) -> None:
         """Release all slots of *table*; a finished request has computed *tokens* tokens."""
         self.publish_computed(table, tokens)
-        self.pool.empty += table.num_slots - table.published
-        node = table.node
+        self.pool.empty, node = self.pool.empty + table.num_slots - table.published, table.node
         while node is not None and node.parent is not None:
             self._unlock(node)
             node = node.parent
@@ -204,14 +204,14 @@ class SglangCache(OldNames):
         child = self.tree.child(node, table, position)
         if child is None:
             self.pool.evictable += end - position  # until it is locked
-            return self.tree.append(LockedNode(table, position, end, node, self._tick))
+            return self.tree.append(self.node_class(table, position, end, node, self._tick))
         agreed = common_tokens(child.source, table, position, min(child.end, end))
         self.pool.empty += agreed
         return child if position + agreed == child.end else self._split(child, position + agreed)
 
     def _split(self, node: LockedNode, position: int) -> LockedNode:
         """Split *node* at *position*; return the first part, which has the same users and hits."""
-        head = LockedNode(node.source, node.start, position, node.parent, self._tick)
+        head = self.node_class(node.source, node.start, position, node.parent, self._tick)
         head.locks, head.hits = node.locks, node.hits
         return self.tree.split(node, head)
 

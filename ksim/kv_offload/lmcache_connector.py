@@ -40,7 +40,7 @@ class LmcacheConnector:
 
     A load ends before the kernels of the step that admits its job.  A store begins when a step is computed, and the
     next step waits for it.  With `save_decode`, chunks of outputs are stored, too.  With `min_load`, fewer tokens are
-    not loaded.
+    not loaded.  `prefix_caching` is the GPU's.
     """
 
     store: LmcacheStore
@@ -48,6 +48,7 @@ class LmcacheConnector:
     blocks_per_chunk: int
     save_decode: bool = False
     min_load: int = 0
+    prefix_caching: bool = True
     _chunk_tokens: int = field(init=False)
     _jobs: dict[Job, _Tracked] = field(factory=dict, init=False)
     _copies: dict[int, Copy] = field(factory=dict, init=False)  # that have not ended
@@ -67,7 +68,8 @@ class LmcacheConnector:
 
     @property
     def follows_decodes(self) -> bool:
-        return False
+        """Without a prefix cache on the GPU, no calendar has the steps at which decodes fill blocks."""
+        return self.save_decode and not self.prefix_caching
 
     # What the scheduler asks.
 

@@ -1,8 +1,14 @@
 """MooncakeStoreConnector, scheduler side: blocks that any engine stored are found by all."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import define
 
+from ksim.flow.request import Request
 from ksim.kv_offload.connector import OffloadConnector
+from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.scheduling.copies import Load
 from ksim.scheduling.job import Job
 
 __all__ = ["MooncakeConnector"]
@@ -16,9 +22,26 @@ class MooncakeConnector(OffloadConnector):
     Nobody waits for blocks that are on their way to the pool, nor for those that another request loads.
     """
 
+    @property
+    def _pool(self) -> MooncakePool:
+        pool: Any = self.store  # it answers what a ChunkStore is asked
+        assert isinstance(pool, MooncakePool), "engines of a fleet share a pool"
+        return pool
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         tokens, _ = super().external_tokens(job, computed)
         if tokens is None or not job.reads_cache:
             return tokens, True
-        hits, _ = self.store.leading(self._of(job).keys[:job.num_tokens // self.keys.block_tokens])
+        keys = self._of(job).keys[:job.num_tokens // self.keys.block_tokens]
+        hits, _ = self._pool.leading(keys)
+        self._pool.renew(keys[:hits])
         return max(0, hits * self.keys.block_tokens - computed), True
+
+    def begin(self, load: Load) -> None:
+        super().begin(load)
+        self._loading.clear()  # nobody waits for what others load
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        block = self.keys.block_tokens
+        tokens = self._pool.leading(self.keys.of(request)[:request.prompt // block])[0] * block
+        return {"cpu": tokens - cached} if tokens > cached else {}

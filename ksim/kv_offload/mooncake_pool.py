@@ -56,10 +56,12 @@ class MooncakePool:
 
     def leading(self, keys: Sequence[int]) -> tuple[int, bool]:
         """How many of *keys*, from the first on, are there, and that all of these are ready."""
-        hits = next((place for place, key in enumerate(keys) if key not in self._loads), len(keys))
-        for key in reversed(keys[:hits]):
+        return next((place for place, key in enumerate(keys) if key not in self._loads), len(keys)), True
+
+    def renew(self, keys: Sequence[int]) -> None:
+        """A lookup has found *keys*, so they stay longest: Mooncake's lease."""
+        for key in reversed(keys):
             self._loads.move_to_end(key)
-        return hits, True
 
     def pin(self, keys: Sequence[int], access: RequestAccess, first: int) -> None:
         """Keep *keys* while a request loads them."""

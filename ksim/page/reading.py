@@ -81,6 +81,12 @@ class Run:
         return {name: table[name].to_numpy()[order] for name in table.column_names}
 
     @cached_property
+    def routing(self) -> pa.Table | None:
+        """routing.parquet; None for runs without it."""
+        path = self.directory / "routing.parquet"
+        return _table(path) if path.is_file() else None
+
+    @cached_property
     def kernels(self) -> pa.Table | None:
         """kernels.csv; None for streamed runs."""
         path = self.directory / "kernels.csv"

@@ -28,6 +28,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
         *step_bounds(history, usage).values(),
         *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
         *_cache(summary),
+        *_gateway(summary),
         *_peaks(history),
     ]
     return sorted(found, key=lambda insight: not insight.warning)
@@ -36,7 +37,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
 def summary_insights(summary: Summary) -> list[Insight]:
     """The insights that the numbers of a run alone tell, for runs of which nothing else is known; warnings first."""
     told = [*_growing(summary), *_unfinished(summary), *(() if "pools" in summary else _waiting(summary)),
-            *_cache(summary)]
+            *_cache(summary), *_gateway(summary)]
     return sorted(told, key=lambda insight: not insight.warning)
 
 
@@ -55,6 +56,16 @@ def _growing(summary: Summary) -> Iterator[Insight]:
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
             f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
             " length of the run.", True)
+
+
+def _gateway(summary: Summary) -> Iterator[Insight]:
+    """How many requests a gateway held, and how often their clients had to try again."""
+    if summary.get("held_requests"):
+        yield Insight(f"{_requests(summary['held_requests'])} held at the gateway, {number(summary['mean_held_ms'])} ms"
+                      f" on average and {number(summary['max_held_ms'])} ms at most; TTFT counts that.")
+    if summary.get("retries"):
+        yield Insight(f"Clients tried {number(summary['retries'])} times again after a refusal; TTFT counts from the"
+                      " first attempt.")
 
 
 def _unfinished(summary: Summary) -> Iterator[Insight]:

@@ -34,7 +34,6 @@ from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
 from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
@@ -45,6 +44,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.gateway_assembly import gateway_of, tell_measured
+from ksim.simulation.hicache import sglang_cache
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.offloading import Offloads, tiers_of_pool
 from ksim.simulation.plugins import plugin, policy_of
@@ -129,7 +129,7 @@ class _Assembly:
                 joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
         connector, worker, endpoint = transfer_assembly.connector_and_worker(
-            self.offloads, pool, number, place) if self.offloads else (None, None, None)
+            self.offloads, pool, number, place, cache) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
         scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
@@ -180,7 +180,7 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
                                      " late or lost; leave out delay and loss, or name a router without kv_events")
     if serve.prefix_cache == "sglang":
-        return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
+        return sglang_cache(deployment, blocks * serve.block_size, eviction)
     if not deployment.layout.plain:
         return _hybrid_cache(deployment, blocks)
     room = blocks, serve.block_size, serve.enable_prefix_caching

@@ -11,7 +11,9 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
+from ksim.kv_cache.cache import Cache
 from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv_offload.connectors.hicache import Hicache
 from ksim.kv_offload.copy_stream import Lane
 from ksim.kv_offload.mooncake_pool import MooncakePool
 from ksim.kv_offload.mooncake_worker import MooncakeWorker
@@ -24,6 +26,7 @@ from ksim.network.links import Links
 from ksim.scheduling.connector import Connector
 from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.hicache import host_bytes
 from ksim.simulation.kv_layouts import kv_layout
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import System
@@ -52,18 +55,26 @@ def check_offloading(pools: Sequence[Pool]) -> None:
             _check(pool.deployment, settings)
             for place in pool.places:
                 for node, share in _shares(pool, place).items():
-                    taken[pool.deployment.system, node].append(share * settings.cpu_bytes(pool.deployment.serve.gpus))
+                    taken[pool.deployment.system, node].append(share * _host_bytes(pool.deployment, settings))
     for (system, _), parts in taken.items():
         if system.memory is not None and sum(parts) > system.memory:
             _refuse(system, system.memory, parts)
 
 
+def _host_bytes(deployment: Deployment, settings: OffloadSettings) -> float:
+    if isinstance(settings, Hicache):
+        return host_bytes(deployment, settings)
+    return settings.cpu_bytes(deployment.serve.gpus)
+
+
 def _check(deployment: Deployment, settings: OffloadSettings) -> None:
     serve = deployment.serve
     assert serve.block_size is not None, "settings are derived before engines are built"
-    if serve.prefix_cache != "vllm":
-        raise ConfigError("serve.prefix_cache", f"is {serve.prefix_cache!r}, and {settings.alias} keeps vLLM's blocks;"
-                                                " leave it out")
+    sglang = isinstance(settings, Hicache)
+    if (serve.prefix_cache == "sglang") != sglang:
+        kept, remedy = ("SGLang's radix tree", "set \"sglang\"") if sglang else ("vLLM's blocks", "leave it out")
+        raise ConfigError("serve.prefix_cache", f"is {serve.prefix_cache!r}, and {settings.alias} keeps {kept};"
+                                                f" {remedy}")
     if any(layer.state for layer in kv_layout(deployment).layers):
         raise ConfigError(KEY, f"{deployment.model.name} has layers that keep a state of each sequence, and offloading"
                                " of states is not simulated; leave out offloading")
@@ -97,15 +108,15 @@ class Offloads:
     tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
     pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict)
 
-    def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement
+    def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement, cache: Cache
            ) -> tuple[Connector, OffloadWorker]:
-        """The two sides of the connector of engine *number* of *pool*."""
+        """The two sides of the connector of engine *number* of *pool*, which has a *cache* on its GPUs."""
         deployment, links = pool.deployment, self.network.links
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
         keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
-                             len(storing))
+                             len(storing), cache=cache)
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
         if getattr(settings, "pooled", False):
@@ -158,10 +169,10 @@ def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bo
     assert serve.block_size is not None, "settings are derived before engines are built"
     if stores and _replicated(deployment, gpus, links):
         gpus = gpus[:1]
-    lanes = []
+    lanes, tokens = [], 1 if serve.prefix_cache == "sglang" else serve.block_size
     for place, gpu in enumerate(gpus):
         stage = place // layout.ranks
-        size = serve.block_size * sum(layer.bytes for layer in layout.layers if layer.stage == stage)
+        size = tokens * sum(layer.bytes for layer in layout.layers if layer.stage == stage)
         ends = f"gpu{gpu}", f"host{links.node(gpu)}"
         lanes.append(Lane(links.path(*(ends if stores else ends[::-1])), size, gpu))
     return lanes

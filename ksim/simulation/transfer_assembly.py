@@ -4,6 +4,7 @@ from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
+from ksim.kv_cache.cache import Cache
 from ksim.kv_offload.joined import JoinedConnector, JoinedWorker
 from ksim.kv_transfer.connector_worker import ConnectorWorker
 from ksim.kv_transfer.endpoint import Endpoint
@@ -48,14 +49,14 @@ def _flows(fleet: Fleet, env: Horizon, log: Log) -> Flows:
     return Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
 
 
-def connector_and_worker(offloads: Offloads, pool: Pool, number: int, place: Placement
+def connector_and_worker(offloads: Offloads, pool: Pool, number: int, place: Placement, cache: Cache
                          ) -> tuple[Connector | None, ConnectorWorker | None, Endpoint | None]:
     """Both sides of the connector of engine *number* of *pool*, and its end of transfers; None where it has none."""
     network, settings = offloads.network, offloading_of(pool)
     own = endpoint(network, pool, number, place) if isinstance(network, TransferNetwork) else None
     if settings is None:
         return own, own, own
-    connector, worker = offloads.of(settings, pool, number, place)
+    connector, worker = offloads.of(settings, pool, number, place, cache)
     if own is None:
         return connector, worker, None
     order: list[Connector] = [own, connector] if _sends_first(pool) else [connector, own]

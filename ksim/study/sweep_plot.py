@@ -23,7 +23,10 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
         if place is not None and value is not None:
             name = value_text(point.settings.get(by)) if by else ""
             lines.setdefault(name, []).append((place, value, point.half_width(y)))
-    if not any(isinstance(place, str) for line in lines.values() for place, *_ in line):
+    if any(isinstance(place, str) for line in lines.values() for place, *_ in line):
+        lines = {name: [(value_text(place), value, width) for place, value, width in line]
+                 for name, line in lines.items()}
+    else:
         lines = {name: sorted(line) for name, line in lines.items()}
     with looks():
         return Picture(sweep_figure(title, x, y, by or "", [Line(*line) for line in lines.items()]))

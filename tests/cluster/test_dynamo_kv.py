@@ -67,7 +67,7 @@ def test_the_source_s_own_example_of_credit_beyond_the_prompt():
     made = router(prefill_load_scale=2.0)
     made.choose(asked(0, 2, "b"), engines(0), 0.0)
     made._prefill[0] = 16
-    costs = made._costs(asked(1, 4), made._index.prompt(asked(1, 3)), engines(0), Cached({0: 6}, {}))
+    costs = made._costs(asked(1, 4), made._index.prompt(asked(1, 3)), engines(0), Cached([6], {}))
     assert costs == [7.0]
 
 

@@ -227,3 +227,13 @@ def test_it_needs_a_target():
         control.aim(None)
     control.aim(0.5)
     assert control.ttft_slo == 0.5
+
+
+def test_engines_that_only_decode_are_no_way_out():
+    control = PredictedTtft(ttft_slo="310 ms")
+    control.measured({0: Millisecond(), 1: Millisecond()})
+    views = [View(0, 1, 0, role="prefill"), View(1, 1, 0, role="decode")]
+    for number in range(3):
+        assert not control.refusal(request(number), views, 0, 0.0)
+        control.sent(request(number), 0, 0.0)
+    assert control.refusal(request(3), views, 0, 0.0)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ksim.cluster.active_blocks import ActiveBlocks
 from ksim.cluster.prefix_index import PrefixIndex
+from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from tests.properties import examples
 
@@ -65,6 +66,18 @@ def test_blocks_leave_after_their_time():
     assert made.leading(made.prompt(request(2, *"ab"))) == {0: 1}
     made.expire(220.0)
     assert made.leading(made.prompt(request(2, *"ab"))) == {}
+
+
+@given(first=st.text("ab", max_size=4), second=st.text("ab", max_size=4), size=st.sampled_from([2, 4, 6, 8, 12]),
+       lengths=st.tuples(st.integers(1, 50), st.integers(1, 50)), adapters=st.tuples(*[st.sampled_from(["", "x"])] * 2))
+@examples(200)
+def test_names_of_any_length_name_blocks_as_they_do_for_caches(first, second, size, lengths, adapters):
+    one, two = (Request(number, 0.0, tokens, 1, chunks, size, adapter=adapter) for number, (tokens, chunks, adapter)
+                in enumerate(zip(lengths, (first, second), adapters, strict=True)))
+    made, keys = index(), BlockKeys(4)
+    made.add(made.prompt(one), 0, 0.0)
+    known, asked = (keys.of(request, min(request.prompt, request.named) // 4) for request in (one, two))
+    assert made.leading(made.prompt(two)).get(0, 0) == sum(key in known for key in asked)
 
 
 @given(prompts=st.lists(st.tuples(st.text("ab", min_size=1, max_size=9), st.integers(0, 3)), min_size=1, max_size=20))

@@ -52,19 +52,19 @@ def test_options_of_older_releases():
 
 
 def test_a_match_within_a_node_ends_at_its_maker():
-    tree = PrefixTree(16)
-    tree.insert([1, 2, 3], 0, 7)
+    tree = PrefixTree()
+    tree.insert([1, 2, 3], 16, 0, 7)
     assert tree.match([1, 2, 9]) == (2, 7)
-    tree.insert([1, 2, 9], 0, 8)  # splits: [1, 2] was made by 7, and both have it
+    tree.insert([1, 2, 9], 16, 0, 8)  # splits: [1, 2] was made by 7, and both have it
     assert tree.match([1, 2]) == (2, 7)
     assert tree.match([1, 2, 9]) == (3, 8)
     assert tree.sizes == {7: 48, 8: 48}
 
 
 def test_what_was_longest_unused_leaves_first():
-    tree = PrefixTree(16)
+    tree = PrefixTree()
     for keys in ([1, 2], [1, 3], [4]):
-        tree.insert(keys, 0, 0)
+        tree.insert(keys, 16, 0, 0)
     tree.evict(48)  # of 64 tokens: [2] goes
     assert tree.sizes == {0: 48}
     assert tree.match([1, 2])[0] == 1
@@ -87,10 +87,10 @@ def test_tokens_without_names_take_room_and_match_nobody():
 @examples(60)
 def test_sizes_count_the_tree(texts, most):
     """Whatever is inserted and evicted, an engine's size is the tokens of its nodes, and it is within the limit."""
-    tree = PrefixTree(16)
+    tree = PrefixTree()
     for keys, tail, engine in texts:
         chained = [sum(3**place * (key + 1) for place, key in enumerate(keys[:end + 1])) for end in range(len(keys))]
-        tree.insert(chained, tail, engine)
+        tree.insert(chained, 16, tail, engine)
         assert tree.match(chained)[0] == len(chained)
     tree.evict(most)
     for engine, size in tree.sizes.items():

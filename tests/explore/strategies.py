@@ -113,6 +113,19 @@ def experts() -> Tables:
             {"enable_eplb": True, "num_redundant_experts": 8}, {"expert_parallel_size": 1}])), anything)
 
 
+def offloading() -> Tables:
+    """Settings of engines that offload KV; most do not."""
+    native = some.builds(lambda size, threshold: {"kv_offloading_size": size, "kv_transfer_config": {
+        "kv_connector_extra_config": threshold}}, some.sampled_from([1e-4, 0.01, 1.0]), some.fixed_dictionaries(
+            {}, optional={"store_threshold": some.sampled_from([0, 2]), "blocks_per_chunk": some.sampled_from([1, 3]),
+                          "eviction_policy": plugins("kv_offload.evictions"), "offload_prompt_only": some.booleans()}))
+    tiers = some.builds(lambda kind, size: {"kv_transfer_config": {
+        "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {
+            "cpu_bytes_to_use": size, "spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": kind}]}}},
+        some.sampled_from(["fs", "fs", "obj"]), some.sampled_from(["1 MB", "50 MB", "1 GB"]))
+    return some.one_of(*[some.just({})] * 4, native, tiers)
+
+
 def scenarios() -> Tables:
     """Tables of scenarios, each key of which may be absent."""
     hardware = some.one_of(some.builds(lambda gpu: {"gpu": gpu}, entries("gpus")),
@@ -122,7 +135,7 @@ def scenarios() -> Tables:
                                         some.sampled_from(["1 GHz", "1.2 GHz", "10 GHz"])))
     rest = some.fixed_dictionaries(
         {"model": some.one_of(some.sampled_from(SMALL), entries("models")), "workload": workloads(),
-         "serve": some.builds(lambda one, other: one | other, settings(), experts())},
+         "serve": some.builds(lambda *parts: parts[0] | parts[1] | parts[2], settings(), experts(), offloading())},
         optional={
             "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": plugins("cluster.routers"),
             "oracle": some.sampled_from(["roofline", "learned", "measured"]), "host": entries("hosts"),

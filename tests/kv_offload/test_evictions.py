@@ -32,7 +32,7 @@ def store(chunks: ChunkStore, keys: list[int], access: RequestAccess | None = No
 
 @each
 @given(data=st.data(), chunks=st.integers(1, 12))
-@examples(60)
+@examples(30)
 def test_as_many_go_as_are_needed_and_none_that_is_used(name, data, chunks):
     kept, loads = store_of(name, chunks), list[tuple[list[int], RequestAccess]]()
     for _ in range(data.draw(st.integers(1, 12))):

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Any
 
+import pytest
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as some
@@ -40,7 +41,8 @@ class Workers:
 
 
 def engine(chunks: int = 100, blocks: int = 200, prefix_caching: bool = True, limits: Any = (), **options: Any) -> Loop:
-    connector = LmcacheConnector(LmcacheStore(chunks), BlockKeys(BLOCK), PER_CHUNK, **options)
+    connector = LmcacheConnector(LmcacheStore(chunks), BlockKeys(BLOCK), PER_CHUNK, prefix_caching=prefix_caching,
+                                 **options)
     cache, workers = BlockCache(blocks, BLOCK, prefix_caching), Workers()
     scheduler = ConnectorScheduler(Limits(**(ROOMY | dict(limits))), Fcfs(), cache, connector=connector)
     return Loop(scheduler, connector=workers)
@@ -107,8 +109,9 @@ class TestStores:
         settle(loop)
         assert copies(loop, job, loads=False) == [[0], [1, 2]]
 
-    def test_outputs_are_stored_where_asked(self):
-        loop = engine(save_decode=True)
+    @pytest.mark.parametrize("prefix_caching", [True, False])
+    def test_outputs_are_stored_where_asked(self, prefix_caching):
+        loop = engine(save_decode=True, prefix_caching=prefix_caching)
         job = loop.add(12, 13, chunks="abcdef")
         settle(loop)
         assert copies(loop, job, loads=False) == [[0], [1], [2]]

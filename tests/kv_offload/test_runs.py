@@ -1,5 +1,6 @@
 """What holds for every run whose engines offload."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -7,10 +8,17 @@ import pytest
 from attrs import fields
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from ksim.flow.copied import Copied
 from ksim.flow.events import Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
 from ksim.flow.log import Log
+from ksim.report import perfetto
+from ksim.results.attribution import groups
+from ksim.results.attribution.breakdown import Breakdown
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
+from ksim.simulation.streaming import stream
 from tests.kv_offload.runs import BLOCK, MULTI_TIER, SPLIT, offloading, requests, run, scenario, turns
 from tests.laws.happenings import facts, happenings
 from tests.laws.tiny import uniform
@@ -112,3 +120,29 @@ def test_pools_that_split_requests_offload_beside_their_transfers(model):
     assert result.summary["completed"] == 30
     engines = {copy.engine for copy in result.log.of(Copied) if copy.target == "gpu"}
     assert 0 in engines and any(result.log.of(Transferred))
+
+
+def test_a_trace_shows_every_copy_and_a_breakdown_the_time_to_load(model, tmp_path):
+    load = requests(20, 20, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "2 s"))
+    result = run(scenario(model, 24, load, options=MULTI_TIER))
+    result.save(tmp_path / "run")
+    trace = json.loads(b"".join(bytes(piece) for piece in perfetto.trace(result.history)))["traceEvents"]
+    (process,) = (event["pid"] for event in trace if event["ph"] == "M" and event["args"].get("name") == "KV copies")
+    shown = [event for event in trace if event["ph"] == "X" and event["pid"] == process]
+    assert len(shown) == len(list(result.log.of(Copied)))
+    table = result.attribution.to_pydict()
+    assert sum(table["to_first.kv_load"]) > 0 and not sum(table["after.kv_load"])
+    assert "KV load" in groups(Breakdown.read(tmp_path / "run").names)
+
+
+def test_a_run_that_writes_as_it_goes_says_the_same_of_tiers(model, tmp_path):
+    load = requests(20, 20, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "2 s"))
+    made = Scenario.of(scenario(model, 24, load, options=MULTI_TIER))
+    whole = simulate(made)
+    stream(made, tmp_path / "run")
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    for key, value in whole.summary.items():
+        if "hit" in key or "kv_offload" in key or key.startswith("disk"):
+            assert written[key] == pytest.approx(value), key
+    rows = parquet.read_table(tmp_path / "run" / "requests.parquet")
+    assert sorted(rows["disk_tokens"].to_pylist()) == sorted(whole.requests["disk_tokens"].to_pylist())

@@ -41,19 +41,19 @@ def run(model, flow_control=None, workload=(), **more):
         "serve": {"data_parallel_size": 2, "max_num_seqs": 4, "max_model_len": 2048},
         **({"flow_control": flow_control} if flow_control else {}), **more,
         "workload": {"synthetic": {
-            "count": 40, "arrivals": {"process": "poisson", "rate": 1500}, "output": uniform(2, 40),
+            "count": 30, "arrivals": {"process": "poisson", "rate": 1500}, "output": uniform(2, 40),
             "prompt": {"kind": "fixed", "value": 500}}, **dict(workload)}}))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(patience=retries, seed=st.integers(0, 9), interval=st.sampled_from(["0 s", "5 ms"]))
-@examples(24)
+@examples(12)
 def test_every_request_ends_once(model, name, patience, seed, interval):
     log = run(model, {"name": name, **TIGHT[name]}, {"retries": patience} if patience else {}, seed=seed,
               signals={"scrape_interval": interval}).log
     arrived = Counter(event.request.id for event in log.of(Arrived))
     ended = Counter(event.request_id for kind in (Finished, Rejected) for event in log.of(kind))
-    assert arrived == ended == Counter(range(40))
+    assert arrived == ended == Counter(range(30))
     routed, got = (Counter(event.request_id for event in log.of(kind)) for kind in (Routed, Received))
     assert routed == got == Counter(event.request_id for event in log.of(Finished))
     refused = Counter(event.request_id for event in log.of(Refused))
@@ -63,13 +63,11 @@ def test_every_request_ends_once(model, name, patience, seed, interval):
     assert all(event.since < event.time for event in log.of(Held))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_seeds_give_equal_runs(model, name):
-    one, same, other = (run(model, {"name": name, **TIGHT[name]}, {"retries": {"initial_delay": "20 ms"}}, seed=seed,
-                                 signals=EXACT)
-                        for seed in (1, 1, 2))
+def test_equal_seeds_give_equal_runs(model):
+    one, same, other = (run(model, {"name": "predicted_ttft", **TIGHT["predicted_ttft"]},
+                            {"retries": {"initial_delay": "20 ms"}}, seed=seed) for seed in (1, 1, 2))
     assert one.summary == same.summary != other.summary
-    assert [*one.log.of(Refused)] == [*same.log.of(Refused)]
+    assert [*one.log.of(Refused)] == [*same.log.of(Refused)] != []
 
 
 @pytest.mark.parametrize("changes", [{"flow_control": "none"}, {"workload": {"retries": {}}},
@@ -95,10 +93,15 @@ def test_time_at_the_gateway_is_told(model, name):
     last = {event.request_id for event in result.log.of(Rejected)}
     assert [row["attempts"] for row in rows] == [refused[row["id"]] + (row["id"] not in last) for row in rows]
     summary = result.summary
-    assert summary["attempts"] == summary["retries"] + 40 == sum(row["attempts"] for row in rows)
-    assert summary["rejected"] == len(last) == 40 - summary["completed"] > 0
+    assert summary["attempts"] == summary["retries"] + 30 == sum(row["attempts"] for row in rows)
+    assert summary["rejected"] == len(last) == 30 - summary["completed"] > 0
     held = [row["held_s"] for row in rows if row["held_s"]]
     assert summary["held_requests"] == len(held) and (name == "predicted_ttft" or held)
+    choices = result.routing.to_pylist()
+    assert {row["request"]: row["attempt"] for row in choices} == {
+        number: refused[number] for number in range(30) if number not in last}
+    told = " ".join(insight.text for insight in result.insights)
+    assert ("held at the gateway" in told) == bool(held) and "times again after a refusal" in told
     by_id = {row["id"]: row for row in rows}
     for phases in result.attribution.to_pylist():
         row = by_id[phases["id"]]

@@ -2,16 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.cluster.kv_index import KvIndex
+from ksim.engine.observer import RESOLUTION, Observer
+from ksim.flow.events import Admitted, Emitted, Preempted, Stepped
+from ksim.flow.routing import Chosen
+from ksim.kv_cache.telling_trie import TellingTrie
 from ksim.report.result import Result
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts
 from tests.laws.looking import NOTED
-from tests.laws.tiny import TINY
+from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 
 LOOKING, COMPARING = "tests.laws.looking:Looking", "tests.laws.looking:Comparing"
@@ -63,3 +71,96 @@ def test_signals_without_delay_show_what_is_true(model, serve, workload, seed):
     for row in NOTED:
         if len(row) == 2 and isinstance(row[0], tuple):
             assert row[0] == row[1]
+
+
+def running(log, engine: int, moment: float) -> int:
+    """How many jobs of *engine* ran after the last output that it had taken in by *moment*, as the log has it."""
+    steps = {(step.engine, step.index): step.taken for step in log.of(Stepped)}
+    taken = max((time for (number, _), time in steps.items() if number == engine and time <= moment), default=0.0)
+    ends: dict[int, float] = {}
+    for run in log.of(Emitted):
+        if run.engine == engine:
+            ends[run.request_id] = max(ends.get(run.request_id, 0.0), steps[engine, run.last])
+    come, left = (sum(event.engine == engine and event.time < taken for event in log.of(kind))
+                  for kind in (Admitted, Preempted))
+    return come - left - sum(end <= taken for end in ends.values())
+
+
+@given(workload=workloads, interval=st.sampled_from([0.001, 0.007, 0.05]), delay=st.sampled_from([0.0, 0.003, 0.02]),
+       ahead=st.booleans(), seed=st.integers(0, 1000))
+@examples(12)
+def test_metrics_were_true_at_the_last_scrape_that_has_arrived(model, workload, interval, delay, ahead, seed):
+    result = simulate(Scenario.of({
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
+        "serve": {"data_parallel_size": 2, "max_num_seqs": 4, "async_scheduling": ahead, "max_model_len": 256},
+        "signals": {"scrape_interval": f"{interval} s", "delay": f"{delay} s"}, "router": LOOKING}))
+    for row in result.routing.to_pylist():
+        for place, engine in enumerate(row["engines"]):
+            scraped, latest = row["scraped_s"][place], row["time_s"] - delay + RESOLUTION
+            if latest < RESOLUTION:
+                assert scraped is None and row["running"][place] == 0
+                continue
+            assert scraped <= latest < scraped + interval + 2 * RESOLUTION
+            assert row["running"][place] == running(result.log, engine, scraped + RESOLUTION)
+
+
+@given(workload=workloads, delay=st.sampled_from([0.0005, 0.004, 0.02]), blocks=st.sampled_from([20, 40]),
+       ahead=st.booleans(), eviction=st.sampled_from([None, "lfu"]), seed=st.integers(0, 1000))
+@examples(12)
+def test_an_index_has_what_the_cache_had_a_delay_ago(model, workload, delay, blocks, ahead, eviction, seed):
+    """Whatever enters and leaves a cache, an index by events that come late has what was in it then."""
+    contents: dict[int, list] = {}
+    made, flush, look = TellingTrie.__init__, Observer.flush, KvIndex.look
+    tries: dict[int, Any] = {}
+    indexed: list = []
+
+    def keep(trie, *args, **named):
+        made(trie, *args, **named)
+        tries[id(trie.tells)] = trie
+
+    def note(observer, now):
+        flush(observer, now)
+        held = {key for node in tries[id(observer.tells)] if (key := node.key) >= 0}
+        contents.setdefault(observer.number, []).append((now, held))
+
+    def compare(index, now):
+        look(index, now)
+        for place, observer in enumerate(index.observers):
+            held = {key for key, holders in index._holders.items() if holders >> place & 1}
+            indexed.append((now, observer.number, held))
+
+    serve = {"data_parallel_size": 2, "max_num_seqs": 4, "async_scheduling": ahead, "max_model_len": 256,
+             "num_gpu_blocks_override": blocks, **({"eviction": eviction} if eviction else {})}
+    scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                "serve": serve, "signals": {"delay": f"{delay} s"}, "nodes": 1, "router": LOOKING}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, name, wrapped in ((TellingTrie, "__init__", keep), (Observer, "flush", note),
+                                    (KvIndex, "look", compare)):
+            patch.setattr(kind, name, wrapped)
+        simulate(Scenario.of(scenario))
+    for now, number, held in indexed:
+        before = [keys for time, keys in contents.get(number, []) if time <= now - delay + RESOLUTION]
+        assert held == (before[-1] if before else set())
+
+
+def test_lost_scrapes_leave_what_was_seen_before_and_lost_events_are_never_heard(model):
+    workload = {"synthetic": {"arrivals": {"process": "poisson", "rate": 200}, "prompt": uniform(50, 150),
+                              "output": uniform(5, 30), "count": 60, "prefixes": {"groups": 2, "tokens": 40}}}
+    base = {"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload, "nodes": 1,
+            "serve": {"data_parallel_size": 2, "num_gpu_blocks_override": 500, "max_model_len": 256}, "router": LOOKING}
+    heard, lossy = (simulate(Scenario.of({**base, "signals": {"scrape_interval": "10 ms", "loss": loss}})).routing
+                    for loss in (0.001, 0.7))
+    ages = [[row["time_s"] - scraped for row in table.to_pylist() for scraped in row["scraped_s"] if scraped]
+            for table in (heard, lossy)]
+    assert max(ages[0]) < 0.0101 < max(ages[1])
+    hits = [sum(max(row["prefix_hit_tokens"]) for row in table.to_pylist()) for table in (heard, lossy)]
+    assert hits[1] < hits[0]
+
+
+def test_what_a_router_saw_is_logged_where_it_looks_and_has_a_choice(model):
+    base = {"model": str(model), "gpu": "h200", "oracle": "roofline", "nodes": 1, "workload": {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(5, 9), "output": uniform(1, 2), "count": 3}}}
+    for engines, router, seen in ((2, "least_outstanding", True), (2, "round_robin", False), (1, LOOKING, False)):
+        result = simulate(Scenario.of({**base, "serve": {"data_parallel_size": engines}, "router": router}))
+        assert (result.routing is not None) == bool([*result.log.of(Chosen)]) == seen
+        assert not seen or {"waiting", "score", "prefix_hit_tokens"}.isdisjoint(result.routing.column_names)

@@ -9,9 +9,11 @@ from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.page.charts import DARK, PALETTE, safe
@@ -174,3 +176,16 @@ def test_routers_are_ranked_by_their_regret_and_one_that_cannot_run_says_why(pag
     assert "mooncake:load=2 did not run: signals.metrics: is false" in text
     figures = data_of(pages["routers"].read_text())["figures"]
     assert {"routers-mean_regret_ms", "routers-p90_ttft_ms", "routers-prefix_cache_hit_rate"} <= {*figures}
+
+
+def test_a_run_says_what_its_router_saw_of_the_engines_that_it_chose(directories, tmp_path):
+    shutil.copytree(directories["without targets"], tmp_path / "run")
+    assert 'id="routing"' not in page_of(tmp_path / "run")
+    parquet.write_table(pa.table({
+        "request": [0, 1, 2], "engine": [1, 1, 0], "prefill_engine": pa.array([None, None, 2], pa.int64()),
+        "engines": [[0, 1], [0, 1], [2, 0]], "waiting": [[4, 0], [6, 2], [1, 8]],
+        "prefix_hit_tokens": [[None, 32], [None, None], [None, None]]}), tmp_path / "run" / "routing.parquet")
+    text = page_of(tmp_path / "run").partition('id="routing"')[2].partition("</section>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", text)][1:]
+    assert rows == [["engine 0", "1", "33.3 %", "8.00 / 6.00", "- / -"], ["engine 1", "2", "66.7 %", "1.00 / 1.00",
+                    "32.0 / 32.0"], ["engine 2", "1", "33.3 %", "1.00 / 1.00", "- / -"]]

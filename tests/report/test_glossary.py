@@ -1,4 +1,5 @@
 import re
+from array import array
 from pathlib import Path
 
 from attrs import evolve
@@ -6,9 +7,11 @@ from attrs import evolve
 from ksim.flow.copied import TIERS
 from ksim.flow.events import Arrived
 from ksim.flow.log import Log
+from ksim.flow.routing import Chosen, Seen
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
+from ksim.results.routing import routing_table
 from ksim.study import rows
 from ksim.study.objectives import derived
 from tests.results import by_hand, fleet
@@ -41,6 +44,15 @@ def test_every_column_is_explained():
         assert sorted(entries(heading)) == sorted(table.column_names)
     assert sorted(entries("requests.parquet") + entries("requests.parquet of fleets")) == sorted(
         Result(fleet.log(count=20)).requests.column_names)
+
+
+def test_every_column_of_a_routers_choices_is_explained():
+    views = {"outstanding": [1], "outstanding_tokens": [9], "prefill_tokens": [9]}
+    metrics = {"waiting": [0], "running": [1], "kv_usage": [0.5], "scraped_s": [0.0]}
+    seen = Seen([0], views, metrics, array("i", [-1]), array("d", [1.0]))
+    table = routing_table(Log(events=[Chosen(0.1, 7, 0, 0, -1, seen)]))
+    assert sorted(entries("routing.parquet")) == sorted(table.column_names)
+    assert table["prefix_hit_tokens"].to_pylist() == [[None]] and table["prefill_engine"].to_pylist() == [None]
 
 
 def test_what_speculation_adds_is_explained():

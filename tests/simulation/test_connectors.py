@@ -51,9 +51,15 @@ def test_vllms_names_are_known():
         connector_of(KvTransferConfig("MoncakeConnector"))
 
 
-@pytest.mark.parametrize("name", ["LMCacheConnectorV1", "OffloadingConnector", "MultiConnector"])
+@pytest.mark.parametrize("name", ["FlexKVConnectorV1", "HF3FSKVConnector", "MoRIIOConnector"])
 def test_vllms_other_connectors_are_refused_by_name(name):
     with pytest.raises(ConfigError, match=rf"kv_connector: vLLM's {name} is not simulated; .*NixlConnector"):
+        completed(KvTransferConfig(kv_connector=name), "prefill")
+
+
+@pytest.mark.parametrize("name", ["LMCacheConnectorV1", "OffloadingConnector", "MooncakeStoreConnector", "HiCache"])
+def test_connectors_that_offload_are_refused_between_engines(name):
+    with pytest.raises(ConfigError, match=rf"kv_connector: {name} offloads, and .* MultiConnector"):
         completed(KvTransferConfig(kv_connector=name), "prefill")
 
 

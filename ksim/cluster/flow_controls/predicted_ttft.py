@@ -43,7 +43,7 @@ class PredictedTtft:
             raise ConfigError("flow_control", "predicted_ttft has no target; set its ttft_slo, or slo.ttft")
 
     def refusal(self, request: Request, engines: Sequence[EngineView], held: int, now: float) -> str:
-        waits = {engine.number: self._wait(engine, request) for engine in engines}
+        waits = {engine.number: self._wait(engine, request) for engine in engines if engine.role != "decode"}
         least = min(sum(wait) for wait in waits.values())
         if least > (self.ttft_slo or inf):
             return f"its predicted TTFT of {least:.3g} s breaks the target of {self.ttft_slo:g} s"
@@ -60,7 +60,7 @@ class PredictedTtft:
         return True
 
     def sent(self, request: Request, engine_number: int, now: float) -> None:
-        self._queues.add(engine_number, request.id, self._prefills[engine_number])
+        self._queues.add(engine_number, request.id, self._prefills.get(engine_number, 0.0))
 
     def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
         self._queues.remove(engine_number, request.id)

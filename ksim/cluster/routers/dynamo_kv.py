@@ -20,14 +20,14 @@ _SHARE: Any = (ge(0), le(1))
 
 @frozen
 class _Cached:
-    """By engine, what it has of a prompt: blocks on its GPUs, and the credit for those in lower tiers, if any."""
+    """What engines have of a prompt: blocks on their GPUs, in order, and credit for lower tiers, by place, if any."""
 
-    device: Mapping[int, int]
+    device: Sequence[int]
     lower: Mapping[int, float]
 
-    def tokens(self, number: int, size: int) -> int:
+    def tokens(self, place: int, size: int) -> int:
         """The tokens that need no computing, those in lower tiers by their weights."""
-        return round((self.device.get(number, 0) + self.lower.get(number, 0.0)) * size)
+        return round((self.device[place] + self.lower.get(place, 0.0)) * size)
 
 
 @define
@@ -81,11 +81,12 @@ class DynamoKv:
         if index is None:
             index = self._index = PrefixIndex(self.block_size or engines[0].block_tokens, ttl=self.router_ttl_secs)
         prompt = index.prompt(request)
-        cached = self._by_events(request, engines) if self.use_kv_events else self._by_index(index, prompt, now)
+        cached = self._by_events(request, engines) if self.use_kv_events else self._by_index(prompt, engines, now)
         costs = self._costs(request, prompt, engines, cached)
         self.scores = [-cost for cost in costs]
-        chosen = engines[self._pick(costs)]
-        self._send(request, prompt, chosen.number, cached.tokens(chosen.number, self._size))
+        place = self._pick(costs)
+        chosen = engines[place]
+        self._send(request, prompt, chosen.number, cached.tokens(place, index.block_tokens))
         if not self.use_kv_events:
             index.add(prompt, chosen.number, now)
         return chosen
@@ -107,9 +108,9 @@ class DynamoKv:
 
     def _by_events(self, request: Request, engines: Sequence[EngineView]) -> _Cached:
         size = self._size
-        device = {engine.number: engine.prefix_hit(request) // size for engine in engines}
-        lower = {engine.number: self._lower(tiers) for engine in engines if (tiers := engine.tier_hits(request))}
-        return _Cached(device, lower)
+        tiers = [engine.tier_hits(request) for engine in engines]
+        lower = {place: self._lower(tokens) for place, tokens in enumerate(tiers) if tokens} if any(tiers) else {}
+        return _Cached([engine.prefix_hit(request) // size for engine in engines], lower)
 
     def _lower(self, tiers: Mapping[str, int]) -> float:
         """The credit for tokens in *tiers* below the GPU; what all engines share is on disk for Dynamo."""
@@ -117,21 +118,21 @@ class DynamoKv:
         return (self.host_cache_hit_weight * (tiers.get("cpu", 0) // size)
                 + self.disk_cache_hit_weight * ((tiers.get("disk", 0) + tiers.get("storage", 0)) // size))
 
-    @staticmethod
-    def _by_index(index: PrefixIndex, prompt: Prompt, now: float) -> _Cached:
-        index.expire(now)
-        return _Cached(index.leading(prompt), {})
+    def _by_index(self, prompt: Prompt, engines: Sequence[EngineView], now: float) -> _Cached:
+        assert self._index is not None, "there is an index from the first choice on"
+        self._index.expire(now)
+        depths = self._index.leading(prompt)
+        return _Cached([depths.get(engine.number, 0) for engine in engines], {})
 
     # What engines cost.
 
     def _costs(self, request: Request, prompt: Prompt, engines: Sequence[EngineView], cached: _Cached) -> list[float]:
         size, shared, blocks, prefill = self._size, self._active.leading(prompt), self._active.amounts, self._prefill
-        device, lower, scale = cached.device, cached.lower, self.prefill_load_scale
-        credits, costs, total, incoming = self._credits(request, engines), [], prompt.blocks, request.prompt
-        for engine, credit in zip(engines, credits, strict=True):
-            number = engine.number
-            on_gpu, below = device.get(number, 0), lower.get(number, 0.0) if lower else 0.0
-            known = cached.tokens(number, size) if below else on_gpu * size
+        lower, scale, total, incoming = cached.lower, self.prefill_load_scale, prompt.blocks, request.prompt
+        credits, costs = self._credits(request, engines), list[float]()
+        for place, (engine, on_gpu, credit) in enumerate(zip(engines, cached.device, credits, strict=True)):
+            number, below = engine.number, lower.get(place, 0.0) if lower else 0.0
+            known = cached.tokens(place, size) if below else on_gpu * size
             raw = (prefill.get(number, 0) + (incoming if incoming > known else known)) / size
             left = raw - credit * on_gpu - below
             costs.append((scale * left if left > 0 else 0.0) + blocks.get(number, 0) + total - shared.get(number, 0))

@@ -52,16 +52,23 @@ class Mooncake:
         self._queues = PrefillQueues(models)
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
-        lengths = [engine.prefix_hit(request) + sum(engine.tier_hits(request).values()) for engine in engines]
-        parts = [self._parts(engine, request, length, max(lengths))
-                 for engine, length in zip(engines, lengths, strict=True)]
-        waits = [sum(part) for part in parts]
+        lengths = [_cached(engine, request) for engine in engines]
+        longest, queues = max(lengths), self._queues
+        alike: dict[tuple[int, int], tuple[float, float]] = {}  # engines of a model with as much cached
+        parts, waits = [], []
+        for engine, own in zip(engines, lengths, strict=True):
+            if not engine.outstanding:
+                queues.clear(engine.number)
+            key = id(queues.models[engine.number]), own
+            part = alike.get(key) or alike.setdefault(key, self._computed(engine.number, request.prompt, own, longest))
+            parts.append(part)
+            waits.append(part[0] + queues.queue(engine.number) + part[1])
         self.scores = [-wait for wait in waits]
         best = waits.index(min(waits))
         self.refusal = self._refusal(waits[best], self._step(engines[best], request))
         if self.refusal:
             return None
-        self._queues.add(engines[best].number, request.id, parts[best][2])
+        queues.add(engines[best].number, request.id, parts[best][1])
         return engines[best]
 
     def on_first_token(self, request: Request, engine_number: int, now: float) -> None:
@@ -69,16 +76,12 @@ class Mooncake:
 
     on_end = on_first_token
 
-    def _parts(self, engine: V, request: Request, own: int, longest: int) -> tuple[float, float, float]:
-        """The seconds of transfer, queue and prefill on *engine*, which has *own* tokens where one has the *longest*.
+    def _computed(self, number: int, prompt: int, own: int, longest: int) -> tuple[float, float]:
+        """The seconds of transfer and prefill on engine *number*, which has *own* tokens where one has the *longest*.
         """
-        number, queues = engine.number, self._queues
-        if not engine.outstanding:
-            queues.clear(number)
         if self.transfer_rate is None or longest <= own or longest < self.kvcache_balancing_threshold * own:
-            return 0.0, queues.queue(number), queues.prefill(number, request.prompt, own)
-        return ((longest - own) / self.transfer_rate, queues.queue(number),
-                queues.prefill(number, request.prompt, longest))
+            return 0.0, self._queues.prefill(number, prompt, own)
+        return (longest - own) / self.transfer_rate, self._queues.prefill(number, prompt, longest)
 
     def _step(self, engine: V, request: Request) -> float:
         """The time between tokens on *engine* with *request*."""
@@ -93,3 +96,9 @@ class Mooncake:
             if most is not None and estimate > most:
                 return f"its estimated {name} of {estimate:.3g} s breaks the target of {most:g} s"
         return ""
+
+
+def _cached(engine: V, request: Request) -> int:
+    """The tokens of *request*'s prompt that *engine* need not compute."""
+    tiers = engine.tier_hits(request)
+    return engine.prefix_hit(request) + (sum(tiers.values()) if tiers else 0)

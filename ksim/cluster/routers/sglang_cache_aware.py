@@ -24,7 +24,8 @@ class SglangCacheAware:
 
     The tree remembers what was sent where, not what is cached.  Every `eviction_interval_secs` seconds, what was
     longest unused is forgotten of each engine with more than `max_tree_size` tokens.  SGLang counts characters, 2**26
-    by default; here a token counts for four of them.  Prompts are compared by blocks of `block_tokens`.
+    by default; here a token counts for four of them.  Prompts are compared chunk by chunk, as
+    traces name them.
 
     The defaults are those of SGLang's launcher (router_args.py).  Older releases have 0.5, 32 and 1.0001.
     """
@@ -36,29 +37,33 @@ class SglangCacheAware:
     balance_rel_threshold: float = field(default=1.5, validator=ge(0))
     eviction_interval_secs: int = field(default=60, validator=ge(0))
     max_tree_size: int = field(default=2**24, validator=gt(0))
-    block_tokens: int = field(default=16, validator=gt(0))
-    _tree: PrefixTree = field(init=False)
-    _keys: BlockKeys = field(init=False)
+    _tree: PrefixTree = field(factory=PrefixTree, init=False)
+    _keys: BlockKeys = field(factory=lambda: BlockKeys(0), init=False)  # chunks of any size
     _evicted: float = field(default=0.0, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._tree, self._keys = PrefixTree(self.block_tokens), BlockKeys(self.block_tokens)
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
         self._evict(now)
         loads = [engine.outstanding for engine in engines]
         least, most = min(loads), max(loads)
-        keys = self._keys.of(request)[:request.prompt // self.block_tokens]
+        keys, each = self._chunks(request), request.chunk_tokens
         chosen = engines[loads.index(least)]
         if not (most - least > self.balance_abs_threshold and most > least * self.balance_rel_threshold):
-            chosen = self._matching(keys, request.prompt, engines) or chosen
-        self._tree.insert(keys, request.prompt - len(keys) * self.block_tokens, chosen.number)
+            chosen = self._matching(keys, request, engines) or chosen
+        self._tree.insert(keys, each, max(request.prompt - len(keys) * each, 0), chosen.number)
         return chosen
 
-    def _matching(self, keys: Sequence[int], prompt: int, engines: Sequence[V]) -> V | None:
-        """The engine that the tree finds for *keys*, if they match enough of the *prompt*."""
+    def _chunks(self, request: Request) -> list[int]:
+        """The keys of the prompt's chunks that have names, a last one that is not full included."""
+        keys, key = list[int](), self._keys.after(-1, request.chunk_tokens)
+        for name in request.keyed.chunks[:-(-request.prompt // request.chunk_tokens)]:
+            key = self._keys.after(key, name)
+            keys.append(key)
+        return keys
+
+    def _matching(self, keys: Sequence[int], request: Request, engines: Sequence[V]) -> V | None:
+        """The engine that the tree finds for *keys*, if they match enough of the prompt."""
         matched, number = self._tree.match(keys)
-        if not matched * self.block_tokens > self.cache_threshold * prompt:
+        if not min(matched * request.chunk_tokens, request.prompt) > self.cache_threshold * request.prompt:
             return None
         return next((engine for engine in engines if engine.number == number), None)
 

@@ -81,7 +81,7 @@ class Lmcache:
     def connector(self, parts: OffloadParts, tiers: Sequence[SecondaryTier] = ()) -> LmcacheConnector:
         return LmcacheConnector(
             LmcacheStore(self.chunks(parts)), parts.keys, self.blocks_of_chunk(parts.keys.block_tokens),
-            self.save_decode_cache, self.min_retrieve_tokens)
+            self.save_decode_cache, self.min_retrieve_tokens, parts.prefix_caching)
 
 
 def _named(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -56,4 +56,4 @@ class MooncakeStore:
     def connector(self, parts: OffloadParts, tiers: Sequence[SecondaryTier] = ()) -> MooncakeConnector:
         assert parts.pool is not None, "engines of a fleet share a pool"
         store: Any = parts.pool  # it answers what a ChunkStore is asked
-        return MooncakeConnector(store, parts.keys, 1, not self.save_decode_cache, prefix_caching=False)
+        return MooncakeConnector(store, parts.keys, 1, not self.save_decode_cache, parts.prefix_caching)

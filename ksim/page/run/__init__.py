@@ -12,12 +12,13 @@ from ksim.page.run import (
     phases,
     pools,
     roofline,
+    routing,
     settings,
     timeline,
 )
 
 #: In the order of the page.
-SECTIONS = (insights, latency, timeline, phases, kernels, roofline, missed, chooser, pools, settings)
+SECTIONS = (insights, latency, timeline, phases, kernels, roofline, missed, chooser, pools, routing, settings)
 
 
 def run_page(run: Run) -> Document:

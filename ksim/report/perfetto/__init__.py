@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ksim.report.perfetto.adapters import adapter_slices
+from ksim.report.perfetto.copies import copy_slices
 from ksim.report.perfetto.kernels import cut_marks, kernel_slices
 from ksim.report.perfetto.requests import REQUEST_EVENTS, flows, request_spans
 from ksim.report.perfetto.steps import StageTimes, process_names, step_slices
@@ -62,6 +63,7 @@ def trace(history: History, window: tuple[float, float] | None = None, model: st
     yield from flows(timed, transfers, stride)
     yield from counters(history, stride)
     yield from link_counters(history, stride)
+    yield from copy_slices(history, stride)
     yield from kernel_slices(timed, kernels)
     yield from cut_marks(timed, kernels)
     yield b"\n]}\n"

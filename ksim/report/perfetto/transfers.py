@@ -37,11 +37,11 @@ class Transfers:
         some = np.flatnonzero(~np.isnan(splits.loaded))
         some = some[np.argsort(splits.began[some], kind="stable")]
         begin, end = (np.rint(1e9 * times[some]).astype(np.int64) for times in (splits.began, splits.loaded))
-        track, tracks = _side_by_side(splits.source[some], begin, end)
+        track, tracks = side_by_side(splits.source[some], begin, end)
         return cls(some, splits.row[some], begin, end, track, tracks)
 
 
-def _side_by_side(source: Ints, begin: Ints, end: Ints) -> tuple[Ints, list[int]]:
+def side_by_side(source: Ints, begin: Ints, end: Ints) -> tuple[Ints, list[int]]:
     """The track of each transfer, the first one of its source that is free; and the source of each track."""
     tracks: list[int] = []
     busy: dict[int, list[tuple[int, int]]] = {}

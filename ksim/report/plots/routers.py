@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from ksim.report.plots.style import FAINT, PALETTE, canvas, grid_of
+from ksim.report.plots.style import FAINT, PALETTE, PREFIXED, canvas, grid_of
 
 #: Values that differ by more than this factor are shown on a logarithmic scale.
 _WIDE = 30.0
@@ -52,9 +53,22 @@ def _draw(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence[str], a
     axes.set_title(name)
     axes.set_yticks(range(len(routers)), routers)
     axes.set_ylim(len(routers) - 0.5, -0.5)
-    values = [dot.value for dot in panel]
-    if min(values) > 0 and max(values) > _WIDE * min(values):
-        axes.set_xscale("log")
-    elif min(values) >= 0:
-        axes.set_xlim(0.0, 1.08 * max(*values, 1e-9))
+    _scale(axes, sorted(dot.value for dot in panel))
     axes.tick_params(labelcolor=FAINT)
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """A linear axis, from 0 where nothing is below; a logarithmic one, linear around 0, for *values*, in order, that
+    spread widely."""
+    positive = [value for value in values if value > 0]
+    usual = positive[len(positive) // 2] if positive else 0.0
+    if usual and values[-1] > _WIDE * usual:
+        first, last = (math.floor(math.log10(value)) for value in (max(positive[0], -values[0]), values[-1]))
+        if values[0] > 0:
+            axes.set_xscale("log")
+        else:
+            axes.set_xscale("symlog", linthresh=10.0 ** first)
+        decades = [10.0 ** power for power in range(first, last + 1, max(1, (last - first) // 3))]
+        axes.set_xticks([*([0.0] if values[0] <= 0 else []), *decades])
+        axes.xaxis.set_major_formatter(PREFIXED)
+        axes.xaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,98 @@
+"""SGLang's HiCache, scheduler side: what comes back from host memory before a prompt is computed, and what goes there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.kv_offload.hicache import HiCache, HostNode
+from ksim.scheduling.connector import Copy, Load
+from ksim.scheduling.decode_set import DecodeSet
+from ksim.scheduling.job import Job
+from ksim.scheduling.policies import ALL
+from ksim.scheduling.schedule import Schedule
+
+__all__ = ["HicacheConnector"]
+
+
+@define(eq=False)
+class HicacheConnector:
+    """Loads what `cache`, which is the engine's, has in host memory only, if that is `load_back_threshold` tokens or
+    more.
+
+    A load ends before the kernels of the step that admits its job; SGLang computes a layer as soon as it is loaded.
+    Blocks of copies are single tokens.
+    """
+
+    cache: HiCache
+    load_back_threshold: int = 10
+    _copies: dict[int, HostNode | None] = field(factory=dict, init=False)  # that have not ended: what they write
+    _number: int = field(default=0, init=False)
+    _begun: list[Copy] = field(factory=list, init=False)
+    _latest: Job | None = field(default=None, init=False)  # whose nodes writes are told of
+
+    consumes: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = False
+    follows_decodes: ClassVar[bool] = False
+
+    @property
+    def copying(self) -> bool:
+        return bool(self._copies)
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        self._latest = job
+        if not job.reads_cache:
+            return 0, False
+        tokens = self.cache.host_tokens(job.block_table, job.num_tokens, computed)
+        if tokens < self.load_back_threshold:
+            return 0, False
+        self.cache.want(job.block_table, job.num_tokens)
+        return tokens, False
+
+    def begin(self, load: Load) -> None:
+        if load.tokens:
+            self.cache.load(load.job.block_table, load.start + load.tokens)
+            self._begun.append(self._copy(load.job, load.tokens, None))
+
+    def sends_early(self, job: Job) -> bool:
+        return False
+
+    def holds(self, job: Job, complete: bool) -> bool:
+        self._latest = job
+        return False
+
+    def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
+        copies, hurried = self._begun, [copy.number for copy in self._begun]
+        for node, tokens, at_once in self.cache.writes:
+            assert self._latest is not None, "nodes come from requests"
+            copy = self._copy(self._latest, tokens, None if at_once else node, loads=False)
+            copies.append(copy)
+            if at_once:
+                hurried.append(copy.number)
+        schedule.copies, schedule.hurried = copies, hurried
+        self._begun, self.cache.writes = [], []
+
+    def _copy(self, job: Job, tokens: int, node: HostNode | None, loads: bool = True) -> Copy:
+        copy = Copy(number=self._number, job=job, loads=loads, chunks=(), keys=(), blocks=range(tokens), tokens=tokens,
+                    asynchronous=False)
+        self._number += 1
+        self._copies[copy.number] = node
+        return copy
+
+    def take(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if (node := self._copies.pop(number)) is not None:
+                self.cache.written(node)
+
+    def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
+        if self.cache.writes:
+            return 0
+        if self.cache.write_policy != "write_back":
+            return ALL
+        return self.cache.pool.empty // max(1, len(decodes.members))  # until something is evicted, and written
+
+    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+        tokens = self.cache.host_tokens(self.cache.block_table(request.keyed), request.prompt, cached)
+        return {"cpu": tokens} if tokens else {}

@@ -1,0 +1,51 @@
+"""Whole runs with SGLang's HiCache: what comes back from host memory, at which time, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from ksim.foundation.errors import ConfigError
+from ksim.report.result import Result
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.scenario import Scenario
+from tests.kv_offload.runs import requests, run, scenario, turns
+from tests.laws.tiny import uniform
+
+
+def with_hicache(model: str, options: dict[str, Any] | None = None, **serve: Any) -> dict[str, Any]:
+    config = {"kv_connector": "HiCache", "kv_connector_extra_config": {"hicache_ratio": 4.0, **(options or {})}}
+    workload = requests(12, 50, uniform(60, 100), uniform(2, 20), sessions=turns(2, 4, "0.2 s"))
+    return scenario(model, workload=workload, **{"prefix_cache": "sglang", "kv_transfer_config": config,
+                                                 "num_gpu_blocks_override": 20, **serve})
+
+
+def loaded(result: Result) -> int:
+    return int(sum(result.requests.column("cpu_tokens").to_pylist()))
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
+def test_turns_find_in_host_memory_what_the_gpu_has_lost(model, policy):
+    result = run(with_hicache(model, {"hicache_write_policy": policy}))
+    assert result.summary["completed"] == 12
+    assert loaded(result) > 0 and result.summary["cpu_hit_rate"] > 0
+
+
+def test_an_engine_that_skips_gives_what_one_that_steps_gives(model):
+    table = with_hicache(model)
+    one, other = run(table), run(table, skips=False)
+    assert one.requests.equals(other.requests)
+
+
+def test_little_host_memory_holds_little(model):
+    assert loaded(run(with_hicache(model, {"hicache_ratio": 0.01}))) == 0
+
+
+@pytest.mark.parametrize(("serve", "options", "words"), [
+    ({"prefix_cache": "vllm"}, {}, "serve.prefix_cache is 'vllm', and HiCache keeps SGLang's radix tree; set"),
+    ({}, {"hicache_write_policy": "never"}, "write_through_selective"),
+    ({}, {"hicache_size": 100_000.0}, "GiB of host memory for KV"),
+    ({}, {"hicache_storage_backend": "file"}, "hicache_storage_backend")])
+def test_what_cannot_be_is_refused(model, serve, options, words):
+    with pytest.raises(ConfigError) as refused:
+        Fleet.of(Scenario.of(with_hicache(model, options, **serve)))
+    assert words in str(refused.value).replace("serve.prefix_cache: is", "serve.prefix_cache is")
