@@ -18,6 +18,7 @@ from benchmarks import (
     oracles,
     page,
     routers,
+    routing,
     scaling,
     scheduler,
     speed,
@@ -38,7 +39,7 @@ ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.m
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
-    "split": split.findings,
+    "split": split.findings, "routing": routing.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
     "flows": flows.findings, "routers": routers.findings, "walks": walks.findings,
     "sweeps": sweeps.findings, "page": page.findings,

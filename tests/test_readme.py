@@ -17,7 +17,8 @@ ROOT = Path(ksim.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes commands short: of an option given twice, the last counts.
 SHORT = {"capacity": "--requests 200 --replications 2 --no-model-error", "sweep": "--sample latin:2",
-         "tune": "--trials 2"}
+         "tune": "--trials 2",
+         "routers": "--set workload.synthetic.count=10 --set serve.data_parallel_size=2"}
 COMMANDS = [line.partition("  #")[0].strip() for line in README.splitlines() if line.startswith("    ksim ")]
 
 
@@ -39,10 +40,10 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_answers_thirteen_questions():
-    section = README.partition("## Thirteen questions")[2].partition("\n## ")[0]
+def test_the_readme_answers_fourteen_questions():
+    section = README.partition("## Fourteen questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
-    assert len(questions) == 13
+    assert len(questions) == 14
 
 
 @pytest.mark.parametrize("command", COMMANDS)

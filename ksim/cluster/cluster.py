@@ -54,7 +54,7 @@ class Cluster:
     seed: int = 0
     gateway: Gateway | None = None
     _slots: simpy.Resource | None = field(init=False)
-    _sight: Sight = field(init=False)
+    sight: Sight = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
     _candidates: list[View] = field(init=False)
@@ -66,11 +66,11 @@ class Cluster:
         chooser: Any = self.pair_router or self.router
         if self.gateway is not None:
             chooser = Both(chooser, self.gateway.control, key)
-        self._sight = Sight.of(self.engines, chooser, self.signals, self.seed, key)
+        self.sight = Sight.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
-            self.gateway.open(self.forward, self._sight, self.signals)
-        self._prefilling = [view for view in self._sight.views if view.role == "prefill"]
-        self._decoding = [view for view in self._sight.views if view.role != "prefill"]
+            self.gateway.open(self.forward, self.sight, self.signals)
+        self._prefilling = [view for view in self.sight.views if view.role == "prefill"]
+        self._decoding = [view for view in self.sight.views if view.role != "prefill"]
         self._candidates = self._prefilling + self._decoding
 
     def serve(self, requests: Iterable[Request]) -> Process:
@@ -152,19 +152,19 @@ class Cluster:
         self.log.add(Routed(self.env.now, request.id, engine.number, prefill_engine))
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
-        self._sight.look(request, self.env.now)
-        chosen: View | None = self.router.choose(request, self._sight.views, self.env.now)
+        self.sight.look(request, self.env.now)
+        chosen: View | None = self.router.choose(request, self.sight.views, self.env.now)
         if chosen is None and self.gateway is not None:
             raise Refusal(getattr(self.router, "refusal", "") or "the router refused it")
-        if chosen is None or chosen not in self._sight.views:
+        if chosen is None or chosen not in self.sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
-        self._note(request, engine.number, -1, self._sight.views)
+        self._note(request, engine.number, -1, self.sight.views)
         return engine
 
     def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
         """Log what the router saw of *candidates* when it chose, if it looked."""
-        sight, attempt = self._sight, self.gateway.retried if self.gateway else 0
+        sight, attempt = self.sight, self.gateway.retried if self.gateway else 0
         if sight.tells:
             self.log.add(Chosen(self.env.now, request.id, attempt, engine, prefill_engine, sight.seen(candidates)))
 
@@ -213,7 +213,7 @@ class Cluster:
 
     def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
         assert self.pair_router is not None, "only a pair router chooses pairs"
-        self._sight.look(request, self.env.now)
+        self.sight.look(request, self.env.now)
         prefill, decode = self.pair_router.choose(request, self._prefilling, self._decoding, self.env.now)
         for view, among in ((prefill, self._prefilling), (decode, self._decoding)):
             if view not in among and (view is not None or among is self._decoding):

@@ -3,6 +3,7 @@
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from attrs import define, field
@@ -19,6 +20,10 @@ from ksim.flow.routing import Seen
 from ksim.specs.signals import SignalSettings
 
 __all__ = ["Sight"]
+
+#: What is noted of views, which is read for each choice.
+_NUMBER, _HIT = attrgetter("number"), attrgetter("hit")
+_BOOKS = [(name, attrgetter(name)) for name in ATTRIBUTES["books"]]
 
 
 @define(eq=False)
@@ -81,11 +86,10 @@ class Sight:
         """What the router saw of *candidates* when it chose, and how it scored them."""
         scores = getattr(self.router, "scores", None)
         return Seen(
-            array("i", [view.number for view in candidates]),
-            {name: array("q", [getattr(view, name) for view in candidates]) for name in ATTRIBUTES["books"]}
-            if self.books else {},
+            array("i", [*map(_NUMBER, candidates)]),
+            {name: array("q", [*map(read, candidates)]) for name, read in _BOOKS} if self.books else {},
             self._metrics(candidates) if self.scrapes else {},
-            array("i", [view.hit for view in candidates]) if "kv_events" in self.signals else None,
+            array("i", [*map(_HIT, candidates)]) if "kv_events" in self.signals else None,
             None if scores is None else array("d", scores))
 
     def _metrics(self, candidates: Sequence[View]) -> Mapping[str, Sequence[float]]:

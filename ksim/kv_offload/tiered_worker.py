@@ -45,7 +45,8 @@ class TieredWorker(OffloadWorker):
                computed: float | simpy.Event | None = None) -> None:
         super().launch(schedule, scheduled, moment, computed)
         self._reading += len(self.connector.reads)
-        self._begin(self.connector.reads, scheduled)
+        # Whoever steps by events is told of an empty batch, or one that waits for copies, when the workers have it.
+        self._begin(self.connector.reads, scheduled if schedule and not schedule.hurried else moment)
 
     def _begin(self, jobs: list[TierJob], moment: float) -> None:
         for job in jobs:

@@ -190,6 +190,9 @@ def read(path: Path) -> Recording:
         case.settings.check()
     except KsimError as error:
         raise ConfigError(f"{path}: case.settings", str(error)) from None
+    if case.settings.kv_groups and case.settings.connector is not None and case.settings.connector.offloads:
+        raise ConfigError(f"{path}: case.settings.kv_groups", "a connector that offloads is replayed with one group of"
+                                                              " layers; leave them out")
     for place, request in enumerate(case.requests):
         if problem := _problem(request, case.settings):
             raise ConfigError(f"{path}: case.requests[{place}]", problem)
@@ -212,8 +215,8 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
                                        ("external", request.external is not None)) if told]
     if len(transfers) > 1:
         return f"has {' and '.join(transfers)}, of which a request has one at most"
-    if transfers and settings.connector is None:
-        return f"{transfers[0]} needs settings.connector"
+    if transfers and (settings.connector is None or settings.connector.offloads):
+        return f"{transfers[0]} needs settings.connector of another kind than offload"
     if (request.accept or request.drafts) and settings.speculative is None:
         return "accept and drafts need settings.speculative"
     return ""

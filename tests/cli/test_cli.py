@@ -147,10 +147,16 @@ def test_another_release_decides_otherwise(scenario):
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("grids", "us-caiso"),
     ("policies", "decode_first"), ("governors", "slack"), ("routers", "prefix_aware"), ("oracles", "measured"),
     ("collectives", "two_shot"), ("traces", "burstgpt"), ("pair_routers", "llm_d"),
-    ("connectors", "nixl"),
+    ("connectors", "nixl"), ("flow_controls", "fair_queue"),
 ])
 def test_list_names_what_there_is(kind, name, tmp_path):
     assert name in ksim("list", kind, folder=tmp_path)
+
+
+def test_routers_are_listed_with_their_sources_and_signals(tmp_path):
+    lines = ksim("list", "routers", folder=tmp_path).splitlines()
+    (row,) = (line for line in lines if line.split()[:1] == ["mooncake"])
+    assert "arXiv 2407.00079" in row and row.split()[-3:] == ["books,", "metrics,", "kv_events"]
 
 
 def test_the_links_of_each_system_are_listed(tmp_path):

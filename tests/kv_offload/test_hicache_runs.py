@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from ksim.flow.copied import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from tests.kv_offload.runs import requests, run, scenario, turns
+from tests.kv_offload.runs import BLOCK, requests, run, scenario, turns
 from tests.laws.tiny import uniform
 
 
@@ -28,6 +29,15 @@ def test_turns_find_in_host_memory_what_the_gpu_has_lost(model, policy):
     result = run(with_hicache(model, {"hicache_write_policy": policy}))
     assert result.summary["completed"] == 12
     assert loaded(result) > 0 and result.summary["cpu_hit_rate"] > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_copies_have_the_bytes_of_their_tokens_on_all_gpus(model, ranks):
+    result = run(with_hicache(model, tensor_parallel_size=ranks))
+    copies = [*result.log.of(Copied)]
+    assert {copy.source for copy in copies} == {"cpu", "gpu"}
+    assert all(copy.bytes == copy.tokens * BLOCK / 16 for copy in copies)
+    assert loaded(result) == sum(copy.tokens for copy in copies if copy.target == "gpu")
 
 
 def test_an_engine_that_skips_gives_what_one_that_steps_gives(model):

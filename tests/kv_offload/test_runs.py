@@ -19,7 +19,7 @@ from ksim.results.attribution.breakdown import Breakdown
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.streaming import stream
-from tests.kv_offload.runs import BLOCK, MULTI_TIER, SPLIT, offloading, requests, run, scenario, turns
+from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, run, scenario, turns
 from tests.laws.happenings import facts, happenings
 from tests.laws.tiny import uniform
 from tests.properties import examples
@@ -33,6 +33,15 @@ def test_going_ahead_never_changes_anything(model, data):
     assert sorted(map(repr, facts(skipped))) == sorted(map(repr, facts(stepped)))
     assert [number for event in told(skipped) for number in numbers(event)] == pytest.approx(
         [number for event in told(stepped) for number in numbers(event)], rel=1e-9)
+
+
+def test_reads_for_a_lone_request_begin_alike_with_and_without_going_ahead(model):
+    """Its engine has no batch when it finds what the disks have."""
+    table = scenario(model, 2, requests(2, 20, uniform(20, 150), uniform(1, 10), sessions=SESSIONS), 0,
+                     options=MULTI_TIER, max_num_batched_tokens=32, enable_prefix_caching=False, async_scheduling=False)
+    skipped, stepped = ([number for event in told(run(table, skips).log) for number in numbers(event)]
+                        for skips in (True, False))
+    assert skipped == pytest.approx(stepped, rel=1e-9)
 
 
 def told(log: Log) -> list[Event]:

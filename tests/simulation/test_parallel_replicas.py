@@ -82,6 +82,7 @@ def test_the_result_is_the_same_for_any_number_of_processes(serve, load, jobs, s
     ({"load": {"sessions": {"turns": fixed(2)}}}, "turns of a session"),
     ({"router": "least_outstanding"}, "router least_outstanding goes by books of the replicas"),
     ({"router": "prefix_aware"}, "router prefix_aware goes by books, kv_events of the replicas"),
+    ({"flow_control": "queue_limit"}, "flow_control queue_limit looks at all replicas"),
     ({"model": "gpt-oss-20b"}, "experts"),
 ])
 def test_coupled_replicas_run_in_one_process_and_it_is_said_why(at_hand, changes, reason):

@@ -1,4 +1,4 @@
-"""vLLM's balancer of data-parallel ranks: least of 4 x waiting + running, as of the last statistics."""
+"""vLLM's balancer of data-parallel ranks: the engine with the least to do, as of the last statistics."""
 
 from collections.abc import Sequence
 from math import floor
@@ -26,10 +26,9 @@ class _Counts:
 class VllmDpBalancer:
     """Engines publish their counts every `interval` seconds; in between, each request sent counts as one more waiting.
 
-    `rule` "waiting" takes the least 4 x waiting + running, the first of equals, as releases before 0.33 do.
-    "in_flight" is that of 0.33: the larger of waiting + running and the balancer's own requests, plus 6 x waiting x
-    what the KV cache's use is above a half; it looks for the least from the next engine on each time, so that equals
-    take turns.
+    `rule` "in_flight" is that of vLLM 0.33: the larger of waiting + running and the balancer's own requests, plus
+    6 x waiting x what the KV cache's use is above a half; it looks for the least from the next engine on each time, so
+    that equals take turns.  "waiting" takes the least 4 x waiting + running, the first of equals, as older releases do.
 
     `client_count` is how many API servers share the engines: each takes the others to send as much as it does.
     """
@@ -37,7 +36,7 @@ class VllmDpBalancer:
     signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
     source: ClassVar[str] = "vllm, v1/engine/core_client.py (DPLBAsyncMPClient); `rule` says of which release"
 
-    rule: Literal["waiting", "in_flight"] = "waiting"
+    rule: Literal["waiting", "in_flight"] = "in_flight"
     interval: float = field(default=0.1, validator=gt(0))
     client_count: int = field(default=1, validator=ge(1))
     scores: Sequence[float] = field(default=(), init=False)
