@@ -112,7 +112,8 @@ def running(log, engine: int, moment: float) -> int:
 def test_metrics_were_true_at_the_last_scrape_that_has_arrived(model, workload, interval, delay, ahead, seed):
     result = simulate(Scenario.of({
         "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
-        "serve": {"data_parallel_size": 2, "max_num_seqs": 4, "async_scheduling": ahead, "max_model_len": 256},
+        "serve": {"data_parallel_size": 2, "max_num_seqs": 4, "async_scheduling": ahead, "max_model_len": 256,
+                  "num_gpu_blocks_override": 500},
         "signals": {"scrape_interval": f"{interval} s", "delay": f"{delay} s"}, "router": LOOKING}))
     for row in result.routing.to_pylist():
         for place, engine in enumerate(row["engines"]):
