@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.cluster.kv_index import KvIndex
@@ -37,6 +37,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 settings = st.fixed_dictionaries({
     "scrape_interval": st.sampled_from(["0 s", "1 ms", "7 ms", "50 ms"]),
     "delay": st.sampled_from(["0 s", "0 s", "0.3 ms", "20 ms"]), "loss": st.sampled_from([0, 0, 0.3])})
+
+
+#: Requests one after the other, so that what is seen changes all the time.
+STEADY = {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "prompt": uniform(1, 150),
+                        "output": uniform(1, 10), "count": 12, "max_tokens": 250}}
 
 
 def noted(result: Result) -> list:
@@ -108,6 +113,7 @@ def running(log, engine: int, moment: float) -> int:
 
 @given(workload=workloads, interval=st.sampled_from([0.001, 0.007, 0.05]), delay=st.sampled_from([0.0, 0.003, 0.02]),
        ahead=st.booleans(), seed=st.integers(0, 1000))
+@example(workload=STEADY, interval=0.001, delay=0.003, ahead=True, seed=1)
 @examples(12)
 def test_metrics_were_true_at_the_last_scrape_that_has_arrived(model, workload, interval, delay, ahead, seed):
     result = simulate(Scenario.of({
