@@ -32,9 +32,13 @@ class ActiveBlocks:
             uses = self._uses[number] = Counter()
         keys, holders, bit = prompt.keys, self._holders, 1 << number
         known = bisect_left(keys, True, key=lambda key: key not in uses)
-        for key in keys[known:]:
-            holders[key] = holders.get(key, 0) | bit
-        uses.update(keys)
+        fresh = keys[known:]
+        held = bisect_left(fresh, True, key=lambda key: key not in holders)
+        for key in fresh[:held]:
+            holders[key] |= bit
+        holders.update(dict.fromkeys(fresh[held:], bit))
+        uses.update(keys[:known])
+        dict.update(uses, dict.fromkeys(fresh, 1))
         self.amounts[number] = self.amounts.get(number, 0) + prompt.blocks - known
 
     def remove(self, prompt: Prompt, number: int) -> None:

@@ -85,11 +85,10 @@ class PrefixIndex:
         pieces, rest = divmod(request.chunk_tokens, self.block_tokens)
         if rest or pieces == 1:
             return self._keys.of(request, blocks)
-        keys, before, after = list[int](), -1, self._keys.after
-        for name in request.keyed.chunks[:-(-blocks // pieces)]:
-            before = after(before, (pieces, name))
-            first = _SEVERAL + before * _PIECES
-            keys.extend(range(first, first + pieces))
+        keys = list[int]()
+        for run in self._keys.runs(request.keyed.chunks[:-(-blocks // pieces)], pieces):
+            first = _SEVERAL + run * _PIECES
+            keys += range(first, first + pieces)
         return keys[:blocks]
 
     def _tail(self, request: Request, before: int) -> int | None:
@@ -103,6 +102,8 @@ class PrefixIndex:
 
     def shared(self, prompt: Prompt) -> dict[int, int]:
         """By engine, how many blocks of *prompt* it has among those before the first that none has."""
+        if not self._is_cut:
+            return nested(prompt.keys, self._holders)
         counts: dict[int, int] = {}
         run, last, holders = 0, 0, self._holders
         for key in prompt.keys:
