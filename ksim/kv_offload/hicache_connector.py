@@ -8,7 +8,7 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.kv_offload.hicache import HiCache, HostNode
-from ksim.scheduling.connector import Copy, Load
+from ksim.scheduling.connector import Contents, Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL
@@ -93,6 +93,10 @@ class HicacheConnector:
             return ALL
         return self.cache.pool.empty // max(1, len(decodes.members))  # until something is evicted, and written
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+    @property
+    def contents(self) -> Contents:
+        return {}  # tokens of a tree have no keys
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         tokens = self.cache.host_tokens(self.cache.block_table(request.keyed), request.prompt, cached)
         return {"cpu": tokens} if tokens else {}

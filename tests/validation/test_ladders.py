@@ -136,6 +136,7 @@ def test_stages_are_measured_as_the_generator_does(small):
     for values in arm.stages.values():
         assert values["out_tok_s"] == pytest.approx(6 * values["req_s"])
         assert values["total_tok_s"] == pytest.approx((6 + 428) * values["req_s"])
+        assert values["itl_mean_ms"] == pytest.approx(values["tpot_mean_ms"])  # as all answers are equally long
         assert 0 < values["ttft_p50_s"] <= values["ttft_p95_s"] <= values["ttft_p99_s"] < values["e2e_p99_s"]
     spans = [count / arm.stages[rate]["req_s"] for rate, count in ((2.0, 10), (4.0, 24))]
     assert arm.whole["req_s"] == pytest.approx(34 / (sum(spans) + 7.0))

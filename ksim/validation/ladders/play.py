@@ -78,6 +78,9 @@ def measures(requests: Requests, rows: slice, span: float, answer: float) -> Val
     count, prompts = float(done.sum()), float(requests.prompt[rows][done].sum())
     values = {"req_s": count / span, "out_tok_s": answer * count / span, "in_tok_s": prompts / span,
               "total_tok_s": (prompts + answer * count) / span}
+    gaps = requests.output[rows][done] - 1
+    streamed = (requests.e2e - requests.ttft)[rows][done]
+    values["itl_mean_ms"] = 1e3 * float(streamed.sum() / gaps.sum())
     for label, unit, scale in (("ttft", "s", 1.0), ("e2e", "s", 1.0), ("tpot", "ms", 1e3)):
         column = scale * getattr(requests, label)[rows][done]
         column = column[~np.isnan(column)]

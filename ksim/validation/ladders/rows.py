@@ -14,7 +14,7 @@ _KEY = ("ladder", "run", "arm", "stage")
 RATES = ("req_s", "out_tok_s", "in_tok_s", "total_tok_s")
 MEASURES = (*RATES, "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s", "e2e_mean_s", "e2e_p50_s",
             "e2e_p90_s", "e2e_p95_s", "e2e_p99_s", "tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms", "tpot_p95_ms",
-            "tpot_p99_ms")
+            "tpot_p99_ms", "itl_mean_ms")
 
 
 @frozen
