@@ -58,6 +58,9 @@ class OffloadConnector:
 
     # What the scheduler asks.
 
+    def came(self, job: Job) -> None:
+        """Do nothing: nothing is copied ahead."""
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         known = self._of(job)
         known.blocks.clear()

@@ -33,6 +33,10 @@ class JoinedConnector:
     def recomputes(self) -> bool:
         return any(connector.recomputes for connector in self.connectors)
 
+    def came(self, job: Job) -> None:
+        for connector in self.connectors:
+            connector.came(job)
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         answer: tuple[int, bool] = 0, False
         self._chosen.pop(job, None)

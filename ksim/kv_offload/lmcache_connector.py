@@ -74,6 +74,9 @@ class LmcacheConnector:
 
     # What the scheduler asks.
 
+    def came(self, job: Job) -> None:
+        """Do nothing: nothing is copied ahead."""
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         if not job.reads_cache:
             return 0, False

@@ -48,6 +48,10 @@ class Connector(Protocol):
         fails."""
         ...
 
+    def came(self, job: Job) -> None:
+        """A *job* has come to the queue; vLLM's `on_new_request`."""
+        ...
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         """How many tokens beyond the *computed* ones can be loaded, or None if that is not known yet, and whether the
         load is asynchronous; vLLM's `get_num_new_matched_tokens`.
@@ -128,6 +132,9 @@ class NoCopies:
     __slots__ = ()
     copying: ClassVar[bool] = False
     follows_decodes: ClassVar[bool] = False
+
+    def came(self, job: Job) -> None:
+        """Do nothing: nothing is copied ahead."""
 
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         """Add nothing."""

@@ -45,6 +45,10 @@ class ConnectorQueues(DraftScheduler):
         return bool(self.transfers.held) or self.connector.copying or any(
             job.state is State.LOADING and job not in self.transfers.received for job in self.waiting.holding)
 
+    def add(self, job: Job) -> None:
+        super().add(job)
+        self.connector.came(job)
+
     def abort(self, job: Job) -> None:
         """Drop *job*, wherever it is; blocks that a load fills stay until it has ended."""
         if job.state is State.DONE:

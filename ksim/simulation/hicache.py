@@ -3,7 +3,7 @@
 from ksim.kv_cache.evictions import Eviction
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_offload.connectors.hicache import Hicache
-from ksim.kv_offload.hicache import HiCache
+from ksim.kv_offload.hicache.cache import HiCache
 from ksim.simulation.connector_parts import offload_settings
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.kv_layouts import kv_layout
@@ -23,12 +23,13 @@ def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> Sgl
 
 
 def host_bytes(deployment: Deployment, settings: Hicache) -> float:
-    """The bytes of host memory that one engine takes."""
+    """The bytes of host memory that one engine takes, or gives to a pool."""
+    pooled = settings.pool_bytes(deployment.serve.gpus)
     if settings.hicache_size:
-        return settings.cpu_bytes(deployment.serve.gpus)
+        return settings.cpu_bytes(deployment.serve.gpus) + pooled
     assert deployment.serve.block_size is not None, "settings are derived before engines are built"
     tokens = deployment.kv_blocks * deployment.serve.block_size
-    return settings.hicache_ratio * tokens * _token_bytes(deployment)
+    return settings.hicache_ratio * tokens * _token_bytes(deployment) + pooled
 
 
 def _token_bytes(deployment: Deployment) -> float:

@@ -15,6 +15,8 @@ from ksim.kv_cache.cache import Cache
 from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
 from ksim.kv_offload.connectors.hicache import Hicache
 from ksim.kv_offload.copy_stream import Lane
+from ksim.kv_offload.hicache.connector import HicacheConnector
+from ksim.kv_offload.hicache.worker import HicacheWorker
 from ksim.kv_offload.mooncake_pool import MooncakePool
 from ksim.kv_offload.mooncake_worker import MooncakeWorker
 from ksim.kv_offload.tiered_connector import TieredConnector
@@ -113,34 +115,48 @@ class Offloads:
         """The two sides of the connector of engine *number* of *pool*, which has a *cache* on its GPUs."""
         deployment, links = pool.deployment, self.network.links
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
-        keys = self.keys.setdefault(deployment.serve.block_size, BlockKeys(deployment.serve.block_size))
+        size = settings.blocks_of_chunk(1) if isinstance(settings, Hicache) else deployment.serve.block_size
+        keys = self.keys.setdefault(size, BlockKeys(size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
                              len(storing), cache=cache)
+        if getattr(settings, "pooled", False):
+            parts = evolve(parts, pool=self._shared(settings, parts, pool, place))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
-        if getattr(settings, "pooled", False):
-            shared = self._shared(settings, parts, pool, place)
-            return settings.connector(evolve(parts, pool=shared)), MooncakeWorker(**common, pool=shared)
-        if not settings.tiers:
-            return settings.connector(parts), OffloadWorker(**common)
         host = f"host{links.node(pool.gpus(place)[0])}"
-        threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers}
+        threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers
+                   if parts.pool is None}
         connector = settings.connector(parts, tuple(threads))
-        assert isinstance(connector, TieredConnector), "connectors with tiers know them"
+        return connector, self._worker(settings, parts, connector, common, threads, host)
+
+    def _worker(self, settings: OffloadSettings, parts: OffloadParts, connector: Connector, common: dict[str, Any],
+                threads: Mapping[SecondaryTier, TierSettings], host: str) -> OffloadWorker:
+        """The workers' side of *connector*, whose node's memory is called *host*."""
         size = _chunk_bytes(settings, parts)
-        return connector, TieredWorker(**common, connector=connector, threads={
+        if isinstance(connector, HicacheConnector):
+            if connector.prefetches is None:
+                return OffloadWorker(**common)
+            return HicacheWorker(**common, connector=connector, prefetches=connector.prefetches, page_bytes=size,
+                                 host=host)
+        if parts.pool is not None:
+            return MooncakeWorker(**common, pool=parts.pool)
+        if not threads:
+            return OffloadWorker(**common)
+        assert isinstance(connector, TieredConnector), "connectors with tiers know them"
+        return TieredWorker(**common, connector=connector, threads={
             tier: TierThreads(network=self.network, host=host, chunk_bytes=size, read=said.read_threads,
                               write=said.write_threads) for tier, said in threads.items()})
 
     def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
         """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
         gpus, deployment = pool.gpus(place), pool.deployment
-        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(parts.block_bytes)
+        size, given = _chunk_bytes(settings, parts), getattr(settings, "pool_bytes", settings.cpu_bytes)
+        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(size)
         shared = self.pools.setdefault(key, MooncakePool(deployment.scenario.seed))
         nodes = Counter(self.network.links.node(gpu) for gpu in gpus)
         for node, ranks in nodes.items():
-            shared.add_segment(f"host{node}", int(settings.cpu_bytes(ranks) // parts.block_bytes))
+            shared.add_segment(f"host{node}", int(given(ranks) // size))
         return shared
 
     def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
@@ -149,7 +165,8 @@ class Offloads:
         system, size = pool.deployment.system, _chunk_bytes(settings, parts)
         there: Any = system.disk if said.tier == "disk" else system.storage
         if there is None:
-            raise ConfigError(f"{KEY}.{EXTRA}", f"secondary_tiers has a tier on {said.tier}, and {system.name} has no"
+            key = "hicache_storage_backend" if isinstance(settings, Hicache) else "secondary_tiers"
+            raise ConfigError(f"{KEY}.{EXTRA}", f"{key} has a tier on {said.tier}, and {system.name} has no"
                                                 f" {said.tier}; give its file a [{said.tier}] (docs/plugins.md)")
         end = host.replace("host", "disk") if said.tier == "disk" else said.tier
         capacity = None if there.capacity is None else int(there.capacity // size)

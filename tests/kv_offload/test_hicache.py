@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.kv_offload.hicache import WRITE_POLICIES, HiCache, HostNode
-from ksim.kv_offload.hicache_connector import HicacheConnector
+from ksim.kv_offload.hicache.cache import WRITE_POLICIES, HiCache, HostNode
+from ksim.kv_offload.hicache.connector import HicacheConnector
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import State

@@ -53,8 +53,7 @@ def test_little_host_memory_holds_little(model):
 @pytest.mark.parametrize(("serve", "options", "words"), [
     ({"prefix_cache": "vllm"}, {}, "serve.prefix_cache is 'vllm', and HiCache keeps SGLang's radix tree; set"),
     ({}, {"hicache_write_policy": "never"}, "write_through_selective"),
-    ({}, {"hicache_size": 100_000.0}, "GiB of host memory for KV"),
-    ({}, {"hicache_storage_backend": "file"}, "hicache_storage_backend")])
+    ({}, {"hicache_size": 100_000.0}, "GiB of host memory for KV")])
 def test_what_cannot_be_is_refused(model, serve, options, words):
     with pytest.raises(ConfigError) as refused:
         Fleet.of(Scenario.of(with_hicache(model, options, **serve)))

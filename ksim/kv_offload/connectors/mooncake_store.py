@@ -47,6 +47,8 @@ class MooncakeStore:
     def cpu_bytes(self, ranks: int) -> float:
         return self.global_segment_size * ranks
 
+    pool_bytes = cpu_bytes
+
     def blocks_of_chunk(self, block_tokens: int) -> int:
         return 1
 

@@ -4,10 +4,11 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ksim.flow.request import Request
-from ksim.kv_offload.hicache import HiCache, HostNode
+from ksim.kv_offload.hicache.cache import HiCache, HostNode
+from ksim.kv_offload.hicache.prefetch import Prefetches
 from ksim.scheduling.connector import Contents, Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
@@ -23,12 +24,15 @@ class HicacheConnector:
     more.
 
     A load ends before the kernels of the step that admits its job; SGLang computes a layer as soon as it is loaded.
-    Blocks of copies are single tokens.
+    Blocks of copies are single tokens.  With storage behind host memory, `prefetches` are ahead of the load.
     """
 
     cache: HiCache
     load_back_threshold: int = 10
-    _copies: dict[int, HostNode | None] = field(factory=dict, init=False)  # that have not ended: what they write
+    prefetches: Prefetches | None = None
+    #: The tokens of a load, by its number, that had come from storage for its request.
+    origins: dict[int, Mapping[str, int]] = field(factory=dict, init=False)
+    _copies: dict[int, "_Write | None"] = field(factory=dict, init=False)  # that have not ended: what they write
     _number: int = field(default=0, init=False)
     _begun: list[Copy] = field(factory=list, init=False)
     _latest: Job | None = field(default=None, init=False)  # whose nodes writes are told of
@@ -41,8 +45,14 @@ class HicacheConnector:
     def copying(self) -> bool:
         return bool(self._copies)
 
+    def came(self, job: Job) -> None:
+        if self.prefetches is not None:
+            self.prefetches.come(job)
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         self._latest = job
+        if self.prefetches is not None and not self.prefetches.settled(job):
+            return None, False
         if not job.reads_cache:
             return 0, False
         tokens = self.cache.host_tokens(job.block_table, job.num_tokens, computed)
@@ -54,37 +64,45 @@ class HicacheConnector:
     def begin(self, load: Load) -> None:
         if load.tokens:
             self.cache.load(load.job.block_table, load.start + load.tokens)
-            self._begun.append(self._copy(load.job, load.tokens, None))
+            copy = self._copy(load.job, load.tokens, None)
+            self._begun.append(copy)
+            if self.prefetches is not None and (fetched := self.prefetches.fetched(load.job)):
+                self.origins[copy.number] = {self.prefetches.storage.name: min(fetched, load.tokens)}
 
     def sends_early(self, job: Job) -> bool:
         return False
 
     def holds(self, job: Job, complete: bool) -> bool:
         self._latest = job
+        if self.prefetches is not None:
+            self.prefetches.drop(job)
         return False
 
     def schedule_made(self, schedule: Schedule, grown: Sequence[Job]) -> None:
         copies, hurried = self._begun, [copy.number for copy in self._begun]
         for node, tokens, at_once in self.cache.writes:
             assert self._latest is not None, "nodes come from requests"
-            copy = self._copy(self._latest, tokens, None if at_once else node, loads=False)
+            copy = self._copy(self._latest, tokens, _Write(self._latest, node, node.end - tokens, at_once), loads=False)
             copies.append(copy)
             if at_once:
                 hurried.append(copy.number)
         schedule.copies, schedule.hurried = copies, hurried
         self._begun, self.cache.writes = [], []
 
-    def _copy(self, job: Job, tokens: int, node: HostNode | None, loads: bool = True) -> Copy:
+    def _copy(self, job: Job, tokens: int, write: "_Write | None", loads: bool = True) -> Copy:
         copy = Copy(number=self._number, job=job, loads=loads, chunks=(), keys=(), blocks=range(tokens), tokens=tokens,
                     asynchronous=False)
         self._number += 1
-        self._copies[copy.number] = node
+        self._copies[copy.number] = write
         return copy
 
     def take(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            if (node := self._copies.pop(number)) is not None:
-                self.cache.written(node)
+            if (write := self._copies.pop(number)) is not None:
+                if not write.at_once:
+                    self.cache.written(write.node)
+                if self.prefetches is not None:
+                    self.prefetches.keep(write.job, write.node, write.start)
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         if self.cache.writes:
@@ -99,4 +117,17 @@ class HicacheConnector:
 
     def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         tokens = self.cache.host_tokens(self.cache.block_table(request.keyed), request.prompt, cached)
-        return {"cpu": tokens} if tokens else {}
+        hits = {"cpu": tokens} if tokens else {}
+        if self.prefetches is not None and (stored := self.prefetches.hits(request, cached + tokens)):
+            hits[self.prefetches.storage.name] = stored
+        return hits
+
+
+@frozen
+class _Write:
+    """The tokens of *node* after the first *start* ones are on their way to host memory, for the latest job."""
+
+    job: Job
+    node: HostNode
+    start: int
+    at_once: bool

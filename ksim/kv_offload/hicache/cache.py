@@ -1,7 +1,6 @@
 """SGLang's HiCache: a radix tree of which nodes are in GPU memory, in host memory, or in both.
 
-The rules are those of HiRadixCache (python/sglang/srt/mem_cache/hiradix_cache.py) with page_size 1, and without storage
-behind host memory.
+The rules are those of HiRadixCache (python/sglang/srt/mem_cache/hiradix_cache.py) with page_size 1.
 """
 
 from collections.abc import Iterator
@@ -20,20 +19,27 @@ WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back"
 
 
 class HostNode(LockedNode):
-    """A run of tokens that is `resident` in GPU memory, or `backed` by host memory, or both; `uses` counts inserts."""
+    """A run of tokens that is `resident` in GPU memory, or `backed` by host memory, or both; `uses` counts inserts.
 
-    __slots__ = ("backed", "resident", "uses")
+    Host memory keeps it while it is `held`: by reads from storage that continue it, or by its own writes to storage.
+    """
+
+    __slots__ = ("backed", "held", "resident", "uses")
 
     def __init__(self, source: BlockTable, start: int, end: int, parent: "HostNode | None", tick: int):
         super().__init__(source, start, end, parent, tick)
-        self.resident, self.backed, self.uses = True, False, 0
+        self.resident, self.backed, self.uses, self.held = True, False, 0, 0
 
 
 @define(eq=False)
 class PromptTable(BlockTable):
-    """A block table that knows how long the `prompt` of its request is."""
+    """A block table that knows its `request`."""
 
-    prompt: int = 0
+    request: Request | None = None
+
+    @property
+    def prompt(self) -> int:
+        return self.request.prompt if self.request else 0
 
 
 @define(eq=False)
@@ -60,9 +66,7 @@ class HiCache(SglangCache):
         self._host_leaves = EvictionQueue(self.eviction)
 
     def block_table(self, request: Request) -> BlockTable:
-        return PromptTable(request.chunks, request.chunk_tokens, request.named, prompt=request.prompt)
-
-    # What is where.
+        return PromptTable(request.chunks, request.chunk_tokens, request.named, request=request)
 
     def find_prefix(self, table: BlockTable, num_tokens: int) -> PrefixHit:
         """The longest prefix in GPU memory."""
@@ -92,6 +96,41 @@ class HiCache(SglangCache):
         """Bring back what host memory has of the first *tokens* tokens of *table*, into its slots."""
         SglangCache.publish_computed(self, table, tokens)
         self._revived.clear()
+
+    def continued_by_storage(self, table: BlockTable, num_tokens: int) -> tuple[int, HostNode] | None:
+        """How many of the first *num_tokens* - 1 tokens are in some memory, and their last node.
+
+        None if what the GPU has of them is not in host memory: storage cannot continue that.
+        """
+        tokens, node = self.tree.match(table, num_tokens - 1)
+        last: Any = node
+        while not last.resident:
+            last = last.parent
+        return (tokens, cast("HostNode", node)) if last is self.tree.root or last.backed else None
+
+    def take_host_room(self, tokens: int, page: int, least: int) -> int:
+        """Set aside host memory for *tokens* tokens, or for as many pages as possible; for none if under *least*."""
+        self._make_host_room(tokens)
+        tokens = min(tokens, self.host_free // page * page)
+        taken = tokens if tokens >= least else 0
+        self.host_free -= taken
+        return taken
+
+    def add_from_storage(self, table: BlockTable, start: int, end: int) -> int:
+        """Keep the tokens of *table* from *start* up to *end* in host memory, for which room was set aside.
+
+        Return how many it had not; none if those before them are gone.
+        """
+        tokens, node = self.tree.match(table, end)
+        if not start <= tokens < end:
+            return 0
+        parent = cast("HostNode", self._split(node, tokens) if tokens < node.end else node)
+        child = HostNode(table, tokens, end, parent, self._tick)
+        child.resident, child.backed = False, True
+        self._host_leaves.discard(parent)
+        self.tree.append(child)
+        self._host_leaves.add(child, child)
+        return end - tokens
 
     # Inserts.
 
@@ -176,7 +215,7 @@ class HiCache(SglangCache):
         kept: list[HostNode] = []
         while self.host_free < tokens and len(self._host_leaves):
             leaf = self._host_leaves.pop()
-            if leaf in self._wanted:
+            if leaf.held or leaf in self._wanted:
                 kept.append(leaf)
             else:
                 self._drop_host_leaf(leaf)
