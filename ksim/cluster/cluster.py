@@ -154,13 +154,18 @@ class Cluster:
     def _route(self, request: Request) -> Engine | RemoteReplica:
         self.sight.look(request, self.env.now)
         chosen: View | None = self.router.choose(request, self.sight.views, self.env.now)
-        if chosen is None and self.gateway is not None:
-            raise Refusal(getattr(self.router, "refusal", "") or "the router refused it")
+        if chosen is None:
+            self._refuse(self.router)
         if chosen is None or chosen not in self.sight.views:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {chosen!r:.80}, which is no engine")
         engine: Engine | RemoteReplica = chosen.engine
         self._note(request, engine.number, -1, self.sight.views)
         return engine
+
+    def _refuse(self, router: Any) -> None:
+        """Raise Refusal as *router* says, where there is a gateway to answer the client."""
+        if self.gateway is not None:
+            raise Refusal(getattr(router, "refusal", "") or "the router refused it")
 
     def _note(self, request: Request, engine: int, prefill_engine: int, candidates: Sequence[View]) -> None:
         """Log what the router saw of *candidates* when it chose, if it looked."""
@@ -215,10 +220,13 @@ class Cluster:
         assert self.pair_router is not None, "only a pair router chooses pairs"
         self.sight.look(request, self.env.now)
         prefill, decode = self.pair_router.choose(request, self._prefilling, self._decoding, self.env.now)
+        if prefill is None and decode is None:
+            self._refuse(self.pair_router)
         for view, among in ((prefill, self._prefilling), (decode, self._decoding)):
             if view not in among and (view is not None or among is self._decoding):
                 raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                                   f"chose {view!r:.80}, which is none of the engines that it was given for that")
+        assert decode is not None, "it is one of those given"
         if prefill is None and decode.role != "both":
             raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
                               f"lets engine {decode.number} prefill, and its role is {decode.role!r}")

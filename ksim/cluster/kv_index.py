@@ -9,7 +9,16 @@ from ksim.engine.observer import RESOLUTION, Observer
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
-__all__ = ["KvIndex"]
+__all__ = ["KvIndex", "apply"]
+
+
+def apply(batch: Sequence[int], present: set[int]) -> None:
+    """Let a *batch* of events, a key or ~key each, change what is *present*."""
+    for key in batch:
+        if key >= 0:
+            present.add(key)
+        else:
+            present.discard(~key)
 
 
 @define(eq=False)
@@ -17,7 +26,7 @@ class KvIndex:
     """Sets of engines by the `keys` of the blocks that they have, with a bit for each of `observers` by its place.
 
     A batch of events counts a `delay` after it was sent, unless it is lost, and nobody sends it again.  `names` are
-    what engines call the blocks of a request.
+    what engines call the blocks of a request.  `below` are the keys of the chunks in each engine's own store.
     """
 
     keys: BlockKeys
@@ -25,6 +34,7 @@ class KvIndex:
     observers: Sequence[Observer]
     delay: float
     losses: Sequence[Losses]
+    below: Sequence[set[int]] = field(init=False)
     _holders: dict[int, int] = field(factory=dict, init=False)
     _read: list[int] = field(init=False)  # batches by observer
     _hits: Mapping[int, int] = field(factory=dict, init=False)
@@ -32,6 +42,7 @@ class KvIndex:
 
     def __attrs_post_init__(self) -> None:
         self._read = [0] * len(self.observers)
+        self.below = [set() for _ in self.observers]
 
     def look(self, now: float) -> None:
         """Read all events that have arrived by *now*."""
@@ -40,9 +51,10 @@ class KvIndex:
         for place, observer in enumerate(self.observers):
             events = observer.events
             while events and events[0][0] <= moment:
-                _, batch = events.popleft()
+                _, batch, below = events.popleft()
                 if not self.losses[place].lost(self._read[place]):
                     self._apply(batch, 1 << place)
+                    apply(below, self.below[place])
                 self._read[place] += 1
 
     def _apply(self, batch: Sequence[int], bit: int) -> None:

@@ -12,6 +12,7 @@ from ksim.cluster.books import Books
 from ksim.cluster.kv_index import KvIndex
 from ksim.cluster.scrapes import Losses, Scrapes
 from ksim.cluster.signals import late_events, signals_of
+from ksim.cluster.tier_index import SharedTier, TierIndexes
 from ksim.cluster.view import ATTRIBUTES, View, view_class
 from ksim.engine.engine import Engine
 from ksim.engine.observer import Answer, Observer
@@ -39,7 +40,7 @@ class Sight:
     signals: tuple[str, ...]
     books: Books | None = None
     scrapes: Scrapes | None = None
-    indexes: Sequence[KvIndex] = field(factory=tuple)
+    indexes: Sequence[KvIndex | SharedTier] = field(factory=tuple)
 
     @classmethod
     def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "Sight":
@@ -75,7 +76,6 @@ class Sight:
         if "kv_events" in self.signals:
             for view in self.views:
                 view.hit = -1
-
 
     @property
     def tells(self) -> bool:
@@ -114,20 +114,24 @@ def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, an
 
 
 def _indexes(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
-             seed: int) -> Sequence[KvIndex]:
-    """The indexes of blocks, one for each way of numbering them, and have *views* look requests up in them."""
+             seed: int) -> Sequence[KvIndex | SharedTier]:
+    """The indexes of blocks, one for each way of numbering them and for each tier that engines share, and have *views*
+    look requests up in them."""
+    tiers = TierIndexes(settings, seed)
     alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
     for view, observer in zip(views, observers, strict=True):
         scheduler = view.engine.scheduler
         alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
-    indexes = []
+    indexes = list[KvIndex | SharedTier]()
     for (keys, _), pairs in alike.items():
         losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
         index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
         indexes.append(index)
-        for view, _ in pairs:
+        for (view, observer), own in zip(pairs, index.below, strict=True):
             view.find_hit = _finder(index, view.number)
-    return indexes
+            if known := tiers.of(view.engine, observer, own):
+                view.find_tiers = _tier_finder(view, known)
+    return [*indexes, *tiers.shared.values()]
 
 
 def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
@@ -137,3 +141,9 @@ def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
 
 def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
     return lambda request: index.hit(number, request)
+
+
+def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
+    """What says which tiers below the GPU have the rest of a prompt, if they have what is *known* of them."""
+    connector = view.engine.scheduler.connector
+    return lambda request: connector.tier_hits(request, view.find_hit(request), known)

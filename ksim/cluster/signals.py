@@ -30,7 +30,7 @@ def check_signals(router: Any, name: str, settings: SignalSettings, key: str = "
     for signal in ("metrics", "kv_events"):
         if signal in signals_of(router, key) and not getattr(settings, signal):
             raise ConfigError(f"signals.{signal}", f"is false, and {key} {name} goes by {signal}; turn it on, or choose"
-                                                   " another (`ksim list routers`)")
+                                                   f" another (`ksim list {key}s`)")
 
 
 def watches(signals: tuple[str, ...], settings: SignalSettings) -> bool:

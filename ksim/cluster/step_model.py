@@ -95,7 +95,7 @@ def models_of(engines: Sequence[Any]) -> dict[int, StepModel]:
 
 def _kind(engine: Any) -> Any:
     """What decides how long steps take; engines of a kind are equal in it."""
-    parts = [(id(timer.model), id(timer.gpu), timer.shard) for timer in engine.timers if hasattr(timer, "shard")]
+    parts = [(id(timer.model), id(timer.gpu), timer.shard) for timer in engine.timers if hasattr(timer, "gpu")]
     return (*parts, id(engine.host), engine.scheduler.limits) if len(parts) == len(engine.timers) else engine.number
 
 

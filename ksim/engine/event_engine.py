@@ -43,7 +43,9 @@ class EventEngine(ConnectorWaits):
     stages: Stages
     group: DataParallelGroup | None = None
     collective_flows: CollectiveFlows | None = None
-    _coming: int = field(default=0, init=False)  # requests on their way through the front end
+    _tickets: int = field(default=0, init=False)
+    #: Requests on their way through the front end, and when they come, by ticket.
+    _sent: dict[int, tuple[float, Request]] = field(factory=dict, init=False)
     _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
@@ -56,18 +58,27 @@ class EventEngine(ConnectorWaits):
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
         self._submitted(request)
-        self._coming += 1
-        moment = self._frontend.forward(request, lambda: self._receive(request, done, params),
+        self._tickets = ticket = self._tickets + 1
+        moment = self._frontend.forward(request, lambda: self._receive(ticket, request, done, params),
                                         params is not None and params.tokenized)
+        if moment > self.env.now:
+            self._sent[ticket] = (moment, request)
         if self.connector is not None and params is not None:
             self.connector.expect(params, moment)
+
+    @property
+    def coming(self) -> list[tuple[float, Request]]:
+        """When which requests come that have been sent, and those that no turn has seen."""
+        received = [(self.env.now, job.request) for job in self._inbox]
+        return received + sorted(self._sent.values(), key=lambda sent: sent[0])
 
     def close(self) -> None:
         """Do nothing: steps are logged when they are delivered."""
 
-    def _receive(self, request: Request, done: Callable[[], object], params: KvTransferParams | None) -> None:
-        """Queue *request* for the next turn."""
-        self._coming -= 1
+    def _receive(self, ticket: int, request: Request, done: Callable[[], object],
+                 params: KvTransferParams | None) -> None:
+        """Queue *request*, which has this *ticket*, for the next turn."""
+        self._sent.pop(ticket, None)
         self._inbox.append(self._accept(request, self.env.now, done, params))
         if self.group:
             self.group.expect(self.number)
@@ -162,7 +173,7 @@ class EventEngine(ConnectorWaits):
             return
         if self._inbox:
             return
-        if (waiting or running) and not self._coming:
+        if (waiting or running) and not self._sent:
             raise self._stuck(self.env.now, waiting, running)
         self._news = self.env.event()
         yield self._news

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from attrs import define, field
 
+from ksim.engine.horizon import Horizon
 from ksim.engine.recorder import Recorder
 from ksim.flow.batch import Batch
 from ksim.flow.request import Request
@@ -20,7 +21,7 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "ObservedRecorder", "Observer",
-           "Reading"]
+           "Reading", "TurnClock"]
 
 #: What happens to a sequence, in this order.
 SENT, FIRST_TOKEN, ENDED = range(3)
@@ -43,6 +44,18 @@ class Answer(NamedTuple):
     over: bool
 
 
+@define(eq=False)
+class TurnClock:
+    """What time it is `now`: that of the turn that an engine begins, which may be ahead of the clock of `env`."""
+
+    env: Horizon
+    turn: float = field(default=-inf, init=False)
+
+    @property
+    def now(self) -> float:
+        return max(self.turn, self.env.now)
+
+
 class Reading(NamedTuple):
     """An engine's metrics since a `time`: jobs that wait and run, used KV blocks, and where adapters are."""
 
@@ -59,15 +72,18 @@ class Observer:
 
     `answers` is a heap that engines share.  Readings are kept for scrapes every `interval` seconds: the last before
     each; with an interval of 0, all of them.  `tells` are what has entered and left the cache since the last batch of
-    `events`: a key, or ~key for one that left.  What is None is not kept.
+    `events`: a key, or ~key for one that left; `below` the same of the engine's own store below the GPU.  What is None
+    is not kept.  Whoever tells of stores that engines share looks at the `clock`.
     """
 
     number: int
     answers: list[Answer] | None = None
     interval: float | None = None
     tells: list[int] | None = None
+    below: list[int] = field(factory=list)
+    clock: TurnClock | None = None
     readings: deque[Reading] = field(factory=deque, init=False)
-    events: deque[tuple[float, Sequence[int]]] = field(factory=deque, init=False)
+    events: deque[tuple[float, Sequence[int], Sequence[int]]] = field(factory=deque, init=False)
     _until: float = field(default=-inf, init=False)  # the end of the interval in which the last reading was taken
     _tickets: int = field(default=0, init=False)
 
@@ -91,7 +107,7 @@ class Observer:
                 if entry.samples and _is_first(entry.job, turn.index):
                     self._answer(delivered, FIRST_TOKEN, entry.job.request, False)
         self.measure(scheduler, now)
-        if self.tells:
+        if self.tells or self.below:
             self.flush(now)
 
     def measure(self, scheduler: Scheduler, now: float) -> None:
@@ -112,9 +128,10 @@ class Observer:
 
     def flush(self, now: float) -> None:
         """Send the events so far as a batch."""
-        if self.tells:
-            self.events.append((now, self.tells[:]))
+        if self.tells is not None and (self.tells or self.below):
+            self.events.append((now, self.tells[:], self.below[:]))
             self.tells.clear()
+            self.below.clear()
 
 
 def _is_first(job: Job, index: int) -> bool:
@@ -133,9 +150,17 @@ class ObservedLoop(EngineLoop):
     repeated: bool = field(default=False, init=False)
 
     def begin_turn(self, now: float) -> Turn:
-        turn = super().begin_turn(now)
+        turn = self._begin_at(now, self.observer.clock) if self.observer.clock else super().begin_turn(now)
+        if turn.empty and self.idle:  # no output will come
+            self.observer.flush(now)
         if self.observer.interval == 0:
             self.observer.measure(self.scheduler, now)
+        return turn
+
+    def _begin_at(self, now: float, clock: TurnClock) -> Turn:
+        clock.turn = now
+        turn = super().begin_turn(now)
+        clock.turn = -inf
         return turn
 
     def _take_in(self, turn: Turn) -> list[Job]:

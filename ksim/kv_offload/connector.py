@@ -10,7 +10,7 @@ from ksim.flow.request import Request
 from ksim.kv_offload.copies_under_way import CopiesUnderWay, job_blocks
 from ksim.kv_offload.offloaded_job import OffloadedJob
 from ksim.kv_offload.store import ChunkStore
-from ksim.scheduling.connector import Copy, Load
+from ksim.scheduling.connector import Contents, Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL
@@ -195,21 +195,22 @@ class OffloadConnector:
         growth = decodes.next_growth()
         return ALL if growth is None else growth - 1 - step
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+    @property
+    def contents(self) -> Contents:
+        return {"cpu": self.store}
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
+        tiers = (self.contents if contents is None else contents).items()
         chunk, size = self._chunk_tokens, self.blocks_per_chunk
         first, hits = cached // chunk, dict[str, int]()
         for key in self.keys.of(request)[size - 1:: size][first: request.prompt // chunk]:
-            if not (tier := self._tier(key)):
+            if not (tier := next((name for name, keys in tiers if key in keys), "")):
                 break
             hits[tier] = hits.get(tier, 0) + chunk
         for tier in hits:  # the first chunk counts from where the GPU's hit ends
             hits[tier] -= cached - first * chunk
             break
         return hits
-
-    def _tier(self, key: int) -> str:
-        """The tier that a chunk would be loaded from; "" if none has it."""
-        return "cpu" if key in self.store else ""
 
     # What the workers report.
 

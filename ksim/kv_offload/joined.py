@@ -10,7 +10,7 @@ from ksim.flow.request import Request
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.transfer import Transfer
-from ksim.scheduling.connector import Connector, ConnectorOutput, Load
+from ksim.scheduling.connector import Connector, ConnectorOutput, Contents, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -78,8 +78,13 @@ class JoinedConnector:
         for connector in self.connectors:
             connector.take(numbers)
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
-        return next((hits for connector in self.connectors if (hits := connector.tier_hits(request, cached))), {})
+    @property
+    def contents(self) -> Contents:
+        return {name: keys for connector in self.connectors for name, keys in connector.contents.items()}
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
+        return next((hits for connector in self.connectors
+                     if (hits := connector.tier_hits(request, cached, contents))), {})
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return min(connector.quiet_steps(decodes, step) for connector in self.connectors)

@@ -8,6 +8,7 @@ from attrs import define, field
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from ksim.kv_offload.lmcache_store import LmcacheStore
+from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
@@ -145,10 +146,15 @@ class LmcacheConnector:
         self._copies[copy.number] = copy
         return copy
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+    @property
+    def contents(self) -> Contents:
+        return {"cpu": self.store}
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
+        stored = (self.contents if contents is None else contents)["cpu"]
         chunk, size = self._chunk_tokens, self.blocks_per_chunk
         keys = self.keys.of(request)[size - 1:: size][:request.prompt // chunk]
-        tokens = next((place for place, key in enumerate(keys) if key not in self.store), len(keys)) * chunk
+        tokens = next((place for place, key in enumerate(keys) if key not in stored), len(keys)) * chunk
         return {"cpu": tokens - cached} if tokens > cached else {}
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:

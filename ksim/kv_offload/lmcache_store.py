@@ -27,7 +27,7 @@ class LmcacheStore:
     def __len__(self) -> int:
         return len(self._pins) + self.storing
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._pins
 
     def look_up(self, keys: Sequence[int]) -> int:

@@ -8,6 +8,7 @@ from attrs import define
 from ksim.flow.request import Request
 from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Load
 from ksim.scheduling.job import Job
 
@@ -41,7 +42,8 @@ class MooncakeConnector(OffloadConnector):
         super().begin(load)
         self._loading.clear()  # nobody waits for what others load
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
-        block = self.keys.block_tokens
-        tokens = self._pool.leading(self.keys.of(request)[:request.prompt // block])[0] * block
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
+        block, pool = self.keys.block_tokens, (self.contents if contents is None else contents)["cpu"]
+        keys = self.keys.of(request)[:request.prompt // block]
+        tokens = next((place for place, key in enumerate(keys) if key not in pool), len(keys)) * block
         return {"cpu": tokens - cached} if tokens > cached else {}

@@ -3,6 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from math import ceil
+from typing import ClassVar
 from zlib import crc32
 
 from attrs import define, field
@@ -21,6 +22,8 @@ class MooncakePool:
     share of all blocks leaves, those first that were found or stored longest ago.  Blocks that loads use stay.  A block
     can be found once it is stored.  It answers what a `ChunkStore` is asked.
     """
+
+    shared: ClassVar[bool] = True
 
     seed: int = 0
     high: float = 0.95
@@ -45,7 +48,7 @@ class MooncakePool:
         """How many blocks have room in it, stored or on their way."""
         return len(self._segments)
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._loads
 
     def hosts(self, keys: Iterable[int]) -> Counter[str]:

@@ -85,7 +85,7 @@ class ChunkStore:
         """How many chunks have room in it, ready or not."""
         return len(self._users)
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._users
 
     def is_ready(self, key: int) -> bool:

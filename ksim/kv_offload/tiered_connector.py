@@ -6,6 +6,7 @@ from attrs import define, field
 
 from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.tiers import SecondaryTier, TierJob
+from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.job import Job
 
@@ -69,8 +70,9 @@ class TieredConnector(OffloadConnector):
             return None
         return next((tier for tier in self.tiers if key in tier), None)
 
-    def _tier(self, key: int) -> str:
-        return super()._tier(key) or next((tier.name for tier in self.tiers if key in tier), "")
+    @property
+    def contents(self) -> Contents:
+        return {"cpu": self.store, **{tier.name: tier for tier in self.tiers}}
 
     @property
     def chunk_tokens(self) -> int:

@@ -2,9 +2,11 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from attrs import define, field
 
+from ksim.kv_offload.store import StoreListener
 from ksim.network.fleet_network import FleetNetwork
 from ksim.scheduling.job import Job
 
@@ -19,12 +21,15 @@ class SecondaryTier:
     longest ago beyond `capacity` chunks.
     """
 
+    shared: ClassVar[bool] = True
+
     name: str
     end: str
     capacity: int | None = None
+    listener: StoreListener | None = None
     _keys: OrderedDict[int, None] = field(factory=OrderedDict, init=False)
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._keys
 
     def __len__(self) -> int:
@@ -36,13 +41,18 @@ class SecondaryTier:
             if key in self._keys:
                 self._keys.move_to_end(key)
 
-    def add(self, keys: Iterable[int]) -> None:
+    def add(self, keys: Sequence[int]) -> None:
         """Chunks are written."""
+        new, gone = [key for key in keys if key not in self._keys], list[int]()
         for key in keys:
             self._keys[key] = None
             self._keys.move_to_end(key)
         while self.capacity is not None and len(self._keys) > self.capacity:
-            self._keys.popitem(last=False)
+            gone.append(self._keys.popitem(last=False)[0])
+        if self.listener is not None:
+            self.listener.taken(new)
+            self.listener.stored(new)
+            self.listener.evicted(gone)
 
 
 @define(eq=False)

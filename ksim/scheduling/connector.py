@@ -1,6 +1,6 @@
 """What a scheduler asks a KV connector, and what the connector's workers report; vLLM's `KVConnectorBase_V1`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from attrs import field, frozen
@@ -12,7 +12,10 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["Connector", "ConnectorOutput", "Copy", "Load", "NoCopies"]
+__all__ = ["Connector", "ConnectorOutput", "Contents", "Copy", "Load", "NoCopies"]
+
+#: By the names of tiers, from the upper one down, the keys of what is in them.
+Contents = Mapping[str, Container[int]]
 
 
 @frozen
@@ -108,9 +111,18 @@ class Connector(Protocol):
         and hurry nothing."""
         ...
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
-        """How many tokens of the prompt of *request*, beyond the first *cached* ones, are in each tier below the GPU
-        now, by the tiers' names, each continuing the one above; routers ask, and it changes nothing."""
+    @property
+    def contents(self) -> Contents:
+        """What is in the tiers below the GPU now, or on its way there; a tier tells its `listener` what comes and
+        goes."""
+        ...
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
+        """How many tokens of the prompt of *request*, beyond the first *cached* ones, are in each tier below the GPU,
+        by the tiers' names, each continuing the one above; routers ask, and it changes nothing.
+
+        Tiers have *contents*, by default what is in them now.
+        """
         ...
 
 
@@ -133,5 +145,9 @@ class NoCopies:
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
         return ALL
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+    @property
+    def contents(self) -> Contents:
+        return {}
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         return {}

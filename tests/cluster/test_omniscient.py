@@ -65,3 +65,17 @@ def test_step_models_are_near_the_timers():
         assert model.seconds(tokens, before, decodes, 800 * decodes)[0] == pytest.approx(
             engine.timers[0].summarize(batch).seconds, rel=0.1)
     assert model.prefill(30000, 0) > model.prefill(9000, 0) > 0
+
+
+@pytest.mark.parametrize("more", [{"detail": "kernel"}, {"serve": {
+    "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                           "acceptance": {"name": "geometric", "rate": 0.7}}}}])
+def test_all_engines_can_be_foreseen(model, more):
+    """Of requests that come at once, the second knows of the first, whatever the engines are made of."""
+    serve = {"data_parallel_size": 2, **more.get("serve", {})}
+    routing = simulate(Scenario.of({
+        "model": str(model), "gpu": "h100", "router": "omniscient", "workload": {"synthetic": {
+            "count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 900},
+            "output": {"kind": "fixed", "value": 8}}}, **more, "serve": serve})).routing.to_pylist()
+    assert [row["engine"] for row in routing] == [0, 1]
+    assert routing[1]["score"][0] < routing[1]["score"][1]

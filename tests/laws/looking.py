@@ -43,3 +43,16 @@ class Comparing(Looking):
                           (engine.outstanding, len(scheduler.waiting), len(scheduler.running),
                            cache.pool.used / cache.capacity, engine.prefix_hit(request))))
         return super().choose(request, engines, now)
+
+
+@define
+class LookingBelow:
+    """Notes what is known of the GPUs' caches and of the tiers below: a request goes where most of it is."""
+
+    signals: ClassVar[tuple[str, ...]] = ("books", "kv_events")
+
+    def choose(self, request, engines, now):
+        seen = [(view.outstanding, view.prefix_hit(request), dict(view.tier_hits(request))) for view in engines]
+        NOTED.append((request.id, round(now, 6), seen))
+        costs = [30 * under_way - hit - sum(below.values()) for under_way, hit, below in seen]
+        return engines[costs.index(min(costs))]

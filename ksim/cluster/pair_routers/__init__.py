@@ -5,7 +5,9 @@ as routers do, as `EngineView`, and answers with two of those it was given.
 
 A decode engine of role both can prefill alone: then the answer may have None
 in place of a prefill engine, and the request is not split.  One of role
-decode cannot, and its requests are always split.
+decode cannot, and its requests are always split.  An answer of two Nones
+refuses the request; a pair router that does that has an attribute `refusal`,
+which says why.
 
 It says what it goes by as routers do (ksim/cluster/routers), by `signals` and
 `source`, and may have `on_first_token`, `on_end` and `scores`.  These have
@@ -24,6 +26,6 @@ V = TypeVar("V", bound=EngineView)
 
 class PairRouter(Protocol):
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
-               now: float) -> tuple[V | None, V]:
+               now: float) -> tuple[V | None, V | None]:
         """The engine that prefills *request*, or None if the one that decodes it does, and that one."""
         ...

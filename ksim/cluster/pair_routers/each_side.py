@@ -28,11 +28,14 @@ class EachSide:
     decode: Choice = field(factory=lambda: Choice("round_robin"))
     on_first_token: Any = field(init=False)
     on_end: Any = field(init=False)
+    refusal: str | None = field(default=None, init=False)
     _sides: tuple[Any, Any] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
         self.on_first_token, self.on_end = self._teller("on_first_token"), self._teller("on_end")
+        if any(getattr(side, "refusal", None) is not None for side in self._sides):
+            self.refusal = ""
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -47,7 +50,7 @@ class EachSide:
 
     def _teller(self, method: str) -> Callable[..., None] | None:
         """What tells the routers that have *method*; None if neither has."""
-        methods = [getattr(side, method) for side in self._sides if hasattr(side, method)]
+        methods = [getattr(side, method) for side in self._sides if getattr(side, method, None)]
 
         def tell(request: Request, number: int, now: float) -> None:
             for told in methods:
@@ -61,6 +64,19 @@ class EachSide:
                 side.measured(models)
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
-               now: float) -> tuple[V | None, V]:
-        prefill, decode = self._sides
-        return prefill.choose(request, prefill_engines, now), decode.choose(request, decode_engines, now)
+               now: float) -> tuple[V | None, V | None]:
+        """An engine of each side, or none: a request that either router refuses is refused."""
+        prefill = self._choose(0, request, prefill_engines, now)
+        decode = None if prefill is None else self._choose(1, request, decode_engines, now)
+        if prefill is None or decode is not None:
+            return prefill, decode
+        if getattr(self._sides[0], "on_end", None):
+            self._sides[0].on_end(request, prefill.number, now)
+        return None, None
+
+    def _choose(self, side: int, request: Request, engines: Sequence[V], now: float) -> V | None:
+        router = self._sides[side]
+        chosen: V | None = router.choose(request, engines, now)
+        if chosen is None:
+            self.refusal = getattr(router, "refusal", None)
+        return chosen

@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 from ksim.flow.request import Request
 from ksim.kv_offload.hicache.cache import HiCache, HostNode
 from ksim.kv_offload.hicache.prefetch import Prefetches
-from ksim.scheduling.connector import Copy, Load
+from ksim.scheduling.connector import Contents, Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL
@@ -111,7 +111,11 @@ class HicacheConnector:
             return ALL
         return self.cache.pool.empty // max(1, len(decodes.members))  # until something is evicted, and written
 
-    def tier_hits(self, request: Request, cached: int) -> Mapping[str, int]:
+    @property
+    def contents(self) -> Contents:
+        return {}  # tokens of a tree have no keys
+
+    def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         tokens = self.cache.host_tokens(self.cache.block_table(request.keyed), request.prompt, cached)
         hits = {"cpu": tokens} if tokens else {}
         if self.prefetches is not None and (stored := self.prefetches.hits(request, cached + tokens)):
