@@ -24,10 +24,14 @@ TURNS = 64
 
 @frozen
 class Forecast:
-    """When a request gets its `first` and its `last` token."""
+    """When a request gets its `first` and its `last` token, and what it costs others.
+
+    `delays` are the seconds by which it delays the last tokens of those that are on the engine, in all.
+    """
 
     first: float
     last: float
+    delays: float
 
 
 @define(eq=False)
@@ -62,16 +66,29 @@ class _Play:
     #: Batches that are not taken in, and when users had the tokens of the one that was taken in last.
     flying: int = field(default=Factory(lambda self: self.times.in_flight, takes_self=True), init=False)
     came: float = field(default=0.0, init=False)
+    #: By how many seconds our prompt has delayed all others.
+    delays: float = field(default=0.0, init=False)
 
     def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
         """When *ours* gets its first token, and how long its next ones take each."""
         for _ in range(TURNS):
             if not (self.prompts or self.decodes or self.waiting[0].arrival <= self.times.now):
                 self.times.wake(self.waiting[0].arrival)
-            self._turn()
+            self._turn(ours)
             if not ours.left:
                 return self._first_token(), self._pace()
+        self.delays += self.model.prefill(ours.left, ours.computed) * self._others()
         return self._extrapolated(now), self._pace()
+
+    def _others(self) -> int:
+        """How many are on the engine beside ours."""
+        return len(self.prompts) + len(self.waiting) + len(self.decodes) - 1
+
+    def decoding_delays(self, context: int, output: int) -> float:
+        """By how many seconds ours delays all others while it decodes, with so many tokens in the cache."""
+        turns = sum(min(sequence[0], output) for sequence in self.decodes)
+        turns += sum(min(prompt.output, output) for prompt in (*self.prompts, *self.waiting))
+        return turns * self.model.per_sequence(len(self.decodes) + 1, context)
 
     def _first_token(self) -> float:
         """When users have the tokens of the batch that was launched last: after the next launch, if there is one."""
@@ -81,7 +98,7 @@ class _Play:
             self._finish()
         return self.came
 
-    def _turn(self) -> None:
+    def _turn(self, ours: _Prompt) -> None:
         """Take a turn, or as many as are alike."""
         decodes, cached = len(self.decodes), sum(sequence[1] for sequence in self.decodes)
         chunks = self._chunks(self.budget - decodes)
@@ -89,6 +106,9 @@ class _Play:
         before = sum(prompt.computed * chunk for prompt, chunk in chunks) // max(tokens, 1)
         seconds, launch = self.model.seconds(tokens, before, decodes, cached)
         self._launch(seconds, launch, decodes + len(chunks), tokens // self.block_tokens)
+        if chunks and chunks[-1][0] is ours:
+            alone = self.model.seconds(0, 0, decodes, cached)[0] if decodes else 0.0
+            self.delays += max(seconds - alone, 0.0) * chunks[-1][1] / tokens * self._others()
         if not chunks:
             self._repeat(self._period(seconds, launch, decodes))
         self._decode(1)
@@ -195,10 +215,12 @@ def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int,
                         cache) for job in scheduler.waiting]
     coming = [prompt(one, arrival) for arrival, one in getattr(engine, "coming", ())]
     prompts, decodes = _running(scheduler)
-    first, pace = _Play(
+    play = _Play(
         model, _times(engine, now), limits.depth, limits.max_num_batched_tokens, limits.active, cache.pool.free,
-        cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes).until(ours, now)
-    return Forecast(first, first + pace * (request.output - 1))
+        cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes)
+    first, pace = play.until(ours, now)
+    delays = play.delays + play.decoding_delays(request.prompt + request.output // 2, request.output - 1)
+    return Forecast(first, first + pace * (request.output - 1), delays)
 
 
 def _waiting(request: Request, known: int, output: int, hit: int, cache: Any, arrival: float = -inf) -> _Prompt:

@@ -95,5 +95,6 @@ def _show(view: View, observer: Observer, moment: float) -> None:
         reading = readings.popleft()
     view.scraped_at = moment
     if reading is not None:
-        view.waiting, view.running, view.adapters = reading.waiting, reading.running, reading.adapters
+        waiting = reading.waiting if reading.since is None else reading.waiting + observer.newcomers(reading.since)
+        view.waiting, view.running, view.adapters = waiting, reading.running, reading.adapters
         view.kv_usage = reading.blocks / view.kv_blocks

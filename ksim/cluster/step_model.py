@@ -54,6 +54,12 @@ class StepModel:
                    priced.seconds + priced.per_chunked * before)
         return max(seconds, 0.0), priced.launch
 
+    def per_sequence(self, decodes: int, context: int) -> float:
+        """What one of so many sequences that decode adds to a step, with *context* tokens in the cache."""
+        width = _rounded(decodes, WIDTHS)
+        fewer, more = (self._known.get((0, size)) or self._price(0, size) for size in (width, 2 * width))
+        return max((more.seconds - fewer.seconds) / width + fewer.per_decoded * (context - DECODED), 0.0)
+
     def prefill(self, tokens: int, before: int) -> float:
         """The seconds in which an engine without other work computes *tokens* of a prompt after *before* cached ones.
         """

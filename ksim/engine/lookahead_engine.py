@@ -18,7 +18,8 @@ from ksim.engine.engine import Engine, Process
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.observer import ObservedLoop, ObservedRecorder, Observer
 from ksim.engine.recorder import Recorder
-from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, next_decodes
+from ksim.engine.undated_facts import settle
+from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, next_decodes, tell_turns
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.kv_transfer import KvTransferParams
@@ -59,6 +60,8 @@ class LookaheadEngine(Engine):
         super().show(observer)
         assert isinstance(self._loop, ObservedLoop)
         self._recorder = ObservedRecorder(self.number, self.timers[0], self.log, loop=self._loop)
+        observer.plain = self.scheduler.adapters is None
+        observer.newcomers = lambda moment: sum(sent[0] <= moment for sent in self._sent)
 
     def _delivery(self, turn: Turn) -> float:
         return self._times.frontend
@@ -194,14 +197,14 @@ class LookaheadEngine(Engine):
 
     @property
     def _independent_of_arrivals(self) -> bool:
-        """Whether the next turn is the same whenever it begins, and nobody waits for what it does, or is told of it."""
-        if self.watched or self.observer or self.env.coupled:
+        """Whether the next turn is the same whenever it begins, and nobody waits for what it does."""
+        if self.watched or self.env.coupled or (self.observer and not self.observer.plain):
             return False
         return self._forecast.independent_of_arrivals(newcomers=bool(self._sent) or self.env.news < inf)
 
     def _take_undated(self) -> Process:
         """Take turns as long as no arrival can change them, and work out their times afterwards."""
-        undated = UndatedTurns(self._loop, self._forecast, self._changes)
+        undated = UndatedTurns(self._loop, self._forecast, self._changes, self.observer)
         while self._independent_of_arrivals and len(undated.turns) < FURTHEST and undated.idle is None:
             undated.take()
         yield from self._date(undated.turns)
@@ -214,11 +217,13 @@ class LookaheadEngine(Engine):
         batches = [turn.batch for turn in turns if turn.batch]
         loads = iter(recorder.foresee(batches, sum(turn.completes for turn in turns)))
         dates = [(times.now, self._send(turn.batch, next(loads), turn.touched) if turn.batch else None,
-                  times.finish() if turn.completes else None) for turn in turns]
+                  times.finish() if turn.completes else None, times.now) for turn in turns]
+        tell_turns(self.observer, turns, dates)  # before anybody looks who chooses meanwhile
         if env.news < dates[-1][0]:
             yield env.quiet_before(dates[-1][0])
+        settle(self.observer, [sent[0] for sent in self._sent])
         come = 0
-        for turn, (now, sent, completed) in zip(turns, dates, strict=True):
+        for turn, (now, sent, completed, _) in zip(turns, dates, strict=True):
             if self._sent and self._sent[0][0] <= now:
                 come += self._receive_sent(now)
             self._log_changes(turn.changes, now)
@@ -227,6 +232,8 @@ class LookaheadEngine(Engine):
             if completed:
                 recorder.complete(*completed)
                 self._give(turn.finished, completed[1])
+        if self.observer is not None:
+            self.observer.silent = False
 
     def sleep(self, turn: Turn) -> Process:
         """Wait for a request, unless there is something to do."""

@@ -21,7 +21,7 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "ObservedRecorder", "Observer",
-           "Reading", "TurnClock"]
+           "Reading", "TurnClock", "first_tokens"]
 
 #: What happens to a sequence, in this order.
 SENT, FIRST_TOKEN, ENDED = range(3)
@@ -57,13 +57,17 @@ class TurnClock:
 
 
 class Reading(NamedTuple):
-    """An engine's metrics since a `time`: jobs that wait and run, used KV blocks, and where adapters are."""
+    """An engine's metrics since a `time`: jobs that wait and run, used KV blocks, and where adapters are.
+
+    If it says `since`, those that had come by then wait, too (Observer.newcomers).
+    """
 
     time: float
     waiting: int
     running: int
     blocks: int
     adapters: Mapping[str, str] = {}
+    since: float | None = None
 
 
 @define(eq=False)
@@ -73,7 +77,9 @@ class Observer:
     `answers` is a heap that engines share.  Readings are kept for scrapes every `interval` seconds: the last before
     each; with an interval of 0, all of them.  `tells` are what has entered and left the cache since the last batch of
     `events`: a key, or ~key for one that left; `below` the same of the engine's own store below the GPU.  What is None
-    is not kept.  Whoever tells of stores that engines share looks at the `clock`.
+    is not kept.  Whoever tells of stores that engines share looks at the `clock`.  While turns are taken whose times
+    are not known, or that have been told of, it is `silent`.  `newcomers` says how many have come by a moment that are
+    not counted yet.  While all is `plain`, with no adapters and no request of several sequences, ends can be foreseen.
     """
 
     number: int
@@ -82,6 +88,9 @@ class Observer:
     tells: list[int] | None = None
     below: list[int] = field(factory=list)
     clock: TurnClock | None = None
+    silent: bool = field(default=False, init=False)
+    plain: bool = field(default=True, init=False)
+    newcomers: Callable[[float], int] = field(default=lambda moment: 0, init=False)
     readings: deque[Reading] = field(factory=deque, init=False)
     events: deque[tuple[float, Sequence[int], Sequence[int]]] = field(factory=deque, init=False)
     _until: float = field(default=-inf, init=False)  # the end of the interval in which the last reading was taken
@@ -89,11 +98,17 @@ class Observer:
 
     def sent(self, now: float, request: Request) -> None:
         """A sequence has been sent to the engine."""
+        self.plain = self.plain and not request.sequence
         self._answer(now, SENT, request, False)
+
+    def first_token(self, time: float, request: Request) -> None:
+        """The first token of a sequence has come back."""
+        self._answer(time, FIRST_TOKEN, request, False)
 
     def ended(self, time: float, request: Request, over: bool) -> None:
         """The last token of a sequence has come back."""
-        self._answer(time, ENDED, request, over)
+        if not self.silent:
+            self._answer(time, ENDED, request, over)
 
     def _answer(self, time: float, kind: int, request: Request, over: bool) -> None:
         if self.answers is not None:
@@ -103,9 +118,8 @@ class Observer:
     def take_in(self, turn: Turn, scheduler: Scheduler, now: float, delivered: float) -> None:
         """The engine has taken in the output of *turn*; users have its tokens when they are *delivered*."""
         if self.answers is not None:
-            for entry in turn.schedule.entries:
-                if entry.samples and _is_first(entry.job, turn.index):
-                    self._answer(delivered, FIRST_TOKEN, entry.job.request, False)
+            for request in first_tokens(turn):
+                self.first_token(delivered, request)
         self.measure(scheduler, now)
         if self.tells or self.below:
             self.flush(now)
@@ -134,6 +148,12 @@ class Observer:
             self.below.clear()
 
 
+def first_tokens(turn: Turn) -> list[Request]:
+    """The requests of which *turn*, just taken in, has the first token."""
+    return [entry.job.request for entry in turn.schedule.entries
+            if entry.samples and _is_first(entry.job, turn.index)]
+
+
 def _is_first(job: Job, index: int) -> bool:
     """Whether the first token of *job* is of step *index*."""
     return bool(job.emitted) and job.emitted[0].first == index
@@ -150,6 +170,8 @@ class ObservedLoop(EngineLoop):
     repeated: bool = field(default=False, init=False)
 
     def begin_turn(self, now: float) -> Turn:
+        if self.observer.silent:
+            return super().begin_turn(now)
         turn = self._begin_at(now, self.observer.clock) if self.observer.clock else super().begin_turn(now)
         if turn.empty and self.idle:  # no output will come
             self.observer.flush(now)
@@ -165,12 +187,14 @@ class ObservedLoop(EngineLoop):
 
     def _take_in(self, turn: Turn) -> list[Job]:
         finished = super()._take_in(turn)
-        self.observer.take_in(turn, self.scheduler, self.port.now, self.delivered(turn))
+        if not self.observer.silent:
+            self.observer.take_in(turn, self.scheduler, self.port.now, self.delivered(turn))
         return finished
 
     def repeat_turn(self) -> bool:
-        self.repeated = super().repeat_turn()
-        return self.repeated
+        repeats = super().repeat_turn()
+        self.repeated = repeats and not self.observer.silent
+        return repeats
 
 
 @define(eq=False)

@@ -22,7 +22,7 @@ def run(model, **sides):
     return simulate(Scenario.of({
         "model": str(model), "gpu": "h200", "oracle": "roofline", "signals": {"delay": "1 ms"},
         "pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}},
-        "pair_router": {"name": "each_side", **sides}, "serve": {"max_model_len": 1000},
+        "pair_router": {"name": "each_side", **sides}, "serve": {"max_model_len": 1000, "num_gpu_blocks_override": 200},
         "workload": {"synthetic": {"count": 5, "arrivals": {"process": "poisson", "rate": 300.0},
                                    "prompt": uniform(100, 200), "output": uniform(2, 5)}}}))
 

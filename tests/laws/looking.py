@@ -56,3 +56,17 @@ class LookingBelow:
         NOTED.append((request.id, round(now, 6), seen))
         costs = [30 * under_way - hit - sum(below.values()) for under_way, hit, below in seen]
         return engines[costs.index(min(costs))]
+
+
+@define
+class Unsure(Looking):
+    """Does not look at KV events."""
+
+    signals: ClassVar[tuple[str, ...]] = ("books", "metrics")
+
+    def choose(self, request, engines, now):
+        seen = [(view.outstanding, view.outstanding_tokens, view.prefill_tokens, view.waiting, view.running,
+                 round(view.kv_usage, 9), round(view.scraped_at, 6)) for view in engines]
+        NOTED.append((request.id, seen))
+        self.scores = [sum(row[:5]) for row in seen]
+        return engines[self.scores.index(min(self.scores))]
