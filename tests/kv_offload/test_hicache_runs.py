@@ -1,6 +1,5 @@
 """Whole runs with SGLang's HiCache: what comes back from host memory, at which time, and what is refused."""
 
-from typing import Any
 
 import pytest
 
@@ -9,15 +8,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from tests.kv_offload.runs import BLOCK, requests, run, scenario, turns
-from tests.laws.tiny import uniform
-
-
-def with_hicache(model: str, options: dict[str, Any] | None = None, **serve: Any) -> dict[str, Any]:
-    config = {"kv_connector": "HiCache", "kv_connector_extra_config": {"hicache_ratio": 4.0, **(options or {})}}
-    workload = requests(12, 50, uniform(60, 100), uniform(2, 20), sessions=turns(2, 4, "0.2 s"))
-    return scenario(model, workload=workload, **{"prefix_cache": "sglang", "kv_transfer_config": config,
-                                                 "num_gpu_blocks_override": 20, **serve})
+from tests.kv_offload.hicache import with_hicache
+from tests.kv_offload.runs import BLOCK, run
 
 
 def loaded(result: Result) -> int:

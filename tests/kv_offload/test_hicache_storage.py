@@ -22,9 +22,8 @@ from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.testing.loop import ROOMY, Loop
+from tests.kv_offload.hicache import A, Copying, add, check, copies, with_hicache
 from tests.kv_offload.runs import BLOCK, requests, run, turns
-from tests.kv_offload.test_hicache import A, Copying, add, check, copies
-from tests.kv_offload.test_hicache_runs import with_hicache
 from tests.laws.tiny import uniform
 from tests.properties import examples
 

@@ -14,6 +14,7 @@ from ksim.results.metrics import LatencyTargets
 from ksim.results.routing import routing_table
 from ksim.study import rows
 from ksim.study.objectives import derived
+from ksim.study.routers.measures import Waits, imbalance, regrets
 from tests.results import by_hand, fleet
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -86,8 +87,10 @@ def test_what_tiers_add_is_explained():
 
 
 def test_every_column_of_a_study_is_explained():
-    summary = Result(by_hand.small()).summary
-    assert sorted(entries("Numbers of studies")) == sorted((*rows.FIRST, *rows.THEN, *rows.LAST, *derived(summary)))
+    result = Result(by_hand.small())
+    routers = imbalance(result.history) | regrets(Waits.of(result), None)
+    assert sorted(entries("Numbers of studies")) == sorted(
+        (*rows.FIRST, *rows.THEN, *rows.LAST, *derived(result.summary), *routers))
 
 
 def test_every_phase_is_explained():
