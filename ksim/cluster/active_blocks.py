@@ -18,8 +18,9 @@ class ActiveBlocks:
     """
 
     amounts: dict[int, int] = field(factory=dict, init=False)
-    _uses: dict[int, Counter[int]] = field(factory=dict, init=False)
     _holders: dict[int, int] = field(factory=dict, init=False)  # a bit for each engine
+    #: By engine, how many of its requests have a block beside the first that has it.
+    _more: dict[int, Counter[int]] = field(factory=dict, init=False)
 
     def leading(self, prompt: Prompt) -> dict[int, int]:
         """By engine, how many blocks of *prompt*, from the first on, it serves for others."""
@@ -27,25 +28,27 @@ class ActiveBlocks:
 
     def add(self, prompt: Prompt, number: int) -> None:
         """Engine *number* serves *prompt*, too."""
-        uses = self._uses.get(number)
-        if uses is None:
-            uses = self._uses[number] = Counter()
         keys, holders, bit = prompt.keys, self._holders, 1 << number
-        known = bisect_left(keys, True, key=lambda key: key not in uses)
-        for key in keys[known:]:
-            holders[key] = holders.get(key, 0) | bit
-        uses.update(keys)
+        known = bisect_left(keys, True, key=lambda key: not holders.get(key, 0) & bit)
+        held = bisect_left(keys, True, known, key=lambda key: key not in holders)
+        for key in keys[known:held]:
+            holders[key] |= bit
+        holders.update(dict.fromkeys(keys[held:], bit))
+        if known:
+            self._more.setdefault(number, Counter()).update(keys[:known])
         self.amounts[number] = self.amounts.get(number, 0) + prompt.blocks - known
 
     def remove(self, prompt: Prompt, number: int) -> None:
         """Engine *number* has served *prompt* to its end."""
-        uses, keys, holders, bit = self._uses[number], prompt.keys, self._holders, 1 << number
-        shared = bisect_left(keys, True, key=lambda key: uses[key] == 1)
+        keys, holders, more = prompt.keys, self._holders, self._more.get(number, Counter())
+        shared = bisect_left(keys, True, key=lambda key: key not in more)
         for key in keys[:shared]:
-            uses[key] -= 1
+            if more[key] > 1:
+                more[key] -= 1
+            else:
+                del more[key]
         for key in keys[shared:]:
-            del uses[key]
-            if left := holders[key] & ~bit:
+            if left := holders[key] & ~(1 << number):
                 holders[key] = left
             else:
                 del holders[key]

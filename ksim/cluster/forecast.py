@@ -66,8 +66,7 @@ class _Play:
     #: Batches that are not taken in, and when users had the tokens of the one that was taken in last.
     flying: int = field(default=Factory(lambda self: self.times.in_flight, takes_self=True), init=False)
     came: float = field(default=0.0, init=False)
-    #: By how many seconds our prompt has delayed all others.
-    delays: float = field(default=0.0, init=False)
+    delays: float = field(default=0.0, init=False)  # of all others, by our prompt, in seconds
 
     def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
         """When *ours* gets its first token, and how long its next ones take each."""
@@ -107,8 +106,9 @@ class _Play:
         seconds, launch = self.model.seconds(tokens, before, decodes, cached)
         self._launch(seconds, launch, decodes + len(chunks), tokens // self.block_tokens)
         if chunks and chunks[-1][0] is ours:
-            alone = self.model.seconds(0, 0, decodes, cached)[0] if decodes else 0.0
-            self.delays += max(seconds - alone, 0.0) * chunks[-1][1] / tokens * self._others()
+            alone = self._period(*self.model.seconds(0, 0, decodes, cached), decodes) if decodes else 0.0
+            longer = max(self._period(seconds, launch, decodes + len(chunks)) - alone, 0.0)
+            self.delays += longer * chunks[-1][1] / tokens * self._others()
         if not chunks:
             self._repeat(self._period(seconds, launch, decodes))
         self._decode(1)

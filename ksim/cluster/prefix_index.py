@@ -13,8 +13,8 @@ __all__ = ["PrefixIndex", "Prompt", "leading", "nested"]
 
 #: How many times as many keys as blocks are kept in the order of sending, and how many in any case.
 _SPARE, _FEW = 4, 4096
-#: Where keys begin of blocks of which several have one name, and how many can have.
-_SEVERAL, _PIECES = 1 << 60, 1 << 20
+#: Where keys begin of blocks of which several have one name, how many can have it, and names whose keys are kept.
+_SEVERAL, _PIECES, _RUNS = 1 << 60, 1 << 20, 1 << 14
 
 
 @frozen
@@ -63,6 +63,7 @@ class PrefixIndex:
     most_blocks: int | float = inf
     partial: bool = False
     _keys: BlockKeys = field(init=False)
+    _runs: dict[int, tuple[int, ...]] = field(factory=dict, init=False)
     _tails: dict[tuple[int, object], int] = field(factory=dict, init=False)
     _holders: dict[int, int] = field(factory=dict, init=False)  # a bit for each engine
     _engines: dict[int, _Engine] = field(factory=dict, init=False)
@@ -85,12 +86,17 @@ class PrefixIndex:
         pieces, rest = divmod(request.chunk_tokens, self.block_tokens)
         if rest or pieces == 1:
             return self._keys.of(request, blocks)
-        keys, before, after = list[int](), -1, self._keys.after
-        for name in request.keyed.chunks[:-(-blocks // pieces)]:
-            before = after(before, (pieces, name))
-            first = _SEVERAL + before * _PIECES
-            keys.extend(range(first, first + pieces))
+        keys, runs = list[int](), self._runs
+        if len(runs) > _RUNS:
+            runs.clear()
+        for run in self._keys.runs(request.keyed.chunks[:-(-blocks // pieces)], pieces):
+            keys += runs.get(run) or self._run(run, pieces)
         return keys[:blocks]
+
+    def _run(self, run: int, pieces: int) -> tuple[int, ...]:
+        """The keys of the blocks that one name is that of; they are kept, as making large numbers takes time."""
+        first = _SEVERAL + run * _PIECES
+        return self._runs.setdefault(run, tuple(range(first, first + pieces)))
 
     def _tail(self, request: Request, before: int) -> int | None:
         """The key of a last block that is not full, if its tokens have names."""
@@ -103,8 +109,9 @@ class PrefixIndex:
 
     def shared(self, prompt: Prompt) -> dict[int, int]:
         """By engine, how many blocks of *prompt* it has among those before the first that none has."""
-        counts: dict[int, int] = {}
-        run, last, holders = 0, 0, self._holders
+        if not self._is_cut:
+            return nested(prompt.keys, self._holders)
+        counts, run, last, holders = dict[int, int](), 0, 0, self._holders
         for key in prompt.keys:
             bits = holders.get(key)
             if bits == last:

@@ -1,10 +1,18 @@
 """Keys of blocks: one number for equal tokens after equal prefixes, as vLLM's block hashes are."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from attrs import define, field
 
 from ksim.flow.request import Request
+
+
+class _Numbers(dict[tuple[int, Hashable], int]):
+    """Numbers of blocks by the number of the one before and their names; what is new has the next number."""
+
+    def __missing__(self, block: tuple[int, Hashable]) -> int:
+        number = self[block] = len(self)
+        return number
 
 
 @define(eq=False)
@@ -16,7 +24,7 @@ class BlockKeys:
     """
 
     block_tokens: int
-    _numbers: dict[tuple[int, Hashable], int] = field(factory=dict, init=False)
+    _numbers: _Numbers = field(factory=_Numbers, init=False)
 
     def of(self, request: Request, blocks: int | None = None) -> list[int]:
         """The keys of the first *blocks* blocks of *request*, by default of those whose tokens have names.
@@ -24,18 +32,21 @@ class BlockKeys:
         Blocks beyond these are the request's alone.
         """
         names = request.keyed.content(self.block_tokens)
-        keys, key, numbers = list[int](), -1, self._numbers
-        for name in names if blocks is None else names[:blocks]:
-            key = numbers.setdefault((key, name), len(numbers))
-            keys.append(key)
+        key, numbers = -1, self._numbers
+        keys = [key := numbers[key, name] for name in (names if blocks is None else names[:blocks])]
         for place in range(len(keys), blocks or 0):
-            key = numbers.setdefault((key, ("", request.id, request.sequence, place)), len(numbers))
+            key = numbers[key, ("", request.id, request.sequence, place)]
             keys.append(key)
         return keys
 
+    def runs(self, names: Iterable[Hashable], blocks: int) -> list[int]:
+        """Keys of runs of so many *blocks* each, by the *names* of the first runs of a prompt."""
+        key, numbers = -1, self._numbers
+        return [key := numbers[key, (blocks, name)] for name in names]
+
     def after(self, before: int, name: Hashable) -> int:
         """The key of the block called *name* after the one with the key *before*; -1 stands for the beginning."""
-        return self._numbers.setdefault((before, name), len(self._numbers))
+        return self._numbers[before, name]
 
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:

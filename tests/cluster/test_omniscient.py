@@ -79,3 +79,19 @@ def test_all_engines_can_be_foreseen(model, more):
             "output": {"kind": "fixed", "value": 8}}}, **more, "serve": serve})).routing.to_pylist()
     assert [row["engine"] for row in routing] == [0, 1]
     assert routing[1]["score"][0] < routing[1]["score"][1]
+
+
+@pytest.mark.parametrize("count", range(2, len(ROWS) + 1))
+def test_what_a_request_costs_others_is_what_they_lose(model, tmp_path, monkeypatch, count):
+    seen = {}
+
+    def noted(engine, request, *rest):
+        seen[request.id, engine.number] = forecast(engine, request, *rest)
+        return seen[request.id, engine.number]
+
+    monkeypatch.setattr("ksim.cluster.routers.omniscient.forecast", noted)
+    with_it = result(model, ROWS[:count], "omniscient", tmp_path).history.requests
+    without = result(model, ROWS[:count - 1], "omniscient", tmp_path).history.requests
+    lost = float((with_it.e2e[:-1] - without.e2e).sum())
+    foreseen = seen[count - 1, int(with_it.engine[-1])].delays
+    assert foreseen == pytest.approx(lost, rel=0.3, abs=4e-3)

@@ -142,7 +142,7 @@ def test_pools_that_split_requests_offload_beside_their_transfers(model):
 def test_a_trace_shows_every_copy_and_a_breakdown_the_time_to_load(model, tmp_path):
     load = requests(20, 20, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "2 s"))
     result = run(scenario(model, 24, load, options=MULTI_TIER))
-    result.save(tmp_path / "run")
+    result.save(tmp_path / "run", plots=False, trace=False)
     trace = json.loads(b"".join(bytes(piece) for piece in perfetto.trace(result.history)))["traceEvents"]
     (process,) = (event["pid"] for event in trace if event["ph"] == "M" and event["args"].get("name") == "KV copies")
     shown = [event for event in trace if event["ph"] == "X" and event["pid"] == process]

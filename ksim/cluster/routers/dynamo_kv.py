@@ -127,26 +127,30 @@ class DynamoKv:
     # What engines cost.
 
     def _costs(self, request: Request, prompt: Prompt, engines: Sequence[EngineView], cached: _Cached) -> list[float]:
-        size, shared, blocks, prefill = self._size, self._active.leading(prompt), self._active.amounts, self._prefill
-        lower, scale, total, incoming = cached.lower, self.prefill_load_scale, prompt.blocks, request.prompt
-        credits, costs = self._credits(request, engines), list[float]()
-        for place, (engine, on_gpu, credit) in enumerate(zip(engines, cached.device, credits, strict=True)):
-            number, below = engine.number, lower.get(place, 0.0) if lower else 0.0
-            known = cached.tokens(place, size) if below else on_gpu * size
-            raw = (prefill.get(number, 0) + (incoming if incoming > known else known)) / size
-            left = raw - credit * on_gpu - below
-            costs.append((scale * left if left > 0 else 0.0) + blocks.get(number, 0) + total - shared.get(number, 0))
+        shared, blocks = self._active.leading(prompt), self._active.amounts
+        total, scale, numbers = prompt.blocks, self.prefill_load_scale, [engine.number for engine in engines]
+        costs = [(scale * left if left > 0 else 0.0) + blocks.get(number, 0) + total - shared.get(number, 0)
+                 for number, left in zip(numbers, self._left(request, numbers, cached), strict=True)]
         if weight := self.decode_active_request_weight:
-            return [cost + weight * self._requests.get(engine.number, 0)
-                    for cost, engine in zip(costs, engines, strict=True)]
+            return [cost + weight * self._requests.get(number, 0) for cost, number in zip(costs, numbers, strict=True)]
         return costs
 
-    def _credits(self, request: Request, engines: Sequence[EngineView]) -> list[float]:
+    def _left(self, request: Request, numbers: Sequence[int], cached: _Cached) -> list[float]:
+        """The blocks that engines have to compute, less the credit for what is cached."""
+        size, incoming, prefill, credits = self._size, request.prompt, self._prefill, self._credits(request, numbers)
+        if not cached.lower:
+            return [(prefill.get(number, 0) + (incoming if incoming > blocks * size else blocks * size)) / size
+                    - credit * blocks for number, blocks, credit in zip(numbers, cached.device, credits, strict=True)]
+        return [(prefill.get(number, 0) + max(incoming, cached.tokens(place, size))) / size
+                - credit * cached.device[place] - cached.lower.get(place, 0.0)
+                for place, (number, credit) in enumerate(zip(numbers, credits, strict=True))]
+
+    def _credits(self, request: Request, numbers: Sequence[int]) -> list[float]:
         """By engine, the credit of a block on its GPUs: less, the more it has to compute beyond the one with least."""
         decay = self.overlap_score_credit_decay
         if not decay:
-            return [self.overlap_score_credit] * len(engines)
-        tokens = [self._prefill.get(engine.number, 0) for engine in engines]
+            return [self.overlap_score_credit] * len(numbers)
+        tokens = [self._prefill.get(number, 0) for number in numbers]
         least, size, blocks = min(tokens), self._size, -(-request.prompt // self._size)
         return [self.overlap_score_credit / (1.0 + decay * ((count - least) / size) / blocks) for count in tokens]
 

@@ -56,11 +56,11 @@ class _Sent:
 
 @define
 class Omniscient:
-    """Takes the engine with the least sum of three times, in which the request
+    """Takes the engine with the least sum of three times:
 
-    * waits for its first token;
-    * delays those on the engine: its prefill all that are there, its decode those that decode beside it;
-    * delays those that come later: its prefill, as long as the queue lasts in which it stands.
+    * the request's own, to its last token;
+    * by how much it delays those on the engine: its prefill all that are there, its decode those that decode beside it;
+    * by how much its prefill delays those that come later, as long as the queue lasts in which it stands.
 
     For the first two it plays each engine's next turns, at the step times of its own timers (ksim/cluster/forecast.py).
     The third is what an arrival costs in an M/G/1 queue of prefills, at the rate and load so far.  It knows what each
@@ -102,10 +102,13 @@ class Omniscient:
         known: Mapping[int, int] = {key: sent.hit for key, sent in self._sent.setdefault(engine.number, {}).items()}
         model = self._models[engine.number]
         seen: Forecast = forecast(engine.truth, request, model, {**known, request.id: hit}, now)
-        if self.minimise != "total":
-            return (seen.first if self.minimise == "ttft" else seen.last) - now
-        wait, prefill = seen.first - now, self._prefill(engine.number, request, hit)
-        return wait + seen.delays + self._traffic.waits(prefill, max(wait - prefill, 0.0), engines, now)
+        if self.minimise == "ttft":
+            return seen.first - now
+        if self.minimise == "finish":
+            return seen.last - now
+        prefill = self._prefill(engine.number, request, hit)
+        backlog = max(seen.first - now - prefill, 0.0)
+        return seen.last - now + seen.delays + self._traffic.waits(prefill, backlog, engines, now)
 
     def _prefill(self, number: int, request: Request, hit: int) -> float:
         """The seconds in which engine *number* computes what it lacks of the prompt."""

@@ -23,8 +23,8 @@ def add(document: Document, study: Study) -> None:
     good = ranked(points)
     document.section(
         "routers", "The routers", _table(good) if good else None, *(note(text) for text in notes(points)),
-        note("Regret is how much longer a request waits for its first token than in the run of the same requests in"
-             " which the router sees the true state of all engines. All routers get the same requests."),
+        note("Regret is how much longer a request waits for its first token (e2e: its last) than in the run of the same"
+             " requests in which the router sees the true state of all engines. All routers get the same requests."),
         *_figures(document, good))
 
 

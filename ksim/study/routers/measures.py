@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from attrs import frozen
+from attrs import Factory, field, frozen
 
 from ksim.report.result import Result
 from ksim.results.arrays import Floats, Ints, sums
@@ -12,30 +12,40 @@ from ksim.results.history import History
 
 @frozen(eq=False)
 class Waits:
-    """The TTFT of each request of a run in seconds, by ids in rising order; nan for requests without a token."""
+    """How long each request of a run waits for its first token (TTFT) and its last (`e2e`), in seconds.
+
+    They stand by ids in rising order; nan for requests without a token.
+    """
 
     ids: Ints
     ttft: Floats
+    e2e: Floats = field(default=Factory(lambda self: self.ttft, takes_self=True))
 
     @classmethod
     def of(cls, result: Result) -> "Waits":
         requests = result.history.requests
         order = np.argsort(requests.ids, kind="stable")
-        return cls(requests.ids[order], requests.ttft[order])
+        return cls(requests.ids[order], requests.ttft[order], requests.e2e[order])
 
-    def regret(self, best: "Waits") -> Floats:
+    def regret(self, best: "Waits", until: str = "ttft") -> Floats:
         """How much longer each request waits than in the run with the *best* router, of those served in both."""
         _, own, others = np.intersect1d(self.ids, best.ids, assume_unique=True, return_indices=True)
-        longer = self.ttft[own] - best.ttft[others]
+        longer: Floats = getattr(self, until)[own] - getattr(best, until)[others]
         return longer[~np.isnan(longer)]
 
 
+#: The names of regrets, by what is waited for.
+REGRETS = {"ttft": "regret", "e2e": "latency_regret"}
+
+
 def regrets(own: Waits, best: Waits | None) -> dict[str, float | None]:
-    """The mean regret and its 99th percentile in ms; None where nothing is known of the *best* router."""
-    longer = own.regret(best) if best is not None else np.zeros(0)
-    if not len(longer):
-        return {"mean_regret_ms": None, "p99_regret_ms": None}
-    return {"mean_regret_ms": 1e3 * float(longer.mean()), "p99_regret_ms": 1e3 * float(np.percentile(longer, 99))}
+    """The mean regrets and their 99th percentiles in ms; None where nothing is known of the *best* router."""
+    numbers: dict[str, float | None] = {}
+    for until, name in REGRETS.items():
+        longer = own.regret(best, until) if best is not None else np.zeros(0)
+        numbers[f"mean_{name}_ms"] = 1e3 * float(longer.mean()) if len(longer) else None
+        numbers[f"p99_{name}_ms"] = 1e3 * float(np.percentile(longer, 99)) if len(longer) else None
+    return numbers
 
 
 def imbalance(history: History) -> dict[str, float | None]:
