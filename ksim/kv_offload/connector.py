@@ -168,9 +168,14 @@ class OffloadConnector:
         end = min(tokens // self._chunk_tokens, len(known.blocks) // self.blocks_per_chunk)
         if end <= known.mark:
             return None
-        first, keys = known.mark, known.keys[known.mark: end]
+        first, before = known.mark, known.refused
+        if before is not None and before[1:] == (first, end) and self.store.refuses_again(before[0]):
+            self.refused.append((job, end - first))
+            return None
+        keys = known.keys[first: end]
         taken = self.store.offer(keys, known.access, first)
         if taken is None:
+            known.refused = self.store.changes, first, end
             self.refused.append((job, len(keys)))
             return None
         known.mark = end
@@ -188,7 +193,7 @@ class OffloadConnector:
         return copy
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
-        if self.refused or self._ended or self._begun:
+        if self._ended or self._begun or not self._refuses_again():
             return 0
         if self.prompt_only and not self._copies.watching:
             return ALL
@@ -198,6 +203,11 @@ class OffloadConnector:
     @property
     def contents(self) -> Contents:
         return {"cpu": self.store}
+
+    def _refuses_again(self) -> bool:
+        """Whether the store would refuse in the next schedule what it has refused in the latest, and nothing else."""
+        return not self.refused or (self.store.refuses_again(self.store.changes) and all(
+            job in self._jobs and not self._jobs[job].closed for job, _ in self.refused))
 
     def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         tiers = (self.contents if contents is None else contents).items()

@@ -106,7 +106,7 @@ class MooncakePool:
 
     def _place(self, key: int) -> bool:
         """Give a block room in a segment; return whether there is any."""
-        if len(self) >= self.capacity and not self._evict():
+        if len(self) >= self.capacity and not (self._loads and self._evict()):
             return False
         count = len(self._rooms)
         drawn = crc32(f"{self.seed} {key}".encode()) % count

@@ -14,7 +14,8 @@ class OffloadedJob:
 
     `keys` name its chunks, also those whose tokens are not known yet.  The chunks before the `mark` were offered to the
     store.  `blocks` are the GPU blocks that it was scheduled with; `copies` have not ended.  Once it has ended, the
-    first `final` tokens may be stored.
+    first `final` tokens may be stored.  `refused` has the store's changes, the mark and the end of its latest offer, if
+    there was no room for it.
     """
 
     job: Job
@@ -25,3 +26,4 @@ class OffloadedJob:
     access: RequestAccess = field(factory=RequestAccess)
     final: int = -1
     closed: bool = False
+    refused: tuple[int, int, int] | None = None

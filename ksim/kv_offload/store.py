@@ -78,6 +78,8 @@ class ChunkStore:
     counts: OfferCounts | None = None
     listener: StoreListener | None = None
     storing: int = field(default=0, init=False)
+    #: Counts what may make room for an offer that was refused.
+    changes: int = field(default=0, init=False)
     _users: dict[int, int] = field(factory=dict, init=False)
     _idle: int = field(default=0, init=False)
 
@@ -107,6 +109,10 @@ class ChunkStore:
             ready = ready and users != _STORING
         return len(keys), ready
 
+    def refuses_again(self, changes: int) -> bool:
+        """Whether an offer that was refused when `changes` was so many would be refused again, and change nothing."""
+        return changes == self.changes and self.counts is None
+
     # Loads.
 
     def pin(self, keys: Sequence[int], access: RequestAccess, first: int) -> None:
@@ -131,6 +137,7 @@ class ChunkStore:
             assert self._users[key] > 0, "a load ended that had not begun"
             self._users[key] -= 1
             self._idle += not self._users[key]
+        self.changes += 1
 
     # Stores.
 
@@ -140,7 +147,7 @@ class ChunkStore:
         if self.counts is not None:
             self.counts.offer(keys)
         wanted = [key for key in keys if key not in self._users and (self.counts is None or self.counts.suffice(key))]
-        reused = [key for key in keys if self.is_ready(key)]
+        reused = [key for key in keys if self._users.get(key, _STORING) != _STORING]
         if missed := [key for key in wanted if key not in access.missed]:
             access.missed.update(missed)
             self.eviction.missed(missed, access)
@@ -153,6 +160,7 @@ class ChunkStore:
             self._users[key] = _STORING
             self.eviction.insert(key, access)
         self.storing += len(wanted)
+        self.changes += bool(wanted)
         access.inserted.update(wanted)
         if wanted and self.listener is not None:
             self.listener.taken(wanted)
@@ -164,6 +172,7 @@ class ChunkStore:
             self._users[key] = 0
         self.storing -= len(keys)
         self._idle += len(keys)
+        self.changes += 1
         if self.listener is not None:
             self.listener.stored(keys)
 

@@ -8,6 +8,7 @@ from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.tiers import SecondaryTier, TierJob
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Copy, Load
+from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 
 __all__ = ["TieredConnector"]
@@ -115,6 +116,9 @@ class TieredConnector(OffloadConnector):
                 self.store.hold(keys)
                 self._writing.update((tier.name, key) for key in keys)
                 self.writes.append(TierJob(copy.job, tier, keys, promotes=False))
+
+    def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
+        return 0 if self.refused and self._writing else super().quiet_steps(decodes, step)  # a write may make room
 
     def ended(self, job: TierJob) -> None:
         """Chunks were read, and are ready in host memory, or were written, and need not stay there."""

@@ -60,7 +60,8 @@ def check_offloading(pools: Sequence[Pool]) -> None:
                     taken[pool.deployment.system, node].append(share * _host_bytes(pool.deployment, settings))
     for (system, _), parts in taken.items():
         if system.memory is not None and sum(parts) > system.memory:
-            _refuse(system, system.memory, parts)
+            sized = any(pool.deployment.serve.kv_offloading_size is not None for pool in pools)
+            _refuse("serve.kv_offloading_size" if sized else f"{KEY}.{EXTRA}", system, system.memory, parts)
 
 
 def _host_bytes(deployment: Deployment, settings: OffloadSettings) -> float:
@@ -93,11 +94,12 @@ def _shares(pool: Pool, place: Placement) -> Mapping[tuple[int, int], float]:
     return {node: nodes.count(node) / len(nodes) for node in dict.fromkeys(nodes)}
 
 
-def _refuse(system: System, memory: float, parts: Sequence[float]) -> None:
+def _refuse(key: str, system: System, memory: float, parts: Sequence[float]) -> None:
     count = f"{len(parts)} engines" if len(parts) > 1 else "one engine"
-    raise ConfigError("serve.kv_offloading_size", f"{count} of a node would take {sum(parts) / GIB:.4g} GiB of host"
-                      f" memory for KV, and a node of {system.name} has {memory / GIB:.4g} GiB; set at most"
-                      f" {memory / len(parts) / GIB:.4g}, or name a system with more memory (docs/plugins.md)")
+    most = f"{memory / len(parts) / GIB:.4g}"
+    raise ConfigError(key, f"{count} of a node would take {sum(parts) / GIB:.4g} GiB of host memory for KV, and a node"
+                           f" of {system.name} has {memory / GIB:.4g} GiB; set at most {most} GiB each, or name a"
+                           " system with more memory (docs/plugins.md)")
 
 
 @define(eq=False)

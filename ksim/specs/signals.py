@@ -21,7 +21,8 @@ class SignalSettings:
     metrics: bool = True
     """Whether engines can be scraped for their metrics."""
     kv_events: bool = True
-    """Whether engines send KV events: what enters and leaves their caches. Source: vLLM (kv_events_config)."""
+    """Whether engines send KV events: what enters and leaves their caches, and the tiers below. Source: vLLM
+    (kv_events_config)."""
     loss: float = field(default=0.0, converter=quantity, validator=(ge(0), lt(1)))
     """Share of scrapes, and of batches of KV events, that are lost. Unit: share."""
 

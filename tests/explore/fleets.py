@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as some
 
 from ksim.foundation import catalog
-from tests.explore.strategies import Tables, entries, plugins, scenarios
+from tests.explore.strategies import Tables, entries, plugins, routers, scenarios
 
 #: Systems with a network, and GPUs with which most pools fit beside each other.
 SYSTEMS = ["hgx-h100", "hgx-h200", "hgx-a100", "hgx-b200"]
@@ -17,7 +17,7 @@ CONNECTORS = [name for file in catalog.names("kv_transfer.connectors")
 ORDINARY = {
     "tensor_parallel_size", "max_model_len", "num_gpu_blocks_override", "scheduling_policy", "admission", "eviction",
     "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching", "prefill_schedule_interval", "async_scheduling",
-    "scheduler_reserve_full_isl"}
+    "scheduler_reserve_full_isl", "kv_offloading_size", "kv_transfer_config"}
 
 
 def fleets() -> Tables:
@@ -72,11 +72,15 @@ def joints() -> Tables:
         {"kv_connector": some.just(name)}, optional={
             "kv_connector_extra_config": options(name),
             "kv_load_failure_policy": some.sampled_from(["fail", "recompute"])}))
+    offload = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": "50 MB"}}
+    both = transfer.map(lambda config: {"kv_connector": "MultiConnector", "kv_connector_extra_config": {
+        "connectors": [config, offload]}})
     sides = some.fixed_dictionaries({"name": some.just("each_side")}, optional={
-        "prefill": plugins("cluster.routers"), "decode": plugins("cluster.routers")})
+        "prefill": routers(), "decode": routers()})
     router = some.one_of(plugins("cluster.pair_routers"), sides, some.builds(
         lambda threshold: {"name": "llm_d", "threshold": threshold}, some.sampled_from([0, 1, 100])))
-    return some.fixed_dictionaries({}, optional={"kv_transfer_config": transfer, "pair_router": router})
+    return some.fixed_dictionaries({}, optional={
+        "kv_transfer_config": some.one_of(transfer, transfer, both), "pair_router": router})
 
 
 def options(connector: str) -> Tables:
@@ -94,7 +98,9 @@ def _fleet(scenario: dict[str, Any], pooled: tuple[dict[str, Any], ...], joint: 
     splits = any(pool["role"] == "prefill" for pool in pooled)
     if splits:
         table.pop("router", None)
-        serve = {"kv_transfer_config": joint["kv_transfer_config"]} if "kv_transfer_config" in joint else {}
-        table |= {"serve": scenario["serve"] | serve} | ({"pair_router": joint["pair_router"]}
+        serve = {key: value for key, value in table["serve"].items() if not key.startswith("kv_")}
+        if "kv_transfer_config" in joint:
+            serve["kv_transfer_config"] = joint["kv_transfer_config"]
+        table |= {"serve": serve} | ({"pair_router": joint["pair_router"]}
                                                          if "pair_router" in joint else {})
     return table | where | {"pools": {f"{pool['role']}{number}": pool for number, pool in enumerate(pooled)}}

@@ -60,7 +60,7 @@ def workloads() -> Tables:
             "tenants": some.dictionaries(some.sampled_from("abc"), some.floats(0.1, 10), max_size=3),
             "max_tokens": some.integers(2, 800), "chunk_tokens": some.sampled_from([1, 16, 30, 512])})
     return some.fixed_dictionaries({"synthetic": synthetic.map(possible)},
-                                   optional={"max_concurrency": some.integers(1, 5)})
+                                   optional={"max_concurrency": some.integers(1, 5), "retries": retries()})
 
 
 def settings() -> Tables:
@@ -123,7 +123,46 @@ def offloading() -> Tables:
         "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {
             "cpu_bytes_to_use": size, "spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": kind}]}}},
         some.sampled_from(["fs", "fs", "obj"]), some.sampled_from(["1 MB", "50 MB", "1 GB"]))
-    return some.one_of(*[some.just({})] * 4, native, tiers)
+    stores = some.builds(lambda name, options: {"kv_transfer_config": {
+        "kv_connector": name, "kv_connector_extra_config": options[name]}},
+        some.sampled_from(["LMCacheConnectorV1", "MooncakeStoreConnector"]), some.fixed_dictionaries({
+            "LMCacheConnectorV1": some.builds(lambda size: {"lmcache.max_local_cpu_size": size},
+                                              some.sampled_from([0.001, 1.0])),
+            "MooncakeStoreConnector": some.builds(lambda size: {"global_segment_size": size},
+                                                  some.sampled_from(["1 MB", "1 GB"]))}))
+    return some.one_of(*[some.just({})] * 4, native, tiers, stores)
+
+
+def routers() -> Tables:
+    """Routers, some with options that change what they go by, or let them refuse requests."""
+    scorers = some.dictionaries(some.sampled_from([name.replace("_", "-") for name in catalog.names(
+        "cluster.llm_d.scorers")]), some.sampled_from([0.5, 1, 3]), min_size=1, max_size=4)
+    some_options = some.sampled_from([
+        {"name": "dynamo_kv", "router_temperature": 0.5}, {"name": "dynamo_kv", "use_kv_events": False},
+        {"name": "mooncake", "ttft_slo": "20 ms"}, {"name": "mooncake", "tbt_slo": "5 ms"},
+        {"name": "mooncake", "transfer_rate": 1e6}, {"name": "session_affinity", "fallback": "mooncake"},
+        {"name": "consistent_hash", "hash_balance_factor": 125}, {"name": "omniscient", "minimise": "ttft"},
+        {"name": "sglang_cache_aware", "max_tree_size": 100}])
+    picked = some.builds(lambda weights, filters: {"name": "llm_d", "scorers": weights, "filters": filters}, scorers,
+                         some.lists(some.sampled_from(["low-queue-filter", "utilization-detector",
+                                                       "prefix-cache-affinity-filter", "decode-filter"]), max_size=2))
+    return some.one_of(plugins("cluster.routers"), plugins("cluster.routers"), some_options, picked)
+
+
+def before_routers() -> Tables:
+    """What routers are told, and what holds requests or refuses them before a router sees them."""
+    signals = some.fixed_dictionaries({}, optional={
+        "scrape_interval": some.sampled_from(["0 s", "1 ms", "50 ms", "1 s"]), "loss": some.sampled_from([0, 0.3]),
+        "delay": some.sampled_from(["0 s", "0.3 ms", "20 ms"]),
+        "metrics": some.sampled_from([True] * 9 + [False]), "kv_events": some.sampled_from([True] * 9 + [False])})
+    controls = some.one_of(plugins("cluster.flow_controls"), some.sampled_from([
+        {"name": "queue_limit", "max_requests": 1}, {"name": "queue_limit", "default_request_ttl": "5 ms"},
+        {"name": "fair_queue", "weights": {"a": 3.0}}, {"name": "predicted_ttft", "ttft_slo": "5 ms"}]))
+    return some.fixed_dictionaries({}, optional={"signals": signals, "flow_control": controls})
+
+
+def retries() -> Tables:
+    return some.sampled_from([{"max_retries": 2}, {"max_retries": 5, "initial_delay": "1 ms", "max_delay": "5 ms"}])
 
 
 def scenarios() -> Tables:
@@ -137,7 +176,7 @@ def scenarios() -> Tables:
         {"model": some.one_of(some.sampled_from(SMALL), entries("models")), "workload": workloads(),
          "serve": some.builds(lambda *parts: parts[0] | parts[1] | parts[2], settings(), experts(), offloading())},
         optional={
-            "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": plugins("cluster.routers"),
+            "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": routers(),
             "oracle": some.sampled_from(["roofline", "learned", "measured"]), "host": entries("hosts"),
             "routing": some.sampled_from(["uniform", {"name": "zipf", "exponent": 1.0}]),
             "slo": some.fixed_dictionaries({}, optional={
@@ -149,7 +188,8 @@ def scenarios() -> Tables:
                 "grid": entries("grids"), "pue": some.floats(1, 2), "host_watts": some.just("1 kW"),
                 "price_per_kwh": some.floats(0, 1), "sleep_after": some.sampled_from(["0 s", "10 ms", "1 s"])}),
             "detail": some.sampled_from(["step", "kernel"]), "seed": some.integers(0, 99)})
-    return some.builds(_known_to_the_engine, hardware, rest, some.integers(0, 9))
+    parts = some.builds(lambda one, other: one | other, rest, before_routers())
+    return some.builds(_known_to_the_engine, hardware, parts, some.integers(0, 9))
 
 
 def _known_to_the_engine(hardware: dict[str, Any], rest: dict[str, Any], chance: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import tomli_w
 from hypothesis import HealthCheck, given, note
 
 from ksim import KsimError, Result, Scenario, simulate
+from ksim.flow.copied import Copied
 from ksim.results.metrics import LATENCIES, PERCENTILES
 from ksim.simulation.fleet import Fleet
 from tests.explore.fleets import fleets, ordinary
@@ -72,6 +73,8 @@ def check(scenario: Scenario, result: Result) -> None:
     numbers_are_numbers(result)
     phases_add_up(result)
     transfers_add_up(result)
+    loads_are_hits(result)
+    choices_are_of_candidates(result)
     assert result.report() and result.kernels.num_rows and result.attribution is not None
     again = simulate(Scenario.of(tomllib.loads(result.scenario)))
     assert again.summary == result.summary and again.scenario == result.scenario
@@ -114,6 +117,25 @@ def transfers_add_up(result: Result) -> None:
     assert sent == pytest.approx(received)
     if any(pool["role"] == "prefill" for pool in pools):
         assert received == pytest.approx(result.summary["bytes_transferred"])
+
+
+def loads_are_hits(result: Result) -> None:
+    """Tokens that came from tiers are those that were loaded, and the bytes go with them."""
+    columns = result.requests.column_names
+    found = sum(sum(result.requests[name].to_pylist()) for name in columns
+                if name in ("cpu_tokens", "disk_tokens", "storage_tokens"))
+    copies = result.log.columns(Copied)
+    loads = copies["target"] == "gpu"
+    assert found == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)
+    assert bool(copies["bytes"][loads].sum()) == bool(found)
+
+
+def choices_are_of_candidates(result: Result) -> None:
+    rows = result.routing.to_pylist() if result.routing else []
+    known = set(result.requests["id"].to_pylist())
+    for row in rows:
+        assert row["request"] in known and row["engine"] in row["engines"]
+        assert len({len(value) for value in row.values() if isinstance(value, list)}) == 1
 
 
 def latencies_are_ordered(result: Result) -> None:

@@ -147,3 +147,8 @@ def pool_of_same(made: MooncakePool) -> Counter[str]:
     other = pool(1000, 1000)
     filled(other, range(500))
     return other.hosts(range(500))
+
+
+def test_a_pool_without_room_keeps_nothing(model):
+    result = run(with_pool(model, blocks=0.5))
+    assert result.summary["cpu_hit_rate"] == 0 and not len(result.log.columns(Copied)["time"])

@@ -44,6 +44,14 @@ def test_reads_for_a_lone_request_begin_alike_with_and_without_going_ahead(model
     assert skipped == pytest.approx(stepped, rel=1e-9)
 
 
+def test_where_outputs_are_stored_steps_repeat_only_until_a_chunk_is_full(model):
+    table = scenario(model, workload=requests(count=3, output=uniform(70, 90)), num_gpu_blocks_override=500,
+                     options={"offload_prompt_only": False})
+    skipped, stepped = run(table).log, run(table, skips=False).log
+    assert [numbers(copy) for copy in skipped.of(Copied)] == [
+        pytest.approx(numbers(copy), rel=1e-9) for copy in stepped.of(Copied)]
+
+
 def told(log: Log) -> list[Event]:
     more = [event for kind in (Transferred, Prefilled, Released, Failed, Copied) for event in log.of(kind)]
     return sorted([*happenings(log), *more], key=lambda event: (
@@ -134,7 +142,7 @@ def test_pools_that_split_requests_offload_beside_their_transfers(model):
 def test_a_trace_shows_every_copy_and_a_breakdown_the_time_to_load(model, tmp_path):
     load = requests(20, 20, uniform(60, 120), uniform(1, 5), sessions=turns(2, 4, "2 s"))
     result = run(scenario(model, 24, load, options=MULTI_TIER))
-    result.save(tmp_path / "run")
+    result.save(tmp_path / "run", plots=False, trace=False)
     trace = json.loads(b"".join(bytes(piece) for piece in perfetto.trace(result.history)))["traceEvents"]
     (process,) = (event["pid"] for event in trace if event["ph"] == "M" and event["args"].get("name") == "KV copies")
     shown = [event for event in trace if event["ph"] == "X" and event["pid"] == process]

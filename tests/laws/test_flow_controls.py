@@ -41,7 +41,7 @@ def run(model, flow_control=None, workload=(), **more):
         "serve": {"data_parallel_size": 2, "max_num_seqs": 4, "max_model_len": 2048},
         **({"flow_control": flow_control} if flow_control else {}), **more,
         "workload": {"synthetic": {
-            "count": 30, "arrivals": {"process": "poisson", "rate": 1500}, "output": uniform(2, 40),
+            "count": 30, "arrivals": {"process": "poisson", "rate": 1500}, "output": uniform(2, 25),
             "prompt": {"kind": "fixed", "value": 500}}, **dict(workload)}}))
 
 

@@ -55,7 +55,7 @@ cases = st.fixed_dictionaries({
 
 
 @given(case=cases, loss=st.sampled_from([0, 0, 0.3]))
-@examples(36)
+@examples(24)
 def test_what_is_known_of_tiers_does_not_depend_on_how_engines_are_played(model, case, loss):
     made = table(model, **case)
     made["signals"]["loss"] = loss
@@ -68,8 +68,25 @@ def test_what_is_known_of_tiers_does_not_depend_on_how_engines_are_played(model,
     assert sorted(map(repr, logs[0])) == sorted(map(repr, logs[1]))
 
 
+@pytest.mark.parametrize("signals", [{"scrape_interval": "7 ms", "delay": "2 ms", "loss": 0.2}, {"scrape_interval": 0}])
+def test_pools_that_split_requests_see_the_same_however_they_are_played(model, signals):
+    """Each side has a router that looks at books, metrics and late KV events."""
+    load = requests(16, 400, uniform(40, 150), uniform(1, 25), prefixes={"groups": 2, "tokens": 64})
+    pools = {side: {"role": side, "replicas": 2} for side in ("prefill", "decode")}
+    looking = "tests.laws.looking:" + ("Looking" if "delay" in signals else "Unsure")
+    made = {**scenario(model, 60, load, pools=pools), "signals": signals,
+            "pair_router": {"name": "each_side", "prefill": looking, "decode": looking}}
+    seen, logs = [], []
+    for skips in (True, False):
+        NOTED.clear()
+        logs.append(sorted(map(repr, facts(run(made, skips).log))))
+        seen.append([*NOTED])
+    assert seen[0] == seen[1] and len(seen[0]) > 32
+    assert logs[0] == logs[1]
+
+
 @given(case=cases)
-@examples(48)
+@examples(36)
 def test_an_index_has_what_a_tier_had_a_delay_ago(model, case):
     """A chunk is in it exactly while it was in the tier, or on its way there."""
     contents: dict[Any, list[tuple[float, set[int]]]] = {}

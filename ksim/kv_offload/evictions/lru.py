@@ -1,7 +1,7 @@
 """The least recently used request's chunks go first, the tail of its tokens before their head: vLLM's default."""
 
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from attrs import define, field
 
@@ -9,46 +9,50 @@ from ksim.kv_offload.evictions import RequestAccess
 
 __all__ = ["Lru"]
 
-#: The heap is made anew where more than half of it, and more than this, is of no use.
-_STALE = 1000
+Rank = tuple[int, int]
 
 
 @define(eq=False)
 class Lru:
     """vLLM's `LRUCachePolicy`: all chunks of a request that runs share a rank, and later ones go first.
 
-    When the request has ended, each chunk gets a rank of its own.  The heap also has ranks that chunks had before;
-    they are passed over.
+    When the request has ended, each chunk gets a rank of its own.  Ranks only rise.  So the heap has one entry for each
+    chunk, with its rank or one that it had before, and an entry at the top is brought up to date when it is looked at.
     """
 
     capacity: int
-    _ranks: dict[int, tuple[int, int]] = field(factory=dict, init=False)
-    _heap: list[tuple[tuple[int, int], int]] = field(factory=list, init=False)  # ranks, and whose they are
+    _ranks: dict[int, Rank] = field(factory=dict, init=False)
+    _heap: list[tuple[Rank, int]] = field(factory=list, init=False)
     _latest: int = field(default=0, init=False)
 
     def insert(self, key: int, access: RequestAccess) -> None:
-        self._move(key, (self._rank(access), -access.seen[key]))
+        rank = self._ranks[key] = (self._rank(access), -access.seen[key])
+        heappush(self._heap, (rank, key))
 
     def seen(self, keys: Sequence[int], access: RequestAccess) -> None:
-        rank = self._rank(access)
+        rank, ranks, places = self._rank(access), self._ranks, access.seen
         for key in keys:
-            if key in self._ranks and self._ranks[key] < (place := (rank, -access.seen[key])):
-                self._move(key, place)
+            if key in ranks and ranks[key] < (place := (rank, -places[key])):
+                ranks[key] = place
 
     def missed(self, keys: Sequence[int], access: RequestAccess) -> None:
         """Do nothing."""
 
     def close(self, access: RequestAccess) -> None:
+        ranks, latest = self._ranks, self._latest
         for key in reversed(access.in_order()):
-            if key in self._ranks:
-                self._latest += 1
-                self._move(key, (self._latest, 0))
+            if key in ranks:
+                latest += 1
+                ranks[key] = latest, 0
+        self._latest = latest
 
     def evict(self, count: int, idle: Callable[[int], bool]) -> list[int] | None:
-        chosen, passed = list[tuple[tuple[int, int], int]](), list[tuple[tuple[int, int], int]]()
+        chosen, passed = list[tuple[Rank, int]](), list[tuple[Rank, int]]()
         while self._heap and len(chosen) < count:
             rank, key = entry = heappop(self._heap)
-            if self._ranks.get(key) == rank:
+            if (risen := self._ranks[key]) != rank:
+                heappush(self._heap, (risen, key))
+            else:
                 (chosen if idle(key) else passed).append(entry)
         enough = len(chosen) == count
         for entry in passed if enough else passed + chosen:
@@ -64,10 +68,3 @@ class Lru:
             self._latest += 1
             access.rank = self._latest
         return access.rank
-
-    def _move(self, key: int, rank: tuple[int, int]) -> None:
-        self._ranks[key] = rank
-        heappush(self._heap, (rank, key))
-        if len(self._heap) > 2 * len(self._ranks) + _STALE:
-            self._heap = [(rank, key) for key, rank in self._ranks.items()]
-            heapify(self._heap)
