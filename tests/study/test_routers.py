@@ -157,6 +157,13 @@ def test_regret_counts_requests_that_both_runs_served(own, best):
     assert set(regrets(mine, mine).values()) <= {0.0, None}
 
 
+def test_regret_to_the_last_token_has_columns_of_its_own():
+    mine, others = (Waits(np.arange(2), np.array(ttft), np.array(e2e)) for ttft, e2e in (
+        ([0.1, 0.2], [1.0, 3.0]), ([0.1, 0.1], [1.0, 1.0])))
+    numbers = regrets(mine, others)
+    assert numbers["mean_regret_ms"] == pytest.approx(50) and numbers["mean_latency_regret_ms"] == pytest.approx(1000)
+
+
 def test_imbalance_is_that_of_the_most_unequal_pool():
     history = simulate(SPLIT).history
     computed = [history.steps.tokens[history.steps.engine == engine].sum() for engine in range(4)]
