@@ -164,7 +164,7 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV, and where engines offload it. Default: NixlConnector where
     pools have these roles. Source: vLLM. Example: {kv_connector = "NixlConnector"}."""
-    kv_offloading_size: float | None = field(default=None, validator=optional(gt(0)))
+    kv_offloading_size: float | None = field(default=None, validator=optional((gt(0), le(2**20))))
     """Host memory for KV that leaves the GPUs of one engine, all of them together. Unit: GiB. Default: none. Source:
     vLLM. Example: 64.0."""
     kv_offloading_backend: str | None = field(default=None, validator=optional(in_(OFFLOADING_BACKENDS)))

@@ -5,7 +5,7 @@ from math import ceil
 from typing import ClassVar
 
 from attrs import define, field
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.cluster.hash_ring import HashRing
 from ksim.cluster.routers import V
@@ -30,7 +30,7 @@ class ConsistentHash:
     source: ClassVar[str] = "SGLang sgl-model-gateway, policies/prefix_hash.rs; bounds: arXiv 1608.01350"
     key: str = field(default="session", validator=in_(("session", "prefix")))
     prefix_token_count: int = field(default=256, validator=gt(0))
-    virtual_nodes: int = field(default=150, validator=gt(0))
+    virtual_nodes: int = field(default=150, validator=(gt(0), le(10_000)))
     hash_balance_factor: int | None = field(default=None, validator=optional(ge(100)))
     _ring: HashRing = field(factory=lambda: HashRing((), 0), init=False)
 
