@@ -2,13 +2,8 @@
 
 from typing import Any
 
-from attrs import evolve
 from hypothesis import strategies as st
 
-from ksim.report.result import Result
-from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import play
 from tests.laws.tiny import uniform
 
 MULTI_TIER = {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs", "root_dir": "/kv"}]}
@@ -45,14 +40,6 @@ SESSIONS = {"turns": uniform(1, 4), "think": uniform("0 s", "0.1 s")}
 def turns(low: int, high: int, think: str) -> dict[str, Any]:
     """Conversations of so many turns, between which users think for so long."""
     return {"turns": uniform(low, high), "think": {"kind": "fixed", "value": think}}
-
-
-def run(table: dict[str, Any], skips: bool = True) -> Result:
-    """Run a scenario; if it does not skip, all engines take every step."""
-    made = Scenario.of(table)
-    fleet = Fleet.of(made)
-    pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=skips)) for pool in fleet.pools)
-    return play(evolve(fleet, pools=pools), made.workload.requests(made.seed))
 
 
 workloads = st.builds(

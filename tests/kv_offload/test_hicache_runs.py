@@ -9,7 +9,8 @@ from ksim.report.result import Result
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from tests.kv_offload.hicache import with_hicache
-from tests.kv_offload.runs import BLOCK, run
+from tests.kv_offload.runs import BLOCK
+from tests.kv_transfer.fleets import run
 
 
 def loaded(result: Result) -> int:

@@ -23,7 +23,8 @@ from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.testing.loop import ROOMY, Loop
 from tests.kv_offload.hicache import A, Copying, add, check, copies, with_hicache
-from tests.kv_offload.runs import BLOCK, requests, run, turns
+from tests.kv_offload.runs import BLOCK, requests, turns
+from tests.kv_transfer.fleets import run
 from tests.laws.tiny import uniform
 from tests.properties import examples
 

@@ -10,7 +10,8 @@ from ksim.flow.copied import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from tests.kv_offload.runs import BLOCK, extras, fleets, run, scenario, serves, workloads
+from tests.kv_offload.runs import BLOCK, extras, fleets, scenario, serves, workloads
+from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts
 from tests.properties import examples
 

@@ -13,7 +13,8 @@ from ksim.kv_offload.evictions import RequestAccess
 from ksim.kv_offload.mooncake_pool import MooncakePool
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from tests.kv_offload.runs import BLOCK, extras, run, scenario, serves, workloads
+from tests.kv_offload.runs import BLOCK, extras, scenario, serves, workloads
+from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts
 from tests.properties import examples
 

@@ -6,7 +6,8 @@ import pytest
 
 from ksim.flow.copied import Copied
 from ksim.foundation import catalog
-from tests.kv_offload.runs import BLOCK, run, scenario
+from tests.kv_offload.runs import BLOCK, scenario
+from tests.kv_transfer.fleets import run
 
 FOLDER = "kv_offload.connectors"
 #: The options that a connector needs to have room for all.

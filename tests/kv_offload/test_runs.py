@@ -19,7 +19,8 @@ from ksim.results.attribution.breakdown import Breakdown
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.streaming import stream
-from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, run, scenario, turns
+from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, scenario, turns
+from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts, happenings
 from tests.laws.tiny import uniform
 from tests.properties import examples

@@ -14,7 +14,8 @@ from ksim.cluster.routers.dynamo_kv import DynamoKv
 from ksim.cluster.tier_index import SharedTier, TierIndexes
 from ksim.cluster.view import View
 from ksim.engine.observer import RESOLUTION, Observer
-from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, run, scenario
+from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, scenario
+from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts
 from tests.laws.looking import NOTED
 from tests.laws.tiny import TINY, uniform
