@@ -31,6 +31,7 @@ Data flows one way, and each package answers one question about it:
     results     how good was it?            report      how is it shown?
     simulation  how does a scenario run?    study       what do many runs answer?
     page        how does it look in a browser?
+    server      how does it answer a client?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -92,8 +93,10 @@ LAYERS: dict[str, set[str]] = {
     "study": {"foundation", "specs", "flow", "workload", "compute", "cost", "oracles", "engine", "results", "report",
               "simulation"},
     "page": {"foundation", "flow", "results", "report", "simulation", "study"},
+    "server": {"foundation", "specs", "flow", "workload", "scheduling", "kv_cache", "engine", "cluster", "results",
+               "report", "simulation"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
-            "testing", "study", "page"},
+            "testing", "study", "page", "server"},
 }
 
 #: The only packages that may import each third-party library.
@@ -114,6 +117,13 @@ FENCES: dict[str, set[str]] = {
     "yaml": {"cluster"},
     "tomli_w": {"simulation", "testing", "study"},
     "hypothesis": {"testing"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+    "zmq": {"server"},
+    "msgspec": {"server"},
+    "orjson": {"server"},
+    "tokenizers": {"server"},
+    "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli", "report", "study"},
 }
