@@ -31,6 +31,7 @@ Data flows one way, and each package answers one question about it:
     results     how good was it?            report      how is it shown?
     simulation  how does a scenario run?    study       what do many runs answer?
     page        how does it look in a browser?
+    deploy      how do users run it?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -92,8 +93,9 @@ LAYERS: dict[str, set[str]] = {
     "study": {"foundation", "specs", "flow", "workload", "compute", "cost", "oracles", "engine", "results", "report",
               "simulation"},
     "page": {"foundation", "flow", "results", "report", "simulation", "study"},
+    "deploy": {"foundation", "specs", "flow", "workload", "cluster", "simulation", "study"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
-            "testing", "study", "page"},
+            "testing", "study", "page", "deploy"},
 }
 
 #: The only packages that may import each third-party library.
@@ -111,8 +113,8 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster"},
-    "tomli_w": {"simulation", "testing", "study"},
+    "yaml": {"cluster", "deploy"},
+    "tomli_w": {"simulation", "testing", "study", "deploy"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
     "rich": {"cli", "report", "study"},

@@ -61,9 +61,10 @@ def main() -> None:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, init, run
+    from ksim.cli import diff, explain, import_, init, run
 
     app.command("init")(init.init)
+    app.command("import")(import_.import_)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
