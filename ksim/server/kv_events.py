@@ -114,7 +114,7 @@ def overhear(engine: Engine) -> deque[Batch]:
 
     Raises ConfigError where its cache cannot tell.
     """
-    tree = getattr(engine.scheduler.cache, "tree", None)
+    tree: Any = getattr(engine.scheduler.cache, "tree", None)
     if not hasattr(tree, "tells"):
         raise ConfigError("--kv-events-config", f"the prefix cache of engine {engine.number} tells nothing: events of"
                                                 " SGLang's cache, or of layers that keep different things, are not"
