@@ -8,13 +8,15 @@ from typing import TextIO
 
 #: The columns of a file or pipe, which has no width of its own.
 WIDTH = 216
+#: The terminals, by TERM, that can neither colour nor move.
+DUMB = ("dumb", "unknown")
 
 
 def settle(environment: MutableMapping[str, str]) -> None:
     """Make NO_COLOR and FORCE_COLOR of *environment*, which Rich knows, say what its other variables say as well.
 
-    NO_COLOR comes first, then FORCE_COLOR (0 is no), CLICOLOR_FORCE, and CLICOLOR=0.  Without any of them colours are
-    for terminals alone, and not for those whose TERM is dumb.
+    NO_COLOR and TERM=dumb come first, then FORCE_COLOR (0 is no), CLICOLOR_FORCE, and CLICOLOR=0.  Without any of them
+    colours are for terminals alone.
     """
     wanted = wants_colour(environment)
     for name in ("NO_COLOR", "FORCE_COLOR"):
@@ -25,7 +27,7 @@ def settle(environment: MutableMapping[str, str]) -> None:
 
 def wants_colour(environment: MutableMapping[str, str]) -> bool | None:
     """Whether *environment* asks for colours or for none; None leaves it to the terminal."""
-    if environment.get("NO_COLOR"):
+    if environment.get("NO_COLOR") or environment.get("TERM") in DUMB:
         return False
     if forced := environment.get("FORCE_COLOR"):
         return forced.lower() not in ("0", "false", "no")
@@ -36,7 +38,7 @@ def wants_colour(environment: MutableMapping[str, str]) -> bool | None:
 
 def moves(stream: TextIO) -> bool:
     """Whether lines on *stream* can be written over: a terminal that is not dumb."""
-    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return stream.isatty() and os.environ.get("TERM") not in DUMB
 
 
 def width(stream: TextIO) -> int | None:
