@@ -17,7 +17,7 @@ WITHOUT = {
     ("new",): "writes a scenario, and says where", ("init",): "is `ksim new`",
     ("gpu", "new"): "writes the file of a GPU", ("report",): "writes a page, and says where",
     ("schema",): "prints JSON, and nothing else", ("serve",): "runs until it is stopped",
-    ("export",): "prints what another program reads",
+    ("export",): "prints what another program reads", ("import",): "prints a scenario",
 }
 #: Cheap examples, and the keys of what they print; the page names all of them.
 STEP = "--model llama-3.2-1b --gpu h200 --decode 2x100"
