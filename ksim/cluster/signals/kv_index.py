@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from attrs import define, field
 
-from ksim.cluster.scrapes import Losses
+from ksim.cluster.signals.scrapes import Losses
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request

@@ -3,7 +3,7 @@
 from attrs import define
 
 from ksim.kv_offload.copy_stream import CopyStream, Submitted
-from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake.pool import MooncakePool
 from ksim.kv_offload.worker import OffloadWorker
 
 __all__ = ["MooncakeWorker"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.view import View
+from ksim.cluster.signals.view import View
 from ksim.engine.observer import ENDED, FIRST_TOKEN, RESOLUTION, SENT, Answer
 from ksim.flow.request import Request
 

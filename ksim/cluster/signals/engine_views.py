@@ -8,19 +8,19 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.books import Books
-from ksim.cluster.kv_index import KvIndex
-from ksim.cluster.scrapes import Losses, Scrapes
 from ksim.cluster.signals import late_events, signals_of
-from ksim.cluster.tier_index import SharedTier, TierIndexes
-from ksim.cluster.view import ATTRIBUTES, View, view_class
+from ksim.cluster.signals.books import Books
+from ksim.cluster.signals.kv_index import KvIndex
+from ksim.cluster.signals.scrapes import Losses, Scrapes
+from ksim.cluster.signals.tier_index import SharedTier, TierIndexes
+from ksim.cluster.signals.view import ATTRIBUTES, View, view_class
 from ksim.engine.engine import Engine
 from ksim.engine.observer import Answer, Observer
 from ksim.flow.request import Request
 from ksim.flow.routing import Seen
 from ksim.specs.signals import SignalSettings
 
-__all__ = ["Sight"]
+__all__ = ["EngineViews"]
 
 #: What is noted of views, which is read for each choice.
 _NUMBER, _HIT = attrgetter("number"), attrgetter("hit")
@@ -28,7 +28,7 @@ _BOOKS = [(name, attrgetter(name)) for name in ATTRIBUTES["books"]]
 
 
 @define(eq=False)
-class Sight:
+class EngineViews:
     """`views` of all engines, by the signals that a router goes by.
 
     Engines keep facts with their times, and each kind of signal takes in those that have arrived: `books`, `scrapes`
@@ -43,7 +43,7 @@ class Sight:
     indexes: Sequence[KvIndex | SharedTier] = field(factory=tuple)
 
     @classmethod
-    def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "Sight":
+    def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "EngineViews":
         """What *router*, which is the scenario's *key*, sees of *engines*, which have not begun."""
         signals = signals_of(router, key)
         views = [view_class(signals).of(engine) for engine in engines]

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.kv_index import apply
-from ksim.cluster.scrapes import Losses
+from ksim.cluster.signals.kv_index import apply
+from ksim.cluster.signals.scrapes import Losses
 from ksim.engine.engine import Engine
 from ksim.engine.observer import RESOLUTION, Observer, TurnClock
 from ksim.specs.signals import SignalSettings

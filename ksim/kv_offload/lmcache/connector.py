@@ -7,7 +7,7 @@ from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
-from ksim.kv_offload.lmcache_store import LmcacheStore
+from ksim.kv_offload.lmcache.store import LmcacheStore
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet

@@ -7,11 +7,11 @@ from attrs import frozen
 
 from ksim.cluster.signals import signals_of
 
-__all__ = ["Both"]
+__all__ = ["RouterAndControl"]
 
 
 @frozen
-class Both:
+class RouterAndControl:
     """Goes by the signals of either, and tells both of answers; each may read what the other has named."""
 
     router: Any

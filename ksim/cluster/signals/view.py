@@ -23,7 +23,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 @define(eq=False)
 class View:
-    """An engine as `ksim.cluster.routers.EngineView` describes it; what it shows is set by `Sight`.
+    """An engine as `ksim.cluster.routers.EngineView` describes it; what it shows is set by `EngineViews`.
 
     `find_hit` and `find_tiers` look a request up.  `hit` is what the router last learned by that, or -1.
     """

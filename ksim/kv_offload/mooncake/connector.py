@@ -7,7 +7,7 @@ from attrs import define
 
 from ksim.flow.request import Request
 from ksim.kv_offload.connector import OffloadConnector
-from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake.pool import MooncakePool
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.copies import Load
 from ksim.scheduling.job import Job

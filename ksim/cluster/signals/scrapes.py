@@ -5,7 +5,7 @@ from math import floor
 
 from attrs import define, field
 
-from ksim.cluster.view import View
+from ksim.cluster.signals.view import View
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.foundation.rng import stream
 from ksim.specs.signals import SignalSettings

@@ -8,7 +8,7 @@ import simpy
 from attrs import define, field
 
 from ksim.flow.copied import Copied
-from ksim.kv_offload.tiered_connector import TieredConnector
+from ksim.kv_offload.tiered.connector import TieredConnector
 from ksim.kv_offload.tiers import SecondaryTier, TierJob, TierThreads
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.scheduling.schedule import Schedule
