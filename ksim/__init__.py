@@ -111,7 +111,7 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster"},
+    "yaml": {"cluster", "validation"},
     "tomli_w": {"simulation", "testing", "study"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
