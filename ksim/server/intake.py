@@ -56,7 +56,8 @@ class Intake:
         answers = self._answers(asked, room)
         return Taken(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 
-    def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str, headers: Mapping[str, str]) -> Request:
+    def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str,
+                 headers: Mapping[str, str]) -> Request:
         """The request without its output; its number and arrival are set when it is sent."""
         return Request(
             id=0, arrival=0.0, prompt=max(len(prompt.ids), 1), output=1, chunk_tokens=CHUNK, images=prompt.images,
