@@ -9,9 +9,10 @@ READY := $(VENV)/.ready
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
 
-# Two processes, each test file in one of them: files share what is slow to make.
+# Two processes, each test file in one of them: files share what is slow to make.  They keep bytecode, whatever the shell
+# says: processes that tests start would compile all of ksim again.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 
 # What is not slow, for all day; tests/slow.py lists what is.
 test-fast: $(READY)

@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
+"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
 
 import os
 import sys
@@ -61,9 +61,11 @@ def main() -> None:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, init, run
+    from ksim.cli import diff, explain, import_, new, run
 
-    app.command("init")(init.init)
+    app.command("new")(new.new)
+    app.command("init", hidden=True)(new.init)
+    app.command("import")(import_.import_)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
     TRACES = "traces"
+    TEMPLATES = "templates"
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
@@ -62,7 +63,8 @@ def list_entries(
     """List GPUs, systems, models, grids, or the plug-ins of one kind."""
     from ksim.foundation.errors import ConfigError
 
-    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters}
+    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters,
+                  Kind.TEMPLATES: _templates}
     with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
     if files and kind not in with_files:
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
@@ -162,6 +164,14 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     return ("name", ">hidden size", ">vocabulary", ">of the drafter", "source"), (
         (name, *(f"{head.get(key, head['vocab_size']):,}" for key in ("hidden_size", "vocab_size", "draft_vocab_size")),
          head["_name_or_path"]) for name, head in heads.items())
+
+
+def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+    from ksim.simulation.scenario_template import summary
+
+    return ("name", "what `ksim new --template` writes"), (
+        (name, summary(name)) for name in catalog.entries("templates"))
 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

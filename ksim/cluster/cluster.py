@@ -83,7 +83,7 @@ class Cluster:
             if request.arrival > self.env.now:
                 yield self.env.timeout(request.arrival - self.env.now)
             if self._slots is None and not request.session:
-                self._send(request, self.on_end, timely=False)
+                self.send(request, self.on_end, timely=False)
                 continue
             before = self._sessions.get(request.session) if request.session else None
             # A turn that waits for the one before it must not take the place of a request that could run.
@@ -115,13 +115,13 @@ class Cluster:
                 yield self.env.timeout(request.delay)
             slot = yield from self._take_slot()
         end = self.env.event()
-        self._send(request, end.succeed)
+        self.send(request, end.succeed)
         yield end
         if self._slots is not None:
             self._slots.release(slot)
         self.on_end()
 
-    def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+    def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         if self.gateway is not None:
             self.gateway.take(request, done, timely)

@@ -58,8 +58,11 @@ from ksim.specs.hardware import Gpu
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
-          here: Container[int] | None = None) -> Cluster:
-    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes."""
+          here: Container[int] | None = None, tells: bool = False) -> Cluster:
+    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes.
+
+    Caches of an engine that *tells* let anybody know what enters and leaves them.
+    """
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
     router, pair_router = router_of(fleet), pair_router_of(fleet)
@@ -69,7 +72,8 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     network = transfer_assembly.fleet_network(fleet, env, log)
     transfers = network if isinstance(network, TransferNetwork) else None
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, transfers, late_events(signals, scenario.signals),
+    assembly = _Assembly(env, log, watched, here, transfers,
+                         tells or late_events(signals, scenario.signals),
                          Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     tell_measured(engines, chooser, gateway and gateway.control)

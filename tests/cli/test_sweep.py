@@ -91,9 +91,9 @@ def test_the_scenario_of_a_row_runs_to_the_same_numbers(found):
 
 def test_the_bytes_do_not_depend_on_the_number_of_processes(found):
     folder, _ = found
-    ksim("sweep", "s.toml", *OVER, "--jobs", 3, "-o", "three", folder=folder)
+    ksim("sweep", "s.toml", *OVER, "--jobs", 2, "-o", "two", folder=folder)
     for name in ("runs.parquet", "study.json", "scenario.toml"):
-        assert (folder / "three" / name).read_bytes() == (folder / "out" / name).read_bytes()
+        assert (folder / "two" / name).read_bytes() == (folder / "out" / name).read_bytes()
 
 
 def test_the_front_of_a_finished_sweep_is_shown_without_a_run(found, monkeypatch):
@@ -141,7 +141,8 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_resume_goes_on(folder):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)], ids=["kill", "term"])
+@pytest.mark.parametrize(("number", "status"), [
+    (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.explore)], ids=["kill", "term"])
 def test_a_killed_sweep_goes_on_to_the_same_bytes(number, status, folder):
     words = ("sweep", "s.toml", *values("mine:Waits", False, True), "--jobs", "2", "-o", "out")
     command = subprocess.Popen([sys.executable, "-m", "ksim", *words], cwd=folder, text=True, stdout=subprocess.PIPE,

@@ -66,7 +66,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [
+    pytest.param(signal.SIGKILL, marks=pytest.mark.explore), signal.SIGINT])
 def test_a_tuning_that_was_ended_goes_on_to_the_same_table(folder, whole, number):
     status, out, error = stopped(folder, number)
     if number == signal.SIGINT:
