@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile, oracle_of
-from ksim.cli.output import console, table, write_json
+from ksim.cli.flags import oracle_of
+from ksim.cli.output import JsonFile, console, status, table, write_json
 from ksim.cli.run import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _Oracle = Annotated[str, typer.Option(help="latency oracle; by default measured 
 
 def serving(results: _Results, scenario: _Scenario = None, settings: Settings = None, gpu: _Gpu = "h200",
             engine: _Engine = "vllm-0.22", host: _Host = "default", oracle: _Oracle = "",
-            json_file: OutcomeFile = None) -> None:
+            json_file: JsonFile = None) -> None:
     """Simulate benchmarked requests and compare latency and throughput, run by run: how far, and what differs.
 
     Requests are sent at their recorded times, or as the recorded concurrency allows.  Of recorded engines (a folder of
@@ -78,28 +78,28 @@ def _recorded_engines(folder: Path, server: "ServerSpec", json_file: Path | None
     from ksim.validation.serving import comparison
 
     screen = console()
-    with screen.status("reading") as status:
-        report = comparison.serving(folder, server, status.update)
+    with status("reading") as line:
+        report = comparison.serving(folder, server, line.update)
     _notes(report.left, report.remarks, server.gpu, server.engine)
     screen.print(_runs(report.runs))
-    write_json(json_file, comparison.as_table(report), allow_nan=True)
+    write_json(json_file, comparison.as_table(report))
     names = {"TTFT": "ttft_p50_ms", "TPOT": "tpot_p50_ms", "throughput": "throughput", "energy": "joules"}
     medians = ", ".join(f"{title} {report.median_ape(name):.2f} %" for title, name in names.items())
     print(f"median absolute errors of {len(report.runs)} runs: {medians}")
 
 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-          oracle: _Oracle = "", json_file: OutcomeFile = None) -> None:
+          oracle: _Oracle = "", json_file: JsonFile = None) -> None:
     """Price the recorded batches one by one, and compare the time from each step to the next."""
     from ksim.validation.serving import comparison
 
     screen = console()
-    with screen.status("reading") as status:
-        report = comparison.intervals(folder, _server(gpu, engine, host, oracle), status.update)
+    with status("reading") as line:
+        report = comparison.intervals(folder, _server(gpu, engine, host, oracle), line.update)
     _notes(report.left, report.remarks, gpu, engine)
     screen.print(_intervals(report))
     table = comparison.steps_as_table(report)
-    write_json(json_file, table, allow_nan=True)
+    write_json(json_file, table)
     print(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
           f" 90th percentile {table['step_p90_ape']:.2f} %")
 

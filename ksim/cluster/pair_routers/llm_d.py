@@ -1,8 +1,7 @@
 """llm-d's scheduling profiles for prefill and decode, and its decider: short uncached prompts are not split."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 from attrs.validators import ge, gt
@@ -10,7 +9,7 @@ from attrs.validators import ge, gt
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle
 from ksim.cluster.llm_d.endpoint_picker import EndpointPicker, Split
-from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
+from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, path_or_table
 from ksim.cluster.llm_d.pickers.max_score_picker import MaxScorePicker
 from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
 from ksim.cluster.llm_d.profile import Profile
@@ -27,11 +26,11 @@ __all__ = ["LlmD"]
 class LlmD:
     """Picks the decode engine first, then decides whether to split, then picks the prefill engine.
 
-    `config` is a YAML file with an EndpointPickerConfig that has a disagg-profile-handler.  Without one, an engine's
-    score is `prefix` times the share of the prompt's blocks that it has cached, by KV events, plus `queue` times how
-    short its queue is: 1 for the shortest, 0 for the longest, and 1 for all where they are equally long.  The best
-    score wins; ties are drawn by `seed`.  A request is split if the decode engine lacks `threshold` or more tokens of
-    its prompt; a `threshold` of 0 never splits.  A decode engine of role decode cannot prefill, so it always splits.
+    `config` is an EndpointPickerConfig with a disagg-profile-handler: a YAML file with one, or a table.  Without one,
+    an engine's score is `prefix` times the share of the prompt's blocks that it has cached, by KV events, plus `queue`
+    times how short its queue is: 1 for the shortest, 0 for the longest, and 1 for all where they are equally long.  The
+    best score wins; ties are drawn by `seed`.  A request is split if the decode engine lacks `threshold` or more tokens
+    of its prompt; a `threshold` of 0 never splits.  A decode engine of role decode cannot prefill, so it always splits.
 
     Source: github.com/llm-d/llm-d-router, plugins disagg-profile-handler, prefix-based-pd-decider (`nonCachedTokens`),
     prefix-cache-scorer, queue-scorer and max-score-picker; weights 2 and 1 and 16 tokens are those of llm-d's guide
@@ -45,11 +44,11 @@ class LlmD:
     queue: float = field(default=1.0, validator=ge(0))
     block_tokens: int = field(default=64, validator=gt(0))
     seed: int = field(default=0, validator=ge(0))
-    config: str = ""
+    config: str | Mapping[str, Any] = field(default="", converter=path_or_table)
     _picker: EndpointPicker = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._picker = (picker_of(EndpointPickerConfig.read(Path(self.config)), Chance(self.seed), splits=True)
+        self._picker = (picker_of(EndpointPickerConfig.named(self.config), Chance(self.seed), splits=True)
                         if self.config else self._guide())
 
     @property

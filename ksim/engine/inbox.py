@@ -1,0 +1,77 @@
+"""The inbox of an engine whose steps are SimPy events: requests and aborts that its next turn sees."""
+
+from collections.abc import Callable, Container, Sequence
+
+from attrs import define, field
+
+from ksim.engine.connector_waits import ConnectorWaits
+from ksim.engine.data_parallel_group import DataParallelGroup
+from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.request import Request
+from ksim.scheduling.engine_loop import Turn
+from ksim.scheduling.job import Job, State
+
+__all__ = ["Inbox", "Sampled", "tokens_of"]
+
+#: A job, and how many tokens it got from a step.
+Sampled = tuple[Job, int]
+
+
+@define(eq=False, kw_only=True)
+class Inbox(ConnectorWaits):
+    """Takes requests in between turns; the engines of a `group` take their steps together.
+
+    A `listener` is told which jobs got how many tokens when users have these.
+    """
+
+    group: DataParallelGroup | None = None
+    listener: Callable[[Sequence[Sampled]], object] | None = field(default=None, init=False)
+    _tickets: int = field(default=0, init=False)
+    #: Requests on their way through the front end, and when they come, by ticket.
+    _sent: dict[int, tuple[float, Request]] = field(factory=dict, init=False)
+
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
+               params: KvTransferParams | None = None) -> None:
+        self._submitted(request)
+        self._tickets = ticket = self._tickets + 1
+        moment = self._frontend.forward(request, lambda: self._receive(ticket, request, done, params),
+                                        params is not None and params.tokenized)
+        if moment > self.env.now:
+            self._sent[ticket] = (moment, request)
+        if self.connector is not None and params is not None:
+            self.connector.expect(params, moment)
+
+    @property
+    def coming(self) -> list[tuple[float, Request]]:
+        """When which requests come that have been sent, and those that no turn has seen."""
+        received = [(self.env.now, job.request) for job in self._inbox]
+        return received + sorted(self._sent.values(), key=lambda sent: sent[0])
+
+    def _receive(self, ticket: int, request: Request, done: Callable[[], object],
+                 params: KvTransferParams | None) -> None:
+        """Queue *request*, which has this *ticket*, for the next turn."""
+        self._sent.pop(ticket, None)
+        self._inbox.append(self._accept(request, self.env.now, done, params))
+        if self.group:
+            self.group.expect(self.number)
+        self._wake()
+
+    def _take_inbox(self) -> None:
+        """Queue the requests that have come since the last turn."""
+        for job in self._inbox:
+            self.scheduler.add(job)
+        self._inbox.clear()
+
+
+def tokens_of(turn: Turn, epoch: int, finished: Container[Job]) -> list[Sampled]:
+    """The tokens that jobs got from *turn*, which has just been taken in; those *finished* got their last.
+
+    The scheduler's decode set is of this *epoch*: of its members it does not count the tokens one by one.
+    """
+    schedule, jobs, tokens = turn.schedule, [entry.job for entry in turn.schedule.entries], list[Sampled]()
+    if schedule.epoch == epoch:
+        tokens = [(job, 1) for job in schedule.decodes if job.state is not State.DONE or job in finished]
+    else:
+        jobs = [*schedule.decodes, *jobs]
+    return tokens + [(job, job.emitted[-1].tokens) for job in jobs
+                     if job.emitted and job.emitted[-1].last == turn.index]
