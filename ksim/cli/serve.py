@@ -32,6 +32,9 @@ def serve(
                                                    rich_help_panel=_PANEL)] = None,
     api_key: Annotated[list[str] | None, typer.Option(help="key that clients must send; may be repeated; default:"
                                                            " VLLM_API_KEY", rich_help_panel=_PANEL)] = None,
+    kv_events_config: Annotated[str, typer.Option(metavar="JSON", help="publish KV events, such as"
+                                                  ' \'{"enable_kv_cache_events": true}\'',
+                                                  rich_help_panel=_PANEL)] = "",
     enable_log_requests: Annotated[bool, typer.Option("--enable-log-requests", help="print a line for each request",
                                                       rich_help_panel=_PANEL)] = False,
 ) -> None:
@@ -41,6 +44,7 @@ def serve(
 
     try:
         from ksim.server import serving
+        from ksim.server.event_publisher import KvEventsConfig
         from ksim.server.sockets import Address
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":
@@ -51,10 +55,16 @@ def serve(
     keys = api_key or [os.environ.get("VLLM_API_KEY", "")]
     wanted = serving.ServerSettings(
         Address(host, port, uds), speed, served_model_name or (), tokenizer, [key for key in keys if key],
-        _bytes(max_body_size), enable_log_requests)
-    fleet = Fleet.of(changed(Scenario.read(scenario), settings, seed, pool))
-    fleet.check_memory()
-    serving.serve(fleet, wanted, _say)
+        _bytes(max_body_size), enable_log_requests,
+        KvEventsConfig.of(kv_events_config) if kv_events_config else KvEventsConfig())
+    chosen = changed(Scenario.read(scenario), settings, seed, pool)
+
+    def make() -> Fleet:
+        fleet = Fleet.of(chosen)
+        fleet.check_memory()
+        return fleet
+
+    serving.serve(make, wanted, _say)
 
 
 def _say(text: str) -> None:

@@ -49,6 +49,11 @@ class Application:
         self._pages = Starlette(routes=self._routes(), exception_handlers={
             HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone})
 
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths that it answers."""
+        return [route.path for route in self._routes()]
+
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
@@ -88,8 +93,7 @@ class Application:
         handles = api.start(job)
         if not await sink.until_over(receive):
             job.reply.over = True
-            for handle in handles:
-                api.live.abort(handle)
+            api.abort(handles)
 
     async def _job(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers,
                    receive: Receive) -> tuple[Api, Job]:

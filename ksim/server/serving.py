@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from time import time
 from types import FrameType
@@ -11,12 +12,17 @@ from types import FrameType
 import uvicorn
 from attrs import define, field, frozen
 
+from ksim.flow.events import Stepped
 from ksim.flow.log import Log
 from ksim.server.answer import Tokenizer
 from ksim.server.api import Api
 from ksim.server.application import Application
+from ksim.server.event_publisher import KvEvents, KvEventsConfig
+from ksim.server.http_metrics import HttpMetrics
 from ksim.server.live import Live
 from ksim.server.made_up import MadeUpTokenizer
+from ksim.server.meter import Meter
+from ksim.server.prompts import CHUNK
 from ksim.server.served import Served
 from ksim.server.sockets import Address, allow_many_files
 from ksim.server.tokenizer import RealTokenizer
@@ -39,27 +45,30 @@ class ServerSettings:
     api_key: Sequence[str] = ()
     max_body_size: int = 64 * 2**20
     enable_log_requests: bool = False
+    kv_events: KvEventsConfig = KvEventsConfig()
 
 
-def serve(fleet: Fleet, settings: ServerSettings, say: Callable[[str], object], kept: Log | None = None) -> Live:
-    """Serve *fleet* until SIGINT or SIGTERM, and until all requests have ended then; a second signal drops them.
+def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[str], object],
+          kept: Log | None = None) -> Live | None:
+    """Serve the fleet that *make* returns until SIGINT or SIGTERM, and until all requests have ended then.
 
-    *say* is told when clients may come.  Raises KsimError for what cannot be served.  Returns what was played.
+    A second signal drops them.  *say* is told when clients may come.  Raises KsimError for what cannot be served.
+    Returns what was played, if it came to that.
     """
     tokenizer = RealTokenizer.read(settings.tokenizer) if settings.tokenizer else None
     allow_many_files()
     with settings.address.bound() as listening:
         server = _Server.on(settings)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            return runner.run(_Service(fleet, settings, say, kept, tokenizer, server).run(listening))
+            return runner.run(_Service(make, settings, say, kept, tokenizer, server).run(listening))
 
 
 class _Server(uvicorn.Server):
     """A server that says when it listens, and asks `interrupted` what to do about signals."""
 
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, http: HttpMetrics) -> None:
         super().__init__(config)
-        self.application = application
+        self.application, self.http = application, http
         self.listens = asyncio.Event()
         self.interrupted: Callable[[], object] = lambda: None
 
@@ -67,9 +76,9 @@ class _Server(uvicorn.Server):
     def on(cls, settings: ServerSettings) -> "_Server":
         """A server of a new application."""
         application = Application(settings.api_key, settings.max_body_size)
-        log = settings.enable_log_requests
-        return cls(uvicorn.Config(application, lifespan="off", ws="none", server_header=False, access_log=log,
-                                  log_level="info" if log else "warning"), application)
+        http, log = HttpMetrics(application, application.paths), settings.enable_log_requests
+        return cls(uvicorn.Config(http, lifespan="off", ws="none", server_header=False, access_log=log,
+                                  log_level="info" if log else "warning"), application, http)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -84,7 +93,7 @@ class _Server(uvicorn.Server):
 class _Service:
     """A fleet on its way from the first moment, when nobody is answered, to the last."""
 
-    fleet: Fleet
+    make: Callable[[], Fleet]
     settings: ServerSettings
     say: Callable[[str], object]
     kept: Log | None
@@ -93,36 +102,58 @@ class _Service:
     _signals: int = field(default=0, init=False)
     _live: Live | None = field(default=None, init=False)
 
-    async def run(self, listening: socket.socket) -> Live:
+    async def run(self, listening: socket.socket) -> Live | None:
         """Serve to the end."""
         loop = asyncio.get_running_loop()
         self.server.interrupted = lambda: loop.call_soon_threadsafe(self._interrupted)
         serving = asyncio.create_task(self.server.serve([listening]))
         await self.server.listens.wait()
         try:
-            live = await asyncio.to_thread(Live, self.fleet, self.settings.speed, kept=self.kept)
-            await self._play(live, self.settings.address.url(listening), serving)
+            live = await asyncio.to_thread(self._built)
+            if not self._signals:
+                await self._play(live, self.settings.address.url(listening), serving)
         finally:
             self.server.should_exit = True
             await serving
-        return live
+        return self._live
+
+    def _built(self) -> Live:
+        return Live(self.make(), self.settings.speed, kept=self.kept)
 
     async def _play(self, live: Live, url: str, serving: "asyncio.Task[None]") -> None:
-        served = Served.of(live.fleet, self.settings.served_model_name, int(time()))
-        application = self.server.application
+        """Answer clients until it is over."""
+        config = self.settings.kv_events
+        events = KvEvents.of(config, live.engines, CHUNK) if config.publishes else None
+        if events is not None:
+            live.log.hear(Stepped, lambda _: events.publish(live.env.now))
+            events.serve()
+        self._open(live, events)
+        self.say(f"serving {', '.join(self._served(live).names)} on {url}; Ctrl-C ends it")
+        playing = asyncio.create_task(live.run())
+        try:
+            await asyncio.wait((playing, serving), return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                playing.result()
+        finally:
+            playing.cancel()
+            if events is not None:
+                events.publish(inf)
+                events.close()
+
+    def _open(self, live: Live, events: KvEvents | None) -> None:
+        """Let clients in."""
+        served, application, http = self._served(live), self.server.application, self.server.http
+        meter = Meter(live, served.names[0])
+        application.metrics = lambda: meter.text(*http.families)
         tokenizer = self.tokenizer or MadeUpTokenizer(served.vocabulary)
-        application.api = Api(live, served, tokenizer, live.fleet.scenario.seed)
+        application.api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
+                              meter.aborted)
         self._live = live
         gc.collect()
-        gc.freeze()
-        if self._signals:
-            return
-        self.say(f"serving {served.names[0]} on {url}; Ctrl-C ends it")
-        playing = asyncio.create_task(live.run())
-        await asyncio.wait((playing, serving), return_when=asyncio.FIRST_COMPLETED)
-        if playing.done():
-            playing.result()
-        playing.cancel()
+        gc.freeze()  # what is there by now stays
+
+    def _served(self, live: Live) -> Served:
+        return Served.of(live.fleet, self.settings.served_model_name, int(time()))
 
     def _interrupted(self) -> None:
         """A first signal lets requests end, a second one drops them."""
@@ -131,6 +162,6 @@ class _Service:
         if self._signals > 1 or self._live is None:
             self.server.should_exit = self.server.force_exit = True
             return
-        if self._live.handles:
-            self.say(f"{len(self._live.handles)} requests are on their way; Ctrl-C again drops them")
+        if count := len(self._live.handles):
+            self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")
         self._live.drain()
