@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
+"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import terminal
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
@@ -35,6 +36,7 @@ def main() -> None:
 
     An error that the user can correct prints one line and exits with status 1; Ctrl-C exits with 130, SIGTERM with 143.
     """
+    terminal.prepare()
     sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
     try:
         with process.terminable():
@@ -61,9 +63,11 @@ def main() -> None:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, init, run
+    from ksim.cli import diff, explain, import_, new, run
 
-    app.command("init")(init.init)
+    app.command("new")(new.new)
+    app.command("init", hidden=True)(new.init)
+    app.command("import")(import_.import_)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
@@ -93,7 +97,7 @@ def _register_parts() -> None:
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
-    app.command("model")(model.model)
+    app.command("model", cls=model.ModelCommand)(model.model)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 
