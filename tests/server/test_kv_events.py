@@ -58,10 +58,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fake(model: Path | str, router: str = "round_robin", **serve: Any) -> FakeLive:
-    return FakeLive({"model": str(model), "gpu": "h100", "oracle": "roofline", "serve": {"max_model_len": 256} | serve,
-                     "router": router, "workload": {"synthetic": {
-                         "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
-                         "output": {"kind": "fixed", "value": 1}}}}, tells=True)
+    return FakeLive({"model": str(model), "gpu": "h100", "oracle": "roofline", "serve": {
+        "max_model_len": 256, "num_gpu_blocks_override": 200} | serve,
+        "router": router, "workload": {"synthetic": {
+            "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
+            "output": {"kind": "fixed", "value": 1}}}}, tells=True)
 
 
 def decoded(events: CacheEvents, batches: list[Batch]) -> list[BlockStored | BlockRemoved]:
