@@ -74,7 +74,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _vllm(_: Path) -> list[dict[str, Any]]:
-    import vllm.platforms as platforms
+    from vllm import platforms
     from vllm.platforms.interface import Platform, PlatformEnum
 
     gpu = type("Gpu", (Platform,), {"_enum": PlatformEnum.CUDA, "device_name": "cuda", "device_type": "cuda"})
