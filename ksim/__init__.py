@@ -115,7 +115,7 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster", "deploy"},
+    "yaml": {"cluster", "deploy", "validation"},
     "tomli_w": {"simulation", "testing", "study", "deploy"},
     "hypothesis": {"testing"},
     "starlette": {"server"},

@@ -8,6 +8,7 @@ from pathlib import Path
 from attrs import frozen
 
 ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```|^    (ksim [a-z](?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE | re.DOTALL)
 
 
 @frozen
@@ -21,8 +22,7 @@ class Shown:
 
 def shown(page: Path) -> Iterator[Shown]:
     """What *page* shows.  A block that begins with a file's name in a remark is that file."""
-    text = page.read_text(encoding="utf-8")
-    for block in re.finditer(r"^```(\w+)\n(.*?)^```|^    (ksim [a-z](?:[^\n]*\\\n)*[^\n]*)", text, re.MULTILINE | re.DOTALL):
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         language, code, command = block.groups()
         if command:
             yield Shown("command", without_remark(command))

@@ -18,9 +18,10 @@ from tests.manual import ROOT, shown, words
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
              "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
-             "start.md": "below, with what it prints"}
+             "start.md": "below, with what it prints", "import.md": "tests/deploy"}
 #: Commands that are not run, by what is in them, and what they need or where they run.
-NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim validate": "recordings", "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
+NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim validate": "recordings",
+         "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/simulation/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py", "-o cheapest": "a hundred trials: tests/cli/test_tune.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
@@ -30,7 +31,7 @@ SHORT = {"sweep": "--sample latin:2 --repeat 1",
          "tune": "--trials 2", "routers": "--routers round_robin --staleness 0 --seeds 1"}
 #: The same in Python.
 SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1", ', "prefix_aware"], ': "], ",
-           "rate=60": "rate=3", ', "1s"]': "]", "[8, 16, 256]": "[8]", "[1, 2, 4]": "[1]", '["h100", "h200"]': '["h100"]'}
+           "rate=60": "rate=3", ', "1s"]': "]", "[8, 16, 256]": "[8]", "[1, 2, 4]": "[1]"}
 #: Whose Python other tests run.
 CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py", "capacity.md": "tests/study/capacity"}
 #: What pages take for granted.

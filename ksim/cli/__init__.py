@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import terminal
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
@@ -35,6 +36,7 @@ def main() -> None:
 
     An error that the user can correct prints one line and exits with status 1; Ctrl-C exits with 130, SIGTERM with 143.
     """
+    terminal.prepare()
     sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
     try:
         with process.terminable():
@@ -95,7 +97,7 @@ def _register_parts() -> None:
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
-    app.command("model")(model.model)
+    app.command("model", cls=model.ModelCommand)(model.model)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import frozen
 
-from ksim.cli.explain import Figures, Json
-from ksim.cli.output import console, table, write_json
+from ksim.cli.explain import Figures
+from ksim.cli.output import JsonInFolder, console, table, write_json
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.report.pools_text import pool_tables
 from ksim.report.wording import number, percent
@@ -48,7 +48,7 @@ def diff(
     run_a: Run, run_b: Run,
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request of both runs; by default all that"
                                                 " completed in both")] = None,
-    json_file: Json = None, output: Figures = None,
+    json_file: JsonInFolder = None, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
     from ksim.report.reasons import reasons

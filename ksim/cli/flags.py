@@ -3,12 +3,12 @@
 import inspect
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import attrs
 import typer
 
+from ksim.cli.output import JsonFile
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
@@ -41,7 +41,7 @@ SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="skip rows without
                                          " error in most formats")]
 
 #: Where results go.
-OutcomeFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome to this file")]
+OutcomeFile = JsonFile
 
 #: Short names that vLLM has, by the long name of the field.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],

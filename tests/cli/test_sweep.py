@@ -46,7 +46,7 @@ def found(tmp_path_factory):
     """What one process wrote and printed."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "s.toml").write_text(SCENARIO, encoding="utf-8")
-    outcome = ksim_here("sweep", "s.toml", *OVER, "--jobs", 1, "-o", "out", folder=folder)
+    outcome = ksim_here("sweep", "s.toml", *OVER, "--jobs", 1, "-o", "out", "--json", "s.json", folder=folder)
     assert outcome.status == 0, outcome.stderr
     return folder, outcome
 
@@ -60,6 +60,16 @@ def folder(tmp_path):
 
 def table(folder, name="out"):
     return parquet.read_table(folder / name / "runs.parquet").to_pylist()
+
+
+def test_the_json_has_settings_means_and_intervals_of_every_point(found):
+    folder, _ = found
+    content = json.loads((folder / "s.json").read_text())
+    assert [*content] == ["title", "directory", "runs", "points"] and content["runs"] == 12
+    first, *_, last = content["points"]
+    assert first["settings"] == {"serve.max_num_seqs": 1, "serve.max_num_batched_tokens": 8192}
+    assert first["half_widths"]["p99_ttft_ms"] > 0 and first["summary"]["p99_ttft_ms"] > 0
+    assert "must be greater than" in last["problem"] and last["summary"] is None
 
 
 def test_all_runs_are_in_one_table_and_the_best_are_shown(found):
