@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "capacity",
            "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
@@ -115,7 +115,7 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster", "deploy"},
+    "yaml": {"cluster", "deploy", "validation"},
     "tomli_w": {"simulation", "testing", "study", "deploy"},
     "hypothesis": {"testing"},
     "starlette": {"server"},

@@ -187,21 +187,21 @@ def _open(socket: Any, endpoint: str) -> str:
     """Bind *socket* to wildcard, ipc and inproc addresses, and connect it to others, as vLLM does."""
     if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
         return _bind(socket, endpoint)
-    return _tried(socket.connect, socket, endpoint) and endpoint
+    _try(socket.connect, socket, endpoint)
+    return endpoint
 
 
 def _bind(socket: Any, endpoint: str) -> str:
-    _tried(socket.bind, socket, endpoint)
+    _try(socket.bind, socket, endpoint)
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
 
-def _tried(action: Callable[[str], object], socket: Any, endpoint: str) -> bool:
+def _try(action: Callable[[str], object], socket: Any, endpoint: str) -> None:
     try:
         action(endpoint)
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise ConfigError(_OPTION, f"cannot use the address {endpoint!r}: {error}") from None
-    return True
 
 
 def _close(publishers: Sequence[Publisher], context: zmq.asyncio.Context) -> None:

@@ -122,4 +122,7 @@ def _number(value: float) -> str:
         return "NaN"
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
+    digits, _, fraction = repr(float(value)).partition(".")
+    if len(digits) > 6 and "e" not in fraction and value > 0:  # as Go writes it, which label values are compared by
+        return f"{f'{digits[0]}.{digits[1:]}{fraction}'.rstrip('0').rstrip('.')}e+{len(digits) - 1:02}"
     return repr(float(value))

@@ -4,7 +4,7 @@ Consumers such as llm-d's indexer and Dynamo's router decode them without a chan
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from typing import Any
@@ -114,7 +114,7 @@ def overhear(engine: Engine) -> deque[Batch]:
 
     Raises ConfigError where its cache cannot tell.
     """
-    tree = getattr(engine.scheduler.cache, "tree", None)
+    tree: Any = getattr(engine.scheduler.cache, "tree", None)
     if not hasattr(tree, "tells"):
         raise ConfigError("--kv-events-config", f"the prefix cache of engine {engine.number} tells nothing: events of"
                                                 " SGLang's cache, or of layers that keep different things, are not"

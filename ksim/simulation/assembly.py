@@ -8,9 +8,9 @@ from typing import Any
 import simpy
 from attrs import field, frozen
 
-from ksim.cluster.both import Both
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.router_and_control import RouterAndControl
 from ksim.cluster.signals import late_events, signals_of, watches
 from ksim.cost.clock import Clock, Setting
 from ksim.engine import adapter_engines
@@ -68,7 +68,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = gateway_of(scenario, chooser, env, log)
-    signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
+    signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
     network = transfer_assembly.fleet_network(fleet, env, log)
     transfers = network if isinstance(network, TransferNetwork) else None
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
