@@ -31,7 +31,7 @@ Data flows one way, and each package answers one question about it:
     results     how good was it?            report      how is it shown?
     simulation  how does a scenario run?    study       what do many runs answer?
     page        how does it look in a browser?
-    server      how does it answer a client?
+    server      how does it answer a client? deploy      how do users run it?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "capacity",
            "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
@@ -95,8 +95,9 @@ LAYERS: dict[str, set[str]] = {
     "page": {"foundation", "flow", "results", "report", "simulation", "study"},
     "server": {"foundation", "specs", "flow", "workload", "scheduling", "kv_cache", "engine", "cluster", "results",
                "report", "simulation"},
+    "deploy": {"foundation", "specs", "flow", "workload", "cluster", "simulation", "study"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
-            "testing", "study", "page", "server"},
+            "testing", "study", "page", "deploy", "server"},
 }
 
 #: The only packages that may import each third-party library.
@@ -114,8 +115,8 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster"},
-    "tomli_w": {"simulation", "testing", "study"},
+    "yaml": {"cluster", "deploy", "validation"},
+    "tomli_w": {"simulation", "testing", "study", "deploy"},
     "hypothesis": {"testing"},
     "starlette": {"server"},
     "uvicorn": {"server"},

@@ -24,14 +24,13 @@ from ksim.cli.flags import (
     ChunkTokens,
     Columns,
     Format,
-    OutcomeFile,
     SkipEmpty,
     Sort,
     TimeUnit,
     columns_of,
     given,
 )
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, table, write_json
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -44,7 +43,7 @@ def trace(
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw; by default in this directory,"
                                                 " with the name of the trace")] = None,
-    outcome: OutcomeFile = None,
+    outcome: JsonFile = None,
     cache_curve: CurveFlag = False, block_size: BlockSize = None, cache_sizes: CacheSizes = "", tier: Tiers = None,
     model: Model = "", kv_cache_dtype: KvCacheDtype = None, tensor_parallel_size: TensorParallel = None,
 ) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cluster.both import Both
 from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.router_and_control import RouterAndControl
 from ksim.cluster.routers import Router
-from ksim.cluster.sight import Sight
+from ksim.cluster.signals.engine_views import EngineViews
+from ksim.cluster.signals.view import View
 from ksim.cluster.split import first_token, rest_of
 from ksim.cluster.submission import submit
-from ksim.cluster.view import View
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Inbox
@@ -57,7 +57,7 @@ class Cluster:
     seed: int = 0
     gateway: Gateway | None = None
     _slots: simpy.Resource | None = field(init=False)
-    sight: Sight = field(init=False)
+    sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
     _candidates: list[View] = field(init=False)
@@ -68,8 +68,8 @@ class Cluster:
         key = "pair_router" if self.pair_router else "router"
         chooser: Any = self.pair_router or self.router
         if self.gateway is not None:
-            chooser = Both(chooser, self.gateway.control, key)
-        self.sight = Sight.of(self.engines, chooser, self.signals, self.seed, key)
+            chooser = RouterAndControl(chooser, self.gateway.control, key)
+        self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
             self.gateway.open(self.forward, self.sight, self.signals)
         self._prefilling = [view for view in self.sight.views if view.role == "prefill"]

@@ -1,0 +1,95 @@
+"""`ksim import`: a scenario from the lines and manifests that start engines."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ksim.cli.flags import GpuName, Nodes, SystemName
+from ksim.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ksim.deploy.pasted import Pasted
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="LINE|FILE...", help="the line that starts the engine, in"
+                                                   " quotes; or files with such lines or manifests; - is standard"
+                                                   " input")]
+
+
+def import_(
+    text: Texts = None, gpu: GpuName = None, system: SystemName = None, nodes: Nodes = None,
+    version: Annotated[str | None, typer.Option(help="release of the engine, such as 0.33.0; by default that of the"
+                                                " image, else the newest")] = None,
+    model: Annotated[str | None, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one, in"
+                                              " place of the model that the line names")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="what each engine does, in order: prefill, decode or both;"
+                                                   " where the lines do not say")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="a variable that the lines use"
+                                                  " and do not set; may be repeated")] = None,
+    bench: Annotated[str | None, typer.Option(metavar="LINE|FILE", help="the line of `vllm bench serve` or"
+                                              " sglang.bench_serving, for the workload")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="scenario file to write; by default it is"
+                                                " printed")] = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
+) -> None:
+    """Make a scenario of the line, script or manifest that starts your engines."""
+    from ksim.deploy.assembly import scenario_text
+    from ksim.deploy.imported import Wanted
+
+    wanted = Wanted(gpu, system, nodes, version, model, roles=tuple(role or ()), environment=_variables(env or []),
+                    bench=bench)
+    _check_output(output, force)
+    made = scenario_text([_pasted(words) for words in _texts(text or ["-"])], wanted, output)
+    if output is None:
+        sys.stdout.write(made)
+        return
+    try:
+        output.write_text(made, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(output), f"cannot be written: {error.strerror}") from None
+    print(f"wrote {output}; now: ksim run {output}")
+
+
+def _check_output(output: Path | None, force: bool) -> None:
+    if output is not None and output.suffix != ".toml":
+        raise ConfigError(str(output), "is no .toml file; name one, such as scenario.toml")
+    if output is not None and output.exists() and not force:
+        raise ConfigError(str(output), "exists; --force replaces it")
+
+
+def _variables(texts: list[str]) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError("--env", f"expected NAME=VALUE, such as TP=8, not {text!r}")
+        variables[name] = value
+    return variables
+
+
+def _texts(words: list[str]) -> list[Any]:
+    """What each argument is; the words of one line that were given without quotes are one."""
+    if len(words) > 1 and not any(" " in word or word == "-" or Path(word).is_file() for word in words):
+        return [words]
+    return [*words]
+
+
+def _pasted(words: str | list[str]) -> "Pasted":
+    import shlex
+
+    from ksim.deploy.pasted import Pasted
+
+    if isinstance(words, list):
+        return Pasted(shlex.join(words), folder=Path.cwd())
+    if words == "-":
+        return Pasted.of_bytes(sys.stdin.buffer.read(), "standard input", Path.cwd())
+    if len(words) < 4096 and "\n" not in words and Path(words).is_dir():
+        from ksim.deploy.folders import main_file
+
+        return Pasted.of_file(main_file(Path(words)))
+    if len(words) < 4096 and "\n" not in words and Path(words).is_file():
+        return Pasted.of_file(Path(words))
+    if Path(words).suffix in (".sh", ".yaml", ".yml", ".txt", ".json") and " " not in words:
+        raise ConfigError(words, "No such file")
+    return Pasted(words, folder=Path.cwd())

@@ -1,0 +1,246 @@
+"""Values of a YAML or JSON text that know where they stand: every error names the file, the line and the key."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from attrs import field, frozen
+
+from ksim.deploy.pasted import Pasted
+from ksim.foundation.errors import ConfigError, DataError
+
+__all__ = ["RENDER", "TEMPLATE", "Entry", "documents"]
+
+#: Most values of a document once its aliases are followed.  Some ten lines of aliases of aliases stand for billions.
+_MOST_VALUES = 200_000
+#: What a template that nobody has rendered looks like, and how to render it.
+TEMPLATE = "{{"
+RENDER = "is a Helm template; render it first: helm template RELEASE CHART -f values.yaml > rendered.yaml"
+
+
+@frozen(eq=False)
+class Entry:
+    """A value, and the dotted `key` and the `line` of that key in the text that it is from."""
+
+    node: yaml.Node
+    pasted: Pasted
+    key: str = ""
+    line: int = 1
+    _values: dict[str, Any] = field(factory=dict, init=False, repr=False)
+
+    def each(self, *keys: str) -> "list[Entry]":
+        """The values of the list under *keys*; none if there is no list."""
+        value = self.get(*keys)
+        return value.items if value is not None else []
+
+    @property
+    def where(self) -> str:
+        return self.pasted.at(self.line) + (f": {self.key}" if self.key else "")
+
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(self.where, problem)
+
+    @property
+    def is_table(self) -> bool:
+        return isinstance(self.node, yaml.MappingNode)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
+
+    @property
+    def is_null(self) -> bool:
+        return str(self.node.tag) == "tag:yaml.org,2002:null"
+
+    @property
+    def table(self) -> "dict[str, Entry]":
+        """The values by key; raises ConfigError if this is no table."""
+        if "table" not in self._values:
+            self._values["table"] = dict(self._rows())
+        table: dict[str, Entry] = self._values["table"]
+        return table
+
+    def _rows(self) -> "Iterator[tuple[str, Entry]]":
+        if self.is_null:
+            return
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.error(f"expected keys and values, not {self._shown}")
+        for key, value in self.node.value:
+            inner = f"{self.key}.{key.value}" if self.key else str(key.value)
+            yield str(key.value), Entry(value, self.pasted, inner, key.start_mark.line + 1)
+
+    @property
+    def items(self) -> "list[Entry]":
+        """The values of a list, none of an absent one; raises ConfigError if this is no list."""
+        if self.is_null:
+            return []
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.error(f"expected a list, not {self._shown}")
+        return [Entry(item, self.pasted, f"{self.key}[{place}]", item.start_mark.line + 1)
+                for place, item in enumerate(self.node.value)]
+
+    def get(self, *keys: str) -> "Entry | None":
+        """The value under *keys*, tables in tables; None where there is none, or null."""
+        inner: Entry | None = self
+        for key in keys:
+            inner = inner.table.get(key) if inner is not None else None
+        return None if inner is None or inner.is_null else inner
+
+    def need(self, *keys: str) -> "Entry":
+        """The value under *keys*; raises ConfigError where there is none."""
+        value = self.get(*keys)
+        if value is None:
+            raise self.error(f"has no {'.'.join(keys)}")
+        return value
+
+    @property
+    def text(self) -> str:
+        """The text of a scalar, as it is written: "8", 8 and true alike."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.error(f"expected a text, not {self._shown}")
+        return str(self.node.value)
+
+    @property
+    def texts(self) -> list[str]:
+        return [item.text for item in self.items]
+
+    @property
+    def count(self) -> int:
+        """A whole number of 0 or more, quoted or not."""
+        text = self.text.strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise self.error(f"expected a whole number, not {text!r}{_HINT if TEMPLATE in text else ''}")
+        return int(text)
+
+    @property
+    def flag(self) -> bool:
+        """A truth value."""
+        if (text := self.text.lower()) not in ("true", "false"):
+            raise self.error(f"expected true or false, not {self.text!r}")
+        return text == "true"
+
+    @property
+    def plain(self) -> Any:
+        """The value as Python's."""
+        if "plain" not in self._values:
+            self._values["plain"] = _constructed(self)
+        return self._values["plain"]
+
+    @property
+    def _shown(self) -> str:
+        if isinstance(self.node, yaml.ScalarNode):
+            return repr(self.node.value) if len(self.node.value) < 60 else "a long text"
+        return "a table" if self.is_table else "a list"
+
+
+_HINT = f"; the file {RENDER}"
+
+
+def _constructed(entry: Entry) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(entry.node, deep=True)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
+        raise entry.error(f"is no value that can be read: {getattr(error, 'problem', None) or error}") from None
+
+
+def documents(pasted: Pasted) -> list[Entry]:
+    """The documents of a YAML or JSON text that are not empty.
+
+    Raises DataError, which names the line, for text that is neither, for a key that is there twice and for aliases that
+    stand for too much.
+    """
+    nodes = _composed(_without_tabs(pasted.text), pasted)
+    for node in nodes:
+        _check(node, pasted)
+    return [Entry(node, pasted, line=node.start_mark.line + 1) for node in nodes
+            if node.tag != "tag:yaml.org,2002:null"]
+
+
+def _without_tabs(text: str) -> str:
+    """*text*, with spaces for tabs if it is JSON: JSON may be indented by tabs, YAML may not."""
+    if "\t" not in text or text.lstrip()[:1] not in ("{", "["):
+        return text
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text.replace("\t", " ")
+
+
+def _composed(text: str, pasted: Pasted) -> list[yaml.Node]:
+    whole = pasted.source or "the text"
+    try:
+        return [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise DataError(pasted.at(mark.line + 1) if mark else whole, _complaint(error, mark, pasted.text)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise DataError(pasted.at(line), f"is no text that YAML allows: {error.reason}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise DataError(whole, f"is not valid YAML: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+
+
+def _complaint(error: yaml.MarkedYAMLError, mark: Any, text: str) -> str:
+    lines = text.splitlines()
+    line = lines[mark.line] if mark and mark.line < len(lines) else ""
+    if TEMPLATE in text and (TEMPLATE in line or "{{-" in text or "{{ " in text):
+        return RENDER
+    if "\t" in line[:mark.column + 1 if mark else None]:
+        return "has a tab, and YAML is indented by spaces"
+    if any(line.startswith("<<<<<<< ") for line in lines):
+        return "has a conflict of a merge that is not resolved"
+    return f"is not valid YAML: {error.problem or error.context}"
+
+
+def _check(root: yaml.Node, pasted: Pasted) -> None:
+    """Merge the tables that `<<` names, and raise DataError for keys that are there twice, loops and sheer size."""
+    try:
+        size = _size(root, {}, set(), pasted)
+    except RecursionError:
+        raise DataError(pasted.source or "the text", "is nested too deeply") from None
+    if size > _MOST_VALUES:
+        raise DataError(pasted.at(root.start_mark.line + 1), f"stands for {size:,} values once its aliases are"
+                                                             f" followed; {_MOST_VALUES:,} are allowed")
+
+
+def _size(node: yaml.Node, sizes: dict[int, int], path: set[int], pasted: Pasted) -> int:
+    """How many values *node* stands for.  *sizes* has those that are known, *path* those that *node* is inside of."""
+    if id(node) in sizes:
+        return sizes[id(node)]
+    if id(node) in path:
+        raise DataError(pasted.at(node.start_mark.line + 1), "has an alias of what it is inside of")
+    path.add(id(node))
+    inner = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        inner = [value for _, value in node.value]
+    size = 1 + sum(_size(item, sizes, path, pasted) for item in inner)
+    if isinstance(node, yaml.MappingNode) and size <= _MOST_VALUES:
+        _check_keys(node, pasted)
+    path.discard(id(node))
+    sizes[id(node)] = size
+    return size
+
+
+def _check_keys(node: yaml.MappingNode, pasted: Pasted) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        where = pasted.at(key.start_mark.line + 1)
+        if not isinstance(key, yaml.ScalarNode):
+            raise DataError(where, RENDER if TEMPLATE in pasted.text else "has a key that is no text")
+        if key.value in seen and key.value != "<<":
+            raise DataError(where, f"the key {key.value!r} is there twice")
+        seen.add(key.value)
+    if "<<" in seen:
+        _merge(node, pasted)
+
+
+def _merge(node: yaml.MappingNode, pasted: Pasted) -> None:
+    """Put the keys of what `<<` names into *node*, whose own keys come last and win."""
+    try:
+        yaml.SafeLoader("").flatten_mapping(node)
+    except yaml.MarkedYAMLError as error:
+        raise DataError(pasted.at(node.start_mark.line + 1), f"is not valid YAML: {error.problem}") from None
+    node.value = [*{key.value: (key, value) for key, value in node.value}.values()]

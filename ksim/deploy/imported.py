@@ -1,0 +1,84 @@
+"""What a deployment says, on its way to a scenario: launches of engines, all of them together, and the scenario."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+
+@frozen
+class Note:
+    """What there is to say about a *word* of the text, and *where* it stands there."""
+
+    where: str
+    word: str
+    why: str
+
+
+@frozen
+class Launch:
+    """Engines that one command starts: what a scenario says of a pool."""
+
+    where: str
+    """The place of the command, for messages: "line 3"."""
+    engine: str
+    """A release of ksim/data/engines."""
+    model: str
+    """A catalogue name, or the path of a config.json or of its folder."""
+    serve: Mapping[str, Any] = field(factory=dict)
+    """Settings as `serve` of a scenario has them."""
+    role: str = ""
+    """prefill, decode or both; empty where the command does not say."""
+    replicas: int = 1
+    """How often it is started."""
+    name: str = ""
+    """What the pool is called; empty for a name made from its role."""
+    hardware: Mapping[str, Any] = field(factory=dict)
+    """`gpu`, `system`, `nodes` and `host`, as far as the text says them."""
+    scenario: Mapping[str, Any] = field(factory=dict)
+    """Further keys of the scenario, such as `seed` or `router`."""
+    ports: tuple[int, ...] = ()
+    """Where it listens, by which a proxy's line names it."""
+    idle: tuple[Note, ...] = ()
+    """Words without an effect here."""
+    remarks: tuple[Note, ...] = ()
+    """Words whose meaning here differs, and what was assumed."""
+
+
+@frozen
+class Deployed:
+    """All that a text starts, and what it says of the whole."""
+
+    launches: tuple[Launch, ...]
+    scenario: Mapping[str, Any] = field(factory=dict)
+    """Keys of the scenario beside the engines: `router`, `pair_router`, `flow_control`, `signals`."""
+    idle: tuple[Note, ...] = ()
+    remarks: tuple[Note, ...] = ()
+
+
+@frozen
+class Wanted:
+    """What the user says beside the text; each overrides what the text says."""
+
+    gpu: str | None = None
+    system: str | None = None
+    nodes: int | None = None
+    version: str | None = None
+    """Release of the engine, such as "0.33.0", in place of the image's tag."""
+    model: str | None = None
+    """Catalogue name, or path of a config.json, in place of what the text names."""
+    roles: tuple[str, ...] = ()
+    """prefill, decode or both, one for each launch in order."""
+    environment: Mapping[str, str] = field(factory=dict)
+    """Variables that the text uses and does not set."""
+    bench: str | None = None
+    """The line of a benchmark client, for the workload."""
+
+
+@frozen
+class Imported:
+    """A scenario as a table, and what there is to say about where it comes from."""
+
+    table: Mapping[str, Any]
+    idle: tuple[Note, ...] = ()
+    remarks: tuple[Note, ...] = ()

@@ -1,0 +1,7 @@
+"""Programs that start engines; each knows its flags.
+
+A program is a class without arguments:
+
+    def recognises(self, command: Command) -> bool: ...         # is this mine, by its first words or its image?
+    def launch(self, command: Command, wanted: Wanted) -> Launch: ...
+"""

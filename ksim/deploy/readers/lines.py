@@ -1,0 +1,72 @@
+"""Lines of a shell: `vllm serve`, `python -m sglang.launch_server`, `trtllm-serve`, as they are or in containers."""
+
+from attrs import evolve
+
+from ksim.deploy.commands import Command, launch_of, program_of
+from ksim.deploy.containers import RUNTIMES, unwrapped
+from ksim.deploy.imported import Deployed, Launch, Wanted
+from ksim.deploy.pasted import Pasted
+from ksim.deploy.proxies import Proxy, proxy_of, with_proxies
+from ksim.deploy.shell.script import Script, Simple
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["Lines"]
+
+#: Commands whose output, sent to a file, is the text that they are given.
+_PRINTERS = ("cat", "tee", "echo", "printf")
+
+
+class Lines:
+    """Takes the simple commands of a script apart, and starts those that are engines."""
+
+    def recognises(self, pasted: Pasted) -> bool:
+        """Whether some command starts an engine; also for what may have been meant as one."""
+        return any(_is_engine(line.split()) for line in pasted.text.replace("\\\n", " ").split("\n")) or any(
+            word in pasted.text for word in ("vllm", "sglang", "trtllm"))
+
+    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+        """The engines that the script starts, and the proxies before them."""
+        files: dict[str, str] = {}
+        launches: list[Launch] = []
+        proxies: list[Proxy] = []
+        for simple in Script(pasted, wanted.environment).commands(_is_engine):
+            _keep_file(simple, files)
+            command = _command(simple, pasted, files)
+            if (proxy := proxy_of(command)) is not None:
+                proxies.append(proxy)
+            elif _is_engine([word.text for word in simple.words]):
+                launches.append(_launched(command, simple, wanted))
+        return with_proxies(Deployed(tuple(launches)), proxies)
+
+
+def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> Command:
+    return Command(simple.words, pasted.at(simple.line), {**simple.exported, **simple.assigned}, files=dict(files),
+                   folder=pasted.folder)
+
+
+def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
+    if simple.condition:
+        raise ConfigError(command.where, f"starts an engine under `{simple.condition}`, and whether it runs is what a"
+                                         f" shell would have to find out; paste the line that runs")
+    contained = unwrapped(command)
+    launch = launch_of(contained.command, wanted)
+    return evolve(launch, idle=(*contained.idle, *launch.idle))
+
+
+def _is_engine(names: list[str]) -> bool:
+    """Whether a command of these words starts an engine, as far as can be told before variables are filled in."""
+    if names[:1] and names[0].rpartition("/")[2] in RUNTIMES:
+        return "run" in names[1:3] and any(sign in name for name in names for sign in ("vllm", "sglang", "tensorrt"))
+    return program_of(Command.of(names, "")) is not None
+
+
+def _keep_file(simple: Simple, files: dict[str, str]) -> None:
+    """Keep the text that a command such as `cat > serve.yaml << EOF` writes."""
+    if simple.document is None:
+        return
+    names = [word.text for word in simple.words]
+    into = simple.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
+    if names[0] in _PRINTERS and into:
+        files[into] = simple.document
+
+

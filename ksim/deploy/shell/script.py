@@ -1,0 +1,187 @@
+"""A shell script to its commands: variables are filled in, and what no engine's line needs is passed over."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from attrs import define, field, frozen
+
+from ksim.deploy.commands import Word
+from ksim.deploy.pasted import Pasted
+from ksim.deploy.shell.variables import Variables
+from ksim.deploy.shell.words import Token, Tokens
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+#: Words that open and close what a shell runs under a condition, or more than once.
+_OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac"}
+_BETWEEN = ("then", "do", "else", "elif", "{", "}", "!", "time", "exec", "nohup", "sudo", "eval")
+#: A heading of a prompt, before a command that was copied from a page.
+_PROMPT = ("$", "%", ">")
+
+
+@frozen
+class Simple:
+    """A simple command: its words, variables before it, and what surrounds it."""
+
+    words: tuple[Word, ...]
+    line: int
+    assigned: Mapping[str, Word] = field(factory=dict)
+    """Variables set for it alone."""
+    exported: Mapping[str, Word] = field(factory=dict)
+    """Variables that the script has exported before it."""
+    condition: str = ""
+    """The word, such as "if", under which it runs; empty for none."""
+    into: str = ""
+    """The file that its output goes to."""
+    document: str | None = None
+    """The here-document that it reads."""
+
+
+@define
+class Script:
+    """Reads the simple commands of *pasted*; *environment* has variables that the text does not set."""
+
+    pasted: Pasted
+    environment: Mapping[str, str]
+    _open: list[str] = field(factory=list, init=False)
+    _exported: dict[str, Word] = field(factory=dict, init=False)
+
+    def commands(self, engine: Callable[[list[str]], bool]) -> Iterator[Simple]:
+        """The simple commands, in order; only those of which `engine` says so by their first words need all variables.
+        """
+        variables = Variables(dict(self.environment))
+        for tokens in _statements(self._tokens()):
+            simple = self._simple(tokens, variables, engine)
+            if simple is not None:
+                yield simple
+
+    def _tokens(self) -> Iterator[Token]:
+        where = f"{self.pasted.source}: " if self.pasted.source else ""
+        return iter(Tokens(_without_prompts(self.pasted.text), where))
+
+    def _simple(self, tokens: list[Token], variables: Variables,
+                engine: Callable[[list[str]], bool]) -> Simple | None:
+        words = [token for token in tokens if token.kind == "word"]
+        words = self._without_keywords(words)
+        words, assigned = self._assignments(words, variables)
+        if not words:
+            self._assign(assigned, variables)
+            return None
+        names = [_raw(token) for token in words]
+        if names[0] in ("export", "declare", "readonly", "local", "set"):
+            self._export(words[1:], variables)
+            return None
+        needed = engine(names)
+        into, document = self._redirected(tokens, variables)
+        expanded = tuple(word for token in words for word in self._expanded(token, variables, needed))
+        return Simple(expanded, words[0].line, assigned, dict(self._exported), self._open[-1] if self._open else "",
+                      into, document)
+
+    def _without_keywords(self, words: list[Token]) -> list[Token]:
+        """*words* behind what opens, divides and closes conditions and loops."""
+        while words:
+            word = _raw(words[0])
+            if word in _OPENS:
+                self._open.append(word)
+                if word in ("for", "case"):
+                    return []
+            elif self._open and word == _OPENS[self._open[-1]]:
+                self._open.pop()
+            elif word not in _BETWEEN:
+                break
+            words = words[1:]
+        return words
+
+    def _assignments(self, words: list[Token], variables: Variables) -> tuple[list[Token], dict[str, Word]]:
+        assigned: dict[str, Word] = {}
+        while words and _ASSIGNMENT.match(_raw(words[0])):
+            name, word = self._assignment(words[0], variables)
+            assigned[name] = word
+            words = words[1:]
+        return words, assigned
+
+    def _assignment(self, token: Token, variables: Variables) -> tuple[str, Word]:
+        name, _, _ = _raw(token).partition("=")
+        text = variables.filled(token.pieces, None).partition("=")[2]
+        before = variables.values.get(name[:-1], "") if name.endswith("+") else ""
+        return name.removesuffix("+"), Word((before or "") + text, self.pasted.at(token.line, token.column))
+
+    def _assign(self, assigned: Mapping[str, Word], variables: Variables) -> None:
+        for name, word in assigned.items():
+            variables.set(name, word.text, self._open[-1] if self._open else "")
+            if name in self._exported:
+                self._exported[name] = word
+
+    def _export(self, words: list[Token], variables: Variables) -> None:
+        for token in words:
+            if _ASSIGNMENT.match(_raw(token)):
+                name, word = self._assignment(token, variables)
+                self._assign({name: word}, variables)
+                self._exported[name] = word
+            elif (value := variables.values.get(_raw(token))) is not None:
+                self._exported[_raw(token)] = Word(value, self.pasted.at(token.line, token.column))
+
+    def _expanded(self, token: Token, variables: Variables, needed: bool) -> Iterator[Word]:
+        where = self.pasted.at(token.line, token.column)
+        for text in variables.words(token.pieces, where if needed else None):
+            yield Word(text, where)
+
+    def _redirected(self, tokens: list[Token], variables: Variables) -> tuple[str, str | None]:
+        """The file that output goes to, and the here-document that is read."""
+        into, document = "", None
+        for token in tokens:
+            if token.kind == "into":
+                into = variables.filled(token.pieces, None)
+            elif token.kind == "document":
+                document = variables.filled(token.pieces, None)
+        return into, document
+
+
+def _without_prompts(text: str) -> str:
+    """*text* without a prompt such as `$ ` before its lines."""
+    lines = text.split("\n")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if not first.startswith(tuple(f"{sign} " for sign in _PROMPT)):
+        return text
+    return "\n".join(re.sub(r"^(\s*)[$%>] ", r"\1  ", line) for line in lines)
+
+
+def _raw(token: Token) -> str:
+    return "".join(piece.text for piece in token.pieces)
+
+
+def _statements(tokens: Iterator[Token]) -> Iterator[list[Token]]:
+    """The tokens of each simple command; the word behind a redirection is marked, here-documents follow their line."""
+    line: list[list[Token]] = [[]]
+    redirects = ""
+    for token in tokens:
+        if token.kind == "document":
+            _reader_of_document(line).append(token)
+        elif token.kind == "end":
+            if not any(_waits_for_document(part) for part in line):
+                yield from (part for part in line if part)
+                line = [[]]
+        elif token.kind == "operator":
+            line.append([])
+        elif token.kind == "redirection":
+            redirects = token.text
+            if redirects in ("<<", "<<-"):
+                line[-1].append(token)
+                redirects = ""
+        elif redirects:
+            kind = "into" if ">" in redirects and "&" not in redirects else "other"
+            line[-1].append(Token(kind, token.line, token.column, pieces=token.pieces))
+            redirects = ""
+        else:
+            line[-1].append(token)
+        if token.kind == "document" and not any(_waits_for_document(part) for part in line):
+            yield from (part for part in line if part)
+            line = [[]]
+    yield from (part for part in line if part)
+
+
+def _waits_for_document(part: list[Token]) -> bool:
+    return sum(token.kind == "redirection" for token in part) > sum(token.kind == "document" for token in part)
+
+
+def _reader_of_document(line: list[list[Token]]) -> list[Token]:
+    return next((part for part in line if _waits_for_document(part)), line[-1])

@@ -1,0 +1,89 @@
+"""Variables of a shell script: what `$NAME` and `${NAME:-default}` stand for."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from attrs import define, field
+
+from ksim.deploy.shell.words import Piece
+from ksim.foundation.errors import ConfigError
+
+_NAMED = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::?([-=+?])([^}]*))?\}|([@*#?!]))|\$\(([^)]*)\)|`([^`]*)`")
+
+
+@define
+class Variables:
+    """The *values* of variables by name, as far as the text sets them."""
+
+    values: dict[str, str | None]
+    """None is a value that depends on a condition, or on what a command prints."""
+    _why: dict[str, str] = field(factory=dict, init=False)
+
+    def set(self, name: str, value: str, condition: str = "") -> None:
+        """Set a variable; under a *condition*, such as "if", its value is not known from then on."""
+        if condition and self.values.get(name) != value:
+            self._why[name] = f"is set under `{condition}`"
+            self.values[name] = None
+        else:
+            self.values[name] = value
+
+    def filled(self, pieces: Sequence[Piece], where: str | None) -> str:
+        """The text of *pieces*; raises ConfigError, which names *where*, for a variable without a value.
+
+        Without *where*, such a variable stays as it is written.
+        """
+        return "".join(self._fill(piece.text, where) if piece.expands else piece.text for piece in pieces)
+
+    def words(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+        """The words of *pieces*: a variable outside quotes may be several, or none."""
+        if any(not piece.quoted and piece.expands and "$" in piece.text for piece in pieces):
+            yield from self._split(pieces, where)
+        else:
+            yield self.filled(pieces, where)
+
+    def _split(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+        word, begun = "", False
+        for piece in pieces:
+            text = self._fill(piece.text, where) if piece.expands else piece.text
+            if piece.quoted or not piece.expands:
+                word, begun = word + text, True
+                continue
+            first, *others = re.split(r"\s+", text)
+            word += first
+            for other in others:
+                if word or begun:
+                    yield word
+                word, begun = other, False
+        if word or begun:
+            yield word
+
+    def _fill(self, text: str, where: str | None) -> str:
+        return _NAMED.sub(lambda match: self._value(match, where), text)
+
+    def _value(self, match: "re.Match[str]", where: str | None) -> str:
+        if match[0] == r"\$":
+            return "$"
+        name, operator, other = match[1] or match[2], match[3], match[4]
+        if name is None:
+            return self._unknown(match, where, "is what a shell would have to run to know" if match[6] or match[7]
+                                 else "is an argument of the script")
+        value = self.values.get(name)
+        if operator in ("-", "=") and not value and name not in self._why:
+            return self._fill(other, where)
+        if operator == "+":
+            return self._fill(other, where) if value else ""
+        if value is None:
+            return self._unknown(match, where, self._why.get(name, "is not set in the text"), name)
+        return value if where is None else self._settled(value, name, match, where)
+
+    def _settled(self, value: str, name: str, match: "re.Match[str]", where: str) -> str:
+        """*value*, unless it was made from what is not known."""
+        if "$(" in value or "`" in value or "${" in value or re.search(r"\$\w", value):
+            return self._unknown(match, where, f"is made of {value!r}, which a shell would have to run to know", name)
+        return value
+
+    def _unknown(self, match: "re.Match[str]", where: str | None, why: str, name: str = "") -> str:
+        if where is None:
+            return match[0]
+        remedy = f"say what it is: --env {name}=VALUE" if name else "write its value in its place"
+        raise ConfigError(where, f"{match[0]} {why}; {remedy}")
