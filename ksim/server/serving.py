@@ -4,7 +4,6 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable, Sequence
-from math import inf
 from pathlib import Path
 from time import time
 from types import FrameType
@@ -12,7 +11,6 @@ from types import FrameType
 import uvicorn
 from attrs import define, field, frozen
 
-from ksim.flow.events import Stepped
 from ksim.flow.log import Log
 from ksim.server.answer import Tokenizer
 from ksim.server.api import Api
@@ -118,14 +116,13 @@ class _Service:
         return self._live
 
     def _built(self) -> Live:
-        return Live(self.make(), self.settings.speed, kept=self.kept)
+        return Live(self.make(), self.settings.speed, kept=self.kept, tells=self.settings.kv_events.publishes)
 
     async def _play(self, live: Live, url: str, serving: "asyncio.Task[None]") -> None:
         """Answer clients until it is over."""
         config = self.settings.kv_events
         events = KvEvents.of(config, live.engines, CHUNK) if config.publishes else None
         if events is not None:
-            live.log.hear(Stepped, lambda _: events.publish(live.env.now))
             events.serve()
         self._open(live, events)
         self.say(f"serving {', '.join(self._served(live).names)} on {url}; Ctrl-C ends it")
@@ -137,7 +134,6 @@ class _Service:
         finally:
             playing.cancel()
             if events is not None:
-                events.publish(inf)
                 events.close()
 
     def _open(self, live: Live, events: KvEvents | None) -> None:
