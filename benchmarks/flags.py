@@ -74,7 +74,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _vllm(_: Path) -> list[dict[str, Any]]:
-    import vllm.platforms as platforms
+    from vllm import platforms
     from vllm.platforms.interface import Platform, PlatformEnum
 
     gpu = type("Gpu", (Platform,), {"_enum": PlatformEnum.CUDA, "device_name": "cuda", "device_type": "cuda"})
@@ -90,7 +90,7 @@ def _sglang(folder: Path) -> list[dict[str, Any]]:
     fields = sorted((folder / "srt" / "arg_groups" / "fields").glob("*.py"))
     server = folder / "srt" / "server_args.py"
     flags = [flag for path in fields for flag in _fields(ast.parse(path.read_text(encoding="utf-8")))]
-    return flags + [*_calls(ast.parse(server.read_text(encoding="utf-8")), {flag["dest"] for flag in flags})]
+    return [*flags, *_calls(ast.parse(server.read_text(encoding="utf-8")), {flag["dest"] for flag in flags})]
 
 
 def _fields(tree: ast.Module) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.deploy.free_share import utilization
 from ksim.deploy.imported import Deployed, Imported, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
@@ -133,8 +134,16 @@ def _described(launch: Launch, wanted: Wanted) -> dict[str, Any]:
                                         " or a --system")
     nodes = wanted.nodes or launch.hardware.get("nodes")
     host = launch.hardware.get("host")
-    return {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
-            **({"host": host} if host else {}), "serve": dict(launch.serve)}
+    engine = {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
+              **({"host": host} if host else {}), "serve": dict(launch.serve)}
+    if launch.free_share is not None:
+        engine["serve"]["gpu_memory_utilization"] = utilization(_alone(engine), launch.model, launch.free_share)
+    return engine
+
+
+def _alone(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """*engine* without what only engines of a fleet have."""
+    return {**engine, "serve": {key: value for key, value in engine["serve"].items() if key != "kv_transfer_config"}}
 
 
 def _with_nodes(table: dict[str, Any], launches: Sequence[Launch]) -> tuple[dict[str, Any], list[Note]]:
