@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.deploy.bench import bench_of
+from ksim.deploy.connectors import alone_or_joined
 from ksim.deploy.free_share import utilization
 from ksim.deploy.imported import Deployed, Imported, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
@@ -27,9 +29,18 @@ def scenario_text(texts: Sequence[Pasted], wanted: Wanted, output: Path | None =
     """
     from ksim.deploy.scenario_text import commented
 
-    imported = assembled(joined([read(pasted, wanted) for pasted in texts]), wanted)
+    imported = assembled(_with_bench(joined([read(pasted, wanted) for pasted in texts]), wanted), wanted)
     try_to_build(Scenario.of(imported.table, "imported"))
     return commented(imported, output.parent if output else Path())
+
+
+def _with_bench(deployed: Deployed, wanted: Wanted) -> Deployed:
+    """*deployed* under the load of the client whose line the user gives."""
+    if wanted.bench is None:
+        return deployed
+    bench = bench_of(wanted.bench, wanted)
+    return evolve(deployed, scenario={**deployed.scenario, **bench.scenario}, idle=(*deployed.idle, *bench.idle),
+                  remarks=(*deployed.remarks, *bench.remarks))
 
 
 def joined(deployments: Sequence[Deployed]) -> Deployed:
@@ -46,7 +57,7 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     """The scenario of all launches of *deployed*; raises ConfigError where they are none, or not of one fleet."""
     if not deployed.launches:
         raise ConfigError("the text", "starts no engine")
-    launches = _with_roles(_whole(deployed.launches), wanted)
+    launches = alone_or_joined(_with_roles(_whole(deployed.launches), wanted))
     _check_one_model(launches)
     further: Mapping[str, Any] = {}
     for launch in launches:
