@@ -1,7 +1,7 @@
 """Values of a YAML or JSON text that know where they stand: every error names the file, the line and the key."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -27,6 +27,8 @@ class Entry:
     pasted: Pasted
     key: str = ""
     line: int = 1
+    origins: Mapping[int, tuple[str, int]] = field(factory=dict, repr=False)
+    """The keys and lines of nodes inside that stand elsewhere in the text, by the nodes' identities."""
     _values: dict[str, Any] = field(factory=dict, init=False, repr=False)
 
     def each(self, *keys: str) -> "list[Entry]":
@@ -68,7 +70,7 @@ class Entry:
             raise self.error(f"expected keys and values, not {self._shown}")
         for key, value in self.node.value:
             inner = f"{self.key}.{key.value}" if self.key else str(key.value)
-            yield str(key.value), Entry(value, self.pasted, inner, key.start_mark.line + 1)
+            yield str(key.value), self._inner(value, inner, key.start_mark.line + 1)
 
     @property
     def items(self) -> "list[Entry]":
@@ -77,8 +79,11 @@ class Entry:
             return []
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error(f"expected a list, not {self._shown}")
-        return [Entry(item, self.pasted, f"{self.key}[{place}]", item.start_mark.line + 1)
+        return [self._inner(item, f"{self.key}[{place}]", item.start_mark.line + 1)
                 for place, item in enumerate(self.node.value)]
+
+    def _inner(self, node: yaml.Node, key: str, line: int) -> "Entry":
+        return Entry(node, self.pasted, *self.origins.get(id(node), (key, line)), self.origins)
 
     def get(self, *keys: str) -> "Entry | None":
         """The value under *keys*, tables in tables; None where there is none, or null."""
