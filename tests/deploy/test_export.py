@@ -64,10 +64,11 @@ def back(texts: dict[str, str], **wanted: Any) -> Scenario:
 
 
 def engines(fleet: Scenario, names: bool) -> list[Any]:
+    """Its pools; without their *names*, one by one."""
     pools = Outgoing.of(fleet).pools
-    if not names or len(pools) == 1:
-        return sorted((evolve(pool, name="") for pool in pools), key=repr)
-    return [*pools]
+    if names and len(pools) > 1:
+        return [*pools]
+    return sorted((evolve(pool, name="", replicas=1) for pool in pools for _ in range(pool.replicas)), key=repr)
 
 
 @pytest.mark.parametrize("form", WRITERS)
