@@ -34,8 +34,8 @@ class VllmCustom:
         counted = (f"prompts have exactly as many tokens as the trace says, counted with {self.tokenizer}, BOS included"
                    if self.tokenizer else "prompts are of common English words, counted as a token each, as most BPE"
                    " tokenizers have them, without BOS; --tokenizer FILE counts exactly")
-        return [counted, "vllm bench serve --dataset-name custom --dataset-path FILE --skip-chat-template"
-                " --disable-shuffle --num-prompts -1; a chat template would add to the prompts",
+        return [counted, "vllm bench serve --dataset-name custom --dataset-path FILE --custom-output-len -1"
+                " --skip-chat-template --disable-shuffle --num-prompts -1; a chat template would add to the prompts",
                 "the format has no times: vllm bench serve sends by --request-rate or --max-concurrency"]
 
     def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:
