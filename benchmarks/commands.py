@@ -46,7 +46,7 @@ def lines() -> list[str]:
 def _commands(group: typer.Typer, words: str) -> Iterator[Command]:
     """Those of *group*, in the order of the help."""
     parsed: Any = typer.main.get_command(group)
-    for info in group.registered_commands:
+    for info in (info for info in group.registered_commands if not info.hidden):
         name = info.name or typer.main.get_command_name(info.callback.__name__ if info.callback else "")
         yield Command(f"{words} {name}", parsed.commands[name], info.callback)
     for inner in group.registered_groups:

@@ -41,9 +41,9 @@ class Kind(StrEnum):
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
     TRACES = "traces"
+    TEMPLATES = "templates"
     RECORDINGS = "recordings"
     DATASETS = "datasets"
-    TEMPLATES = "templates"
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",

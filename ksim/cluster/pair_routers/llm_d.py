@@ -1,6 +1,6 @@
 """llm-d's scheduling profiles for prefill and decode, and its decider: short uncached prompts are not split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import define, field, frozen
@@ -8,7 +8,7 @@ from attrs.validators import ge, gt
 
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle
-from ksim.cluster.llm_d.endpoint_picker import EndpointPicker, Split
+from ksim.cluster.llm_d.endpoint_picker import ByEndpointPicker, EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, path_or_table
 from ksim.cluster.llm_d.pickers.max_score_picker import MaxScorePicker
 from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
@@ -23,7 +23,7 @@ __all__ = ["LlmD"]
 
 
 @define
-class LlmD:
+class LlmD(ByEndpointPicker):
     """Picks the decode engine first, then decides whether to split, then picks the prefill engine.
 
     `config` is an EndpointPickerConfig with a disagg-profile-handler: a YAML file with one, or a table.  Without one,
@@ -51,26 +51,9 @@ class LlmD:
         self._picker = (picker_of(EndpointPickerConfig.named(self.config), Chance(self.seed), splits=True)
                         if self.config else self._guide())
 
-    @property
-    def signals(self) -> tuple[str, ...]:
-        return self._picker.signals
-
-    @property
-    def scores(self) -> Sequence[float]:
-        return self._picker.scores
-
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
         return self._picker.choose_pair(request, prefill_engines, decode_engines, now)
-
-    @property
-    def on_first_token(self) -> Callable[[Request, int, float], None]:
-        """What a part of it is told, if any wants to be: else there is no such attribute."""
-        return self._picker.on_first_token
-
-    @property
-    def on_end(self) -> Callable[[Request, int, float], None]:
-        return self._picker.on_end
 
     def _guide(self) -> EndpointPicker:
         """The picker of llm-d's guide, with prefixes by KV events."""

@@ -7,17 +7,16 @@ from math import inf
 import simpy
 from attrs import define, field
 
-from ksim.flow.copied import Copied
+from ksim.kv_offload.sharing_worker import SharingWorker
 from ksim.kv_offload.tiered.connector import TieredConnector
 from ksim.kv_offload.tiers import SecondaryTier, TierJob, TierThreads
-from ksim.kv_offload.worker import OffloadWorker
 from ksim.scheduling.schedule import Schedule
 
 __all__ = ["TieredWorker"]
 
 
 @define(eq=False, kw_only=True)
-class TieredWorker(OffloadWorker):
+class TieredWorker(SharingWorker):
     """Reads from tiers begin when a schedule has found what they have, writes when host memory has it.
 
     The scheduler learns of their ends when it begins a schedule.
@@ -57,22 +56,10 @@ class TieredWorker(OffloadWorker):
         now, threads = self.network.env.now, self.threads[job.tier]
         self._over.append((now, job))
         ends = (job.tier.name, "cpu") if job.promotes else ("cpu", job.tier.name)
-        self.log.add(Copied(now, job.job.request.id, self.number, *ends, asked=job.asked, began=job.began,
-                            bytes=len(job.keys) * threads.chunk_bytes,
-                            tokens=len(job.keys) * self.connector.chunk_tokens))
+        self._log_copy(job.job, ends, (job.asked, job.began), len(job.keys) * threads.chunk_bytes,
+                       len(job.keys) * self.connector.chunk_tokens)
         if job.promotes:
             self.wake()
-
-    def _origin(self, number: int) -> Mapping[str, int]:
-        return self.connector.origins.pop(number, {})
-
-    @property
-    def may_start_flows(self) -> bool:
-        return True  # other engines share the tiers
-
-    @property
-    def waits_for_peers(self) -> bool:
-        return True  # what others have written is found from then on
 
     @property
     def awaiting(self) -> bool:
