@@ -11,7 +11,6 @@ from attrs import frozen
 from ksim.cli.explain import Figures
 from ksim.cli.output import JsonInFolder, console, table, write_json
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.report.pools_text import pool_tables
 from ksim.report.wording import number, percent
 
 if TYPE_CHECKING:
@@ -181,6 +180,8 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
+    from ksim.report.pools_text import pool_tables
+
     yield from _settings(one, other)
     rows = table("", f">{one.directory}", f">{other.directory}", ">change")
     for keys in NUMBERS.values():

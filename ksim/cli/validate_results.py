@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.benchmarks.comparison import Compared, Part
@@ -27,9 +27,9 @@ def results(paths: Sequence[Path], scenario: Path, settings: Sequence[str], json
     from ksim.validation.benchmarks.scenario import scenario_of
 
     screen = console()
-    with screen.status("reading") as status:
+    with status("reading") as line:
         asked = scenario_of(scenario, settings)
-        compared = comparison.compare(runs_of(paths), asked, lambda name: status.update(escape(name)))
+        compared = comparison.compare(runs_of(paths), asked, lambda name: line.update(escape(name)))
     for one in compared:
         _print_run(one)
     if len(compared) > 1:
