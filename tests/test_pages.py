@@ -82,6 +82,11 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in headings(target), f"{link}#{anchor} is not there"
 
 
+@each_page
+def test_a_page_has_no_marks_of_a_merge(page):
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_the_index_and_the_site_list_every_page():
     pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")

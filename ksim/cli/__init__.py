@@ -65,13 +65,15 @@ def main() -> None:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, import_, new, run
+    from ksim.cli import diff, explain, export, import_, new, run, serve
 
     app.command("new")(new.new)
     app.command("init", hidden=True)(new.init)
     app.command("import")(import_.import_)
+    app.command("export")(export.export)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
+    app.command("serve")(serve.serve)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
     _register_studies()

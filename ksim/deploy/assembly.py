@@ -10,6 +10,7 @@ from attrs import evolve
 from ksim.deploy.imported import Deployed, Imported, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
+from ksim.deploy.workloads import made_up
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.hardware import system_of
 from ksim.simulation.scenario import Scenario
@@ -51,9 +52,17 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
         further = merged(further, launch.scenario)
     table, remarks = _engines(launches, wanted)
     whole = {"model": launches[0].model, **table, **merged(further, deployed.scenario)}
+    if "workload" not in whole:
+        load, note = made_up(min((launch.serve["max_model_len"] for launch in launches
+                                  if launch.serve.get("max_model_len")), default=None))
+        whole, remarks = {**whole, **load}, [note, *remarks]
     notes = [note for launch in deployed.launches for note in launch.idle]
     said = [note for launch in launches for note in launch.remarks]
-    return Imported(whole, (*notes, *deployed.idle), (*said, *remarks, *deployed.remarks))
+    return Imported(whole, _once([*notes, *deployed.idle]), _once([*remarks, *said, *deployed.remarks]))
+
+
+def _once(notes: Sequence[Note]) -> tuple[Note, ...]:
+    return tuple(dict.fromkeys(notes))
 
 
 def _whole(launches: Sequence[Launch]) -> list[Launch]:

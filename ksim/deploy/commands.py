@@ -46,7 +46,7 @@ class Command:
 def program_of(command: Command) -> Any:
     """The program that knows *command*, or None."""
     for name in catalog.names(FOLDER):
-        program = catalog.find(FOLDER, name)
+        program = catalog.find(FOLDER, name)()
         if program.recognises(command):
             return program
     return None

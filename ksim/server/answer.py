@@ -18,11 +18,20 @@ __all__ = ["Answer", "Author", "Tokenizer"]
 class Tokenizer(Protocol):
     """Turns texts into tokens and back, and has words of which answers are made."""
 
-    vocabulary: int
-    lead: str
-    words: Sequence[str]
-    first_ids: Sequence[int]
-    next_ids: Sequence[int]
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def lead(self) -> str: ...
+
+    @property
+    def words(self) -> Sequence[str]: ...
+
+    @property
+    def first_ids(self) -> Sequence[int]: ...
+
+    @property
+    def next_ids(self) -> Sequence[int]: ...
 
     def encode(self, text: str, special: bool = True) -> list[int]: ...
 

@@ -50,7 +50,8 @@ class Job:
 class Api:
     """Reads what clients ask of a `live` fleet that is `served`, and has the answers made up.
 
-    The same requests in the same order get the same answers, for the same `seed`.
+    The same requests in the same order get the same answers, for the same `seed`.  `remember` is told the tokens of
+    each block that has a name, and `on_abort` the number of each request whose client has gone.
     """
 
     live: Live
@@ -58,6 +59,7 @@ class Api:
     tokenizer: Tokenizer
     seed: int = 0
     remember: Remember | None = None
+    on_abort: Callable[[int], object] = lambda request: None
     clock: Callable[[], float] = time
     _intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
@@ -118,6 +120,13 @@ class Api:
         numbers = {ear.first: handle.request.id for ear, handle in zip(ears, handles, strict=True)}
         job.reply.refusal = lambda first: self._refusal(numbers[first])
         return handles
+
+    def abort(self, handles: Sequence[Handle]) -> None:
+        """Drop the requests of a client that has gone; those that have ended stay as they are."""
+        for handle in handles:
+            if handle.request.id in self.live.handles:
+                self.live.abort(handle)
+                self.on_abort(handle.request.id)
 
     def _refusal(self, number: int) -> tuple[int, str]:
         """The status and the type of an error, where a request is refused: 429 at the gateway, 400 by an engine."""

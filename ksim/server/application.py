@@ -49,6 +49,11 @@ class Application:
         self._pages = Starlette(routes=self._routes(), exception_handlers={
             HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone})
 
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths that it answers."""
+        return [route.path for route in self._routes()]
+
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
@@ -61,7 +66,7 @@ class Application:
             return await answer(scope, receive, send)
         prepare = {"/v1/completions": Api.completion, "/v1/chat/completions": Api.chat}.get(path)
         if prepare is not None and scope["method"] == "POST":
-            return await self._generate(prepare, headers, request_id, ResponseSink.of(receive, send, request_id))
+            return await self._generate(prepare, headers, receive, ResponseSink.of(send, request_id))
         await self._pages(scope, receive, _naming(send, request_id))
 
     def _admits(self, headers: Headers) -> bool:
@@ -73,27 +78,26 @@ class Application:
 
     # Generation.
 
-    async def _generate(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers, request_id: str,
+    async def _generate(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers, receive: Receive,
                         sink: ResponseSink) -> None:
         """Have a prompt answered; the request is aborted if the client goes."""
         try:
-            api, job = await self._job(prepare, headers, sink)
+            api, job = await self._job(prepare, headers, receive)
         except Disconnected:
             return
         except ApiError as error:
             sink.fail(error)
-            await sink.done()
+            await sink.until_over(receive)
             return
         job.reply.sink = sink
         handles = api.start(job)
-        if not await sink.done():
+        if not await sink.until_over(receive):
             job.reply.over = True
-            for handle in handles:
-                api.live.abort(handle)
+            api.abort(handles)
 
     async def _job(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers,
-                   sink: ResponseSink) -> tuple[Api, Job]:
-        body = await read_json(headers, sink.receive, self.max_body)
+                   receive: Receive) -> tuple[Api, Job]:
+        body = await read_json(headers, receive, self.max_body)
         api = self._ready()
         return api, prepare(api, body, headers)
 

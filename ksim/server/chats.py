@@ -7,11 +7,11 @@ from attrs import frozen
 
 from ksim.server.answer import Answer, Tokenizer
 from ksim.server.chat import Chat
+from ksim.server.chunks import Chunk, Chunked, event, plain_chunks, split_event
 from ksim.server.fields import ChatFields
 from ksim.server.logprobs import Logprobs
 from ksim.server.prompts import Prompt
 from ksim.server.reply import Head, Reply, Whole, usage
-from ksim.server.stream import Chunk, Stream, event, plain_chunks, split_event
 
 __all__ = ["ChatCompletion"]
 
@@ -39,7 +39,7 @@ class ChatCompletion:
             return Whole(*common, self._body)
         output = sum(len(answer.ids) for answer in self.answers)
         closing = event(self._table([], usage(self.prompt_tokens, output), True)) if self.asked.wants_usage else b""
-        return Stream(*common, b"".join(self._openings()), self._chunks, closing)
+        return Chunked(*common, b"".join(self._openings()), self._chunks, closing)
 
     @property
     def _role(self) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 from attrs import frozen
 
 from ksim.server.answer import Answer, Tokenizer
+from ksim.server.chunks import Chunk, Chunked, event, plain_chunks, split_event
 from ksim.server.fields import CompletionFields
 from ksim.server.logprobs import Logprobs
 from ksim.server.prompts import Prompt
 from ksim.server.reply import Head, Reply, Whole, usage
-from ksim.server.stream import Chunk, Stream, event, plain_chunks, split_event
 
 __all__ = ["Completion"]
 
@@ -40,7 +40,7 @@ class Completion:
             return Whole(*common, self._body)
         closing = event(self._table([], usage=usage(sum(self.prompt_tokens), self._output), fingerprint=True)
                         ) if self.asked.wants_usage else b""
-        return Stream(*common, b"", self._chunks, closing)
+        return Chunked(*common, b"", self._chunks, closing)
 
     @property
     def _output(self) -> int:

@@ -21,6 +21,7 @@ from ksim.server.kv_events import Batch, CacheEvents, TokenIds, overhear
 __all__ = ["KvEvents", "KvEventsConfig", "Publisher", "offset"]
 
 _OPTION = "--kv-events-config"
+_LAST_PORT = 65535
 #: What ends an answer of the replay socket: sequence number -1.
 _END = (-1).to_bytes(8, "big", signed=True)
 
@@ -68,7 +69,7 @@ class Publisher:
     context: zmq.asyncio.Context
     endpoint: str = field(init=False)
     replay_endpoint: str | None = field(init=False)
-    _pub: zmq.Socket[bytes] = field(init=False)
+    _pub: Any = field(init=False)  # a plain socket: it never waits
     _router: zmq.asyncio.Socket | None = field(default=None, init=False)
     _sent: deque[tuple[int, bytes]] = field(init=False)
     _next: int = field(default=0, init=False)
@@ -77,7 +78,7 @@ class Publisher:
     def __attrs_post_init__(self) -> None:
         config = self.config
         self._sent = deque(maxlen=config.buffer_steps)
-        self._pub = zmq.Socket(self.context, zmq.PUB)
+        self._pub = self.context.socket(zmq.PUB, socket_class=zmq.Socket)  # type: ignore[arg-type]
         self._pub.set_hwm(config.hwm)
         self._pub.linger = 0
         self.endpoint = _open(self._pub, offset(config.endpoint, self.number))
@@ -129,7 +130,6 @@ class KvEvents:
 
     publishers: Sequence[Publisher]
     token_ids: TokenIds
-    _sources: Sequence[tuple[Publisher, deque[Batch], CacheEvents]]
     _context: zmq.asyncio.Context
 
     @classmethod
@@ -139,16 +139,15 @@ class KvEvents:
         Raises KsimError for caches that cannot tell, and for addresses that cannot be bound.
         """
         token_ids, made = TokenIds(chunk_tokens), dict[int, CacheEvents]()
-        heard = [overhear(engine) for engine in engines]
         context, publishers = zmq.asyncio.Context(), list[Publisher]()
         try:
-            publishers += (Publisher(engine.number, config, context) for engine in engines)
+            for engine in engines:
+                publishers.append(Publisher(engine.number, config, context))
+                overhear(engine, _teller(publishers[-1], engine, token_ids, made))
         except KsimError:
             _close(publishers, context)
             raise
-        keys = [engine.scheduler.cache.tree.keys for engine in engines]  # type: ignore[attr-defined]
-        events = [made.setdefault(id(each), CacheEvents(each, token_ids)) for each in keys]
-        return cls(publishers, token_ids, list(zip(publishers, heard, events, strict=True)), context)
+        return cls(publishers, token_ids, context)
 
     @property
     def remember(self) -> Callable[..., None]:
@@ -160,27 +159,30 @@ class KvEvents:
         for publisher in self.publishers:
             publisher.serve()
 
-    def publish(self, now: float) -> None:
-        """Send the batches of all engines that happened by *now*, in simulated seconds."""
-        for publisher, heard, events in self._sources:
-            while heard and heard[0][0] <= now:
-                publisher.publish([*events.events(heard.popleft()[1])])
-
     def close(self) -> None:
         """Close all sockets."""
         _close(self.publishers, self._context)
 
 
+def _teller(publisher: Publisher, engine: Engine, token_ids: TokenIds,
+            made: dict[int, CacheEvents]) -> Callable[[Batch], None]:
+    """What publishes a batch of *engine*; engines that number blocks alike share what is *made* of the numbers."""
+    keys: Any = getattr(engine.scheduler.cache, "keys", None)
+    events = made.setdefault(id(keys), CacheEvents(keys, token_ids))
+    return lambda batch: publisher.publish([*events.events(batch[1])])
+
+
 def offset(endpoint: str, number: int) -> str:
     """The *endpoint* of engine *number*: its port is so much higher; port 0 is left to the system."""
-    if not number:
-        return endpoint
-    if endpoint.startswith("tcp://"):
-        base, _, port = endpoint.rpartition(":")
-        if not port.isdigit():
-            raise ConfigError(_OPTION, f"the address {endpoint!r} has no port; write it like tcp://*:5557")
-        return f"{base}:{int(port) + number}" if int(port) else endpoint
-    return f"{endpoint}_dp{number}"
+    if not endpoint.startswith("tcp://"):
+        return f"{endpoint}_dp{number}" if number else endpoint
+    base, _, port = endpoint.rpartition(":")
+    if not port.isdigit():
+        raise ConfigError(_OPTION, f"the address {endpoint!r} has no port; write it like tcp://*:5557")
+    if int(port) + number > _LAST_PORT:
+        raise ConfigError(_OPTION, f"the address {endpoint!r} leaves no port for engine {number}: {int(port) + number}"
+                                   f" is more than {_LAST_PORT}")
+    return f"{base}:{int(port) + number}" if int(port) else endpoint
 
 
 def _open(socket: Any, endpoint: str) -> str:
@@ -207,4 +209,4 @@ def _try(action: Callable[[str], object], socket: Any, endpoint: str) -> None:
 def _close(publishers: Sequence[Publisher], context: zmq.asyncio.Context) -> None:
     for publisher in publishers:
         publisher.close()
-    context.term()
+    context.destroy(linger=0)

@@ -4,7 +4,7 @@ Consumers such as llm-d's indexer and Dynamo's router decode them without a chan
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from typing import Any
@@ -109,8 +109,8 @@ class CacheEvents:
                 "lora_name": adapter, "extra_keys": [(adapter,) if adapter else None] * len(run), "group_idx": 0}
 
 
-def overhear(engine: Engine) -> deque[Batch]:
-    """Have *engine*, which has not begun, tell what enters and leaves its cache; routers go on as before.
+def overhear(engine: Engine, tell: Callable[[Batch], object]) -> None:
+    """Have *engine*, which has not begun, *tell* what enters and leaves its cache; routers go on as before.
 
     Raises ConfigError where its cache cannot tell.
     """
@@ -121,25 +121,23 @@ def overhear(engine: Engine) -> deque[Batch]:
                                                 " simulated; leave it out")
     if engine.observer is None:
         engine.show(Observer(engine.number))
-    observer, heard = engine.observer, deque[Batch]()
+    observer = engine.observer
     assert observer is not None, "it was shown one"
-    if observer.tells is None:  # no router reads them
-        observer.tells, observer.events = tree.tells, heard
-    else:
-        observer.events = _Copied(observer.events, heard)
-    return heard
+    observer.events = _Told(tell, kept=observer.tells is not None)
+    observer.tells = tree.tells
 
 
-class _Copied(deque[Batch]):
-    """Events that a router reads, and of which somebody else gets a copy."""
+class _Told(deque[Batch]):
+    """Batches of events that somebody is told of, and that are `kept` where a router reads them, too."""
 
-    def __init__(self, batches: Iterable[Batch], copy: deque[Batch]) -> None:
-        super().__init__(batches)
-        self._copy = copy
+    def __init__(self, tell: Callable[[Batch], object], kept: bool) -> None:
+        super().__init__()
+        self._tell, self._kept = tell, kept
 
     def append(self, batch: Batch) -> None:
-        super().append(batch)
-        self._copy.append(batch)
+        if self._kept:
+            super().append(batch)
+        self._tell(batch)
 
 
 def _left(key: int) -> bool:

@@ -44,12 +44,14 @@ class Live:
 
     Simulated time begins with the first request.  It is never ahead of the wall clock: what users hear of happens at
     its simulated time, or later where the machine cannot keep up (`lag`).  `kept` is a log that keeps what happens.
+    If it `tells`, caches let anybody know what enters and leaves them (ksim.server.kv_events).
     """
 
     fleet: Fleet
     speed: float = 1.0
     wall: Callable[[], float] = perf_counter
     kept: Log | None = None
+    tells: bool = False
     env: Horizon = field(factory=Horizon, init=False)
     log: Heard = field(init=False)
     cluster: Cluster = field(init=False)
@@ -64,7 +66,7 @@ class Live:
 
     def __attrs_post_init__(self) -> None:
         self.fleet, self.log = _stepping(self.fleet), Heard(self.kept)
-        self.cluster = build(self.fleet, self.env, self.log, lambda: None)
+        self.cluster = build(self.fleet, self.env, self.log, lambda: None, tells=self.tells)
         for engine in self.engines:
             engine.listener = self._deliver
         self.log.hear(Rejected, lambda event: self._reasons.update({event.request_id: (False, event.reason)}))

@@ -44,7 +44,9 @@ class Prompt:
         if not tokens:
             raise ApiError("The decoder prompt cannot be empty", 400, "BadRequestError")
         if tokens > longest:
-            least = "at least " if self.text is not None and tokens == longest + 1 else ""
+            if self.text is not None:  # vLLM does not count on
+                tokens = longest + 1
+            least = "at least " if tokens == longest + 1 else ""
             raise invalid(f"This model's maximum context length is {longest} tokens. However, your prompt contains"
                           f" {least}{tokens} input tokens, which exceeds this limit even without any output tokens."
                           f" Please reduce the length of the input prompt.", "input_tokens", tokens)

@@ -19,9 +19,9 @@ class Sink(Protocol):
 
     def start(self, status: int, kind: str) -> None: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, piece: bytes, last: bool = False) -> None: ...
 
-    def close(self) -> None: ...
+    def whole(self, status: int, body: bytes) -> None: ...
 
 
 @frozen
@@ -106,12 +106,8 @@ class Reply:
         if reason == "error":
             self.failed(ApiError("Internal server error", 500, "InternalServerError"))
         elif not self._left:
+            self.over = True
             self.complete()
-            self._close()
-
-    def _close(self) -> None:
-        self.over = True
-        self.sink.close()
 
     @property
     def output_tokens(self) -> int:
@@ -128,14 +124,12 @@ class Whole(Reply):
         pass
 
     def complete(self) -> None:
-        self.sink.start(200, "application/json")
-        self.sink.write(dumped(self.body(self)))
+        self.sink.whole(200, dumped(self.body(self)))
 
     def failed(self, error: ApiError) -> None:
         if not self.over:
-            self.sink.start(error.status, "application/json")
-            self.sink.write(dumped(error.body))
-            self._close()
+            self.over = True
+            self.sink.whole(error.status, dumped(error.body))
 
     @property
     def usage(self) -> dict[str, Any]:

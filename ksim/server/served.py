@@ -50,7 +50,7 @@ class Served:
     @property
     def version(self) -> str:
         """The version of the engine release that is simulated, and ksim's."""
-        return f"{self.release.rpartition('-')[2]}+ksim.{__version__}"
+        return f"{self.release.rpartition(' ')[2]}+ksim.{__version__}"
 
     def model(self, asked: str | None) -> tuple[str, str]:
         """The name that is answered to one who has *asked* for a model, and the adapter that it is, or "".
@@ -81,5 +81,5 @@ class Served:
             "id": f"modelperm-{blake2b(name.encode(), digest_size=8).hexdigest()}", "object": "model_permission",
             "created": self.created, **{f"allow_{key}": value for key, value in allowed.items()}, "organization": "*",
             "group": None, "is_blocking": False}
-        return {"id": name, "object": "model", "created": self.created, "owned_by": "ksim", "root": root,
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "vllm", "root": root,
                 "parent": parent, "max_model_len": None if parent else self.longest, "permission": [permission]}

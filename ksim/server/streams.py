@@ -1,7 +1,7 @@
 """Responses written piece by piece from within the event loop, without a task that wakes up for each piece."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from types import coroutine
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["Stream"]
 #: Bytes that wait for a client that reads too slowly, beyond the buffers of its socket, before it is cut off.
 LIMIT = 1 << 20
 
-Message = dict[str, Any]
+Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
 

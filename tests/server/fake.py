@@ -40,10 +40,12 @@ class FakeLive:
     scenario: dict[str, Any]
     time: float = 0.0
     kept: Log = field(factory=Log)
+    tells: bool = False
     live: Live = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.live = Live(Fleet.of(Scenario.of(self.scenario)), wall=lambda: self.time, kept=self.kept)
+        self.live = Live(Fleet.of(Scenario.of(self.scenario)), wall=lambda: self.time, kept=self.kept,
+                         tells=self.tells)
 
     def until(self, moment: float) -> None:
         """Let the wall clock show all moments at which something happens, up to *moment*."""

@@ -12,6 +12,8 @@ from ksim.deploy.manifests.scripts import commands_of_script, lines_of_script
 
 __all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
 
+#: The value of a variable that only the cluster knows, such as the address of a pod.
+OUTSIDE = "<set-by-the-cluster>"
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 #: Accelerators that ksim does not know, by the names of their resources.
@@ -77,7 +79,7 @@ def _referred(text: str, values: Mapping[str, str]) -> str:
 
 
 def environment(container: Entry, around: Surroundings) -> dict[str, Word]:
-    """Variables by name; one whose value only the cluster knows stands for itself, as <NAME>."""
+    """Variables by name; one whose value only the cluster knows is OUTSIDE."""
     known = {name: Word(value, container.where) for name, value in around.variables.items()}
     for source in container.each("envFrom"):
         if (reference := source.get("configMapRef", "name")) is not None:
@@ -90,7 +92,7 @@ def environment(container: Entry, around: Surroundings) -> dict[str, Word]:
         if value is not None:
             known[name] = Word(_referred(value, {key: word.text for key, word in known.items()}), variable.where)
         else:
-            known[name] = Word(f"<{name}>", variable.where)
+            known[name] = Word(OUTSIDE, variable.where)
     return known
 
 

@@ -65,10 +65,29 @@ def router_of_text(entry: Entry, text: str) -> dict[str, Any]:
 
 def router_of_table(where: str, config: Any) -> dict[str, Any]:
     """The same for the table *config* that stands at *where*."""
+    config = _with_decider(config)
     read = EndpointPickerConfig.of(config, where)
     splits = any(plugin.type in HANDLERS for plugin in read.plugins)
     picker_of(read, Chance(0), splits=splits)
     return {"pair_router" if splits else "router": {"name": "llm_d", "config": _without_null(config)}}
+
+
+def _with_decider(config: Any) -> Any:
+    """*config*, with the decider that a pd-profile-handler of early 2026 had inside: it splits all, or by a threshold.
+    """
+    plugins = config.get("plugins") if isinstance(config, Mapping) else None
+    if not isinstance(plugins, list) or not all(isinstance(plugin, Mapping) for plugin in plugins):
+        return config
+    handler = next((plugin for plugin in plugins if plugin.get("type") == "pd-profile-handler"), None)
+    if handler is None or any(str(plugin.get("type")).endswith("decider") for plugin in plugins):
+        return config
+    parameters = dict(handler.get("parameters") or {})
+    tokens = parameters.get("threshold") or 0
+    decider: dict[str, Any] = {"type": "always-disagg-pd-decider"}
+    if tokens:
+        decider = {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": tokens}}
+    made = {**handler, "parameters": {**parameters, "deciderPluginName": decider["type"]}}
+    return {**config, "plugins": [*(made if plugin is handler else plugin for plugin in plugins), decider]}
 
 
 def _without_null(value: Any) -> Any:

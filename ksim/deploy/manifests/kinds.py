@@ -11,8 +11,10 @@ from ksim.deploy.imported import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.pods import Pods
 
-__all__ = ["KINDS", "config_maps", "idle_kind", "kind_of", "unlisted"]
+__all__ = ["KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted"]
 
+#: The annotation in which `ksim export` keeps the name of a pool.
+POOL = "ksim/pool"
 _SCALES = "the number of engines stays as the manifest has it; ksim does not scale them"
 _SERVES = "starts no engine"
 #: Kinds that change nothing here, and why.
@@ -74,7 +76,7 @@ def idle_kind(document: Entry) -> Note:
 
 
 def _name(document: Entry) -> str:
-    name = document.get("metadata", "name")
+    name = document.get("metadata", "annotations", POOL) or document.get("metadata", "name")
     return name.text if name is not None else "without a name"
 
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from ksim.deploy.entries import Entry
 from ksim.deploy.imported import Note
 from ksim.deploy.manifests import fields
+from ksim.deploy.manifests.kinds import POOL
 from ksim.deploy.manifests.made import listed, tabled, text, texts
 from ksim.deploy.manifests.pods import Pods
 
-__all__ = ["POOL", "engines"]
+__all__ = ["engines"]
 
-#: The annotation in which `ksim export` keeps the name of a pool.
-POOL = "ksim/pool"
 _WHY = "has no part in what engines do"
 _TOP_IDLE = dict.fromkeys(
     ("common", "fullnameOverride", "nameOverride", "serviceAccountOverride", "serviceAccount", "schedulerName",

@@ -10,14 +10,15 @@ from ksim.server.answer import Answer
 from ksim.server.errors import ApiError
 from ksim.server.reply import Reply, dumped
 
-__all__ = ["Chunk", "Stream", "event", "plain_chunks", "split_event"]
+__all__ = ["Chunk", "Chunked", "event", "plain_chunks", "split_event"]
 
 #: The bytes of a choice's tokens, from a number on to before another.
 Chunk = Callable[[int, int, int], bytes]
+_DONE = b"data: [DONE]\n\n"
 
 
 @define(eq=False)
-class Stream(Reply):
+class Chunked(Reply):
     """A reply in chunks: one for each step that gives a sequence tokens.
 
     Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
@@ -52,17 +53,16 @@ class Stream(Reply):
     def complete(self) -> None:
         if not self._begun:
             self._begin()
-        self.sink.write(self.closing + b"data: [DONE]\n\n")
+        self.sink.write(self.closing + _DONE, True)
 
     def failed(self, error: ApiError) -> None:
         if self.over:
             return
+        self.over = True
         if self._begun:
-            self.sink.write(error.event + b"data: [DONE]\n\n")
+            self.sink.write(error.event + _DONE, True)
         else:
-            self.sink.start(error.status, "application/json")
-            self.sink.write(dumped(error.body))
-        self._close()
+            self.sink.whole(error.status, dumped(error.body))
 
 
 def event(table: dict[str, Any]) -> bytes:

@@ -1,0 +1,147 @@
+"""The flags that a line gives, read as the program's own parser reads them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from ksim.deploy.commands import Word
+from ksim.deploy.flags.table import Flag, FlagTable
+from ksim.deploy.flags.values import READERS, loose
+from ksim.foundation.errors import ConfigError
+
+_NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?$|-\.\d+$")
+
+
+@frozen
+class Given:
+    """A flag with its value, as the line gives it."""
+
+    flag: Flag
+    value: Any
+    said: str
+    """The words: "--max-model-len 32k"."""
+    where: str
+
+    @property
+    def dest(self) -> str:
+        return self.flag.dest
+
+
+@define
+class Parser:
+    """Reads the words behind a program's name by a table of flags."""
+
+    table: FlagTable
+    further: Sequence[str] = ()
+    """Names that are known beside the table, for the nearest name of one that is not."""
+    positionals: list[Word] = field(factory=list, init=False)
+
+    def read(self, words: Sequence[Word]) -> list[Given]:
+        """The flags that *words* give, in order; the others become `positionals`.
+
+        Raises ConfigError for an unknown flag, a missing value, and one that cannot be.
+        """
+        return self._joined([*self._all([*words])])
+
+    def _all(self, words: list[Word]) -> Iterator[Given]:
+        place = 0
+        while place < len(words):
+            word = words[place]
+            place += 1
+            if word.text == "--":
+                self.positionals += words[place:]
+                return
+            if not _is_flag(word.text):
+                self.positionals.append(word)
+                continue
+            given, taken = self._flag(word, words[place:])
+            place += taken
+            yield given
+
+    def _flag(self, word: Word, after: Sequence[Word]) -> tuple[Given, int]:
+        """The flag of *word*, and how many of the words *after* it are its value."""
+        name, equals, value = word.text.partition("=")
+        stem, dot, path = name.partition(".")
+        flag, on = self.table.find(stem, word.where, self.further)
+        own = [Word(value, word.where)] if equals else None
+        if dot:
+            return self._dotted(flag, path, word, own, after)
+        if flag.kind == "switch":
+            if own is not None:
+                raise ConfigError(word.where, f"{name} takes no value, and was given {value!r}")
+            return Given(flag, on, word.text, word.where), 0
+        values = own if own is not None else _values(flag, after)
+        if not values and flag.nargs not in ("?", "*"):
+            raise ConfigError(word.where, f"{name} needs a value")
+        said = " ".join([word.text, *(each.text for each in values if own is None)])
+        return Given(flag, _value(flag, values, name), said, word.where), 0 if own is not None else len(values)
+
+    def _dotted(self, flag: Flag, path: str, word: Word, own: list[Word] | None,
+                after: Sequence[Word]) -> tuple[Given, int]:
+        """A key of a table by itself: `--compilation-config.cudagraph_mode FULL`; a `+` at its end begins a list."""
+        values = own if own is not None else [*after[:1]]
+        if not values or flag.kind != "json":
+            problem = "needs a value" if flag.kind == "json" else "takes no keys"
+            raise ConfigError(word.where, f"{word.text.partition('=')[0]} {problem}")
+        text = values[0].text
+        value: Any = [loose(part) for part in text.split(",")] if path.endswith("+") else loose(text)
+        for key in reversed(path.removesuffix("+").split(".")):
+            value = {key: value}
+        said = word.text if own is not None else f"{word.text} {text}"
+        return Given(flag, value, said, word.where), 0 if own is not None else 1
+
+    def _joined(self, given: list[Given]) -> list[Given]:
+        """*given* with the keys of one table together; of a flag that is given twice, the last counts."""
+        joined: dict[str, Given] = {}
+        for new in given:
+            joined[new.dest] = _both(joined.pop(new.dest, None), new)
+        return [*joined.values()]
+
+
+def _both(old: Given | None, new: Given) -> Given:
+    """*new* with the keys of *old*, if it is one more key of its table."""
+    dotted = "." in new.said.split()[0].partition("=")[0]
+    if old is None or not dotted or not isinstance(old.value, dict):
+        return new
+    return evolve(new, value=_merged(old.value, new.value), said=f"{old.said} {new.said}", where=old.where)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """*new* over *old*: tables are merged, lists are joined."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    return old + new if isinstance(old, list) and isinstance(new, list) else new
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("-") and len(text) > 1 and not _NUMBER.match(text) and " " not in text.partition("=")[0]
+
+
+def _values(flag: Flag, after: Sequence[Word]) -> list[Word]:
+    """The words behind *flag* that are its value."""
+    most = len(after) if flag.nargs in ("+", "*") else flag.nargs if isinstance(flag.nargs, int) else 1
+    values: list[Word] = []
+    for word in after[:most]:
+        if _is_flag(word.text) or word.text == "--":
+            break
+        values.append(word)
+    return values
+
+
+def _value(flag: Flag, words: Sequence[Word], name: str) -> Any:
+    values = [_read(flag, word, name) for word in words]
+    if flag.nargs in ("+", "*") or isinstance(flag.nargs, int):
+        return values
+    return values[0] if values else True
+
+
+def _read(flag: Flag, word: Word, name: str) -> Any:
+    try:
+        value: Any = READERS[flag.kind](word.text)  # type: ignore[operator]
+    except ValueError as error:
+        raise ConfigError(word.where, f"{name}: {error}") from None
+    if flag.choices and value not in flag.choices and not flag.until:
+        raise ConfigError(word.where, f"{name} must be one of {', '.join(map(str, flag.choices))}, not {word.text!r}")
+    return value

@@ -1,0 +1,135 @@
+"""What flags mean to ksim: settings, nothing, or more than it can simulate (ksim/data/flags/NAME-meaning.toml)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.deploy.flags.given import Given
+from ksim.deploy.imported import Note
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+
+
+@frozen
+class Group:
+    """Flags for which one reason holds; their names may be patterns."""
+
+    why: str
+    flags: Sequence[str]
+
+    def has(self, dest: str) -> bool:
+        return any(fnmatchcase(dest, pattern) for pattern in self.flags)
+
+
+@frozen
+class Values:
+    """The values of a flag that ksim has, by its own names; `differ` says where that is not quite the same."""
+
+    key: str
+    known: Mapping[str, Any]
+    differ: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Meaning:
+    """What the flags of one program mean."""
+
+    keys: Mapping[str, str]
+    """Settings by flag."""
+    values: Mapping[str, Values]
+    idle: Sequence[Group]
+    refused: Sequence[Group]
+    refused_values: Mapping[str, str]
+
+    def kinds(self, dest: str) -> list[str]:
+        """Which of these say something of a flag: the tests hold that to one."""
+        return [kind for kind, says in (
+            ("simulated", dest in self.keys or dest in self.values),
+            ("idle", any(group.has(dest) for group in self.idle)),
+            ("refused", any(group.has(dest) for group in self.refused))) if says]
+
+
+@cache
+def meaning(name: str) -> Meaning:
+    """The content of ksim/data/flags/NAME-meaning.toml."""
+    table = catalog.load("flags", f"{name}-meaning")
+    return Meaning({**{key: key for key in table.get("same", ())}, **table.get("keys", {})},
+                   {dest: Values(**values) for dest, values in table.get("values", {}).items()},
+                   [Group(**group) for group in table.get("idle", ())],
+                   [Group(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
+
+
+#: What sets the settings of one flag that takes more than a value.
+Handler = Callable[["Reading", Given], None]
+
+
+@define
+class Reading:
+    """What the flags of one line amount to, while they are read one by one."""
+
+    meaning: Meaning
+    handlers: Mapping[str, Handler]
+    serve: dict[str, Any] = field(factory=dict)
+    idle: list[Note] = field(factory=list)
+    remarks: list[Note] = field(factory=list)
+
+    def take(self, given: Sequence[Given]) -> None:
+        """Take in *given* flags; raises ConfigError for those that are refused."""
+        for one in given:
+            if one.dest in self.handlers:
+                self.handlers[one.dest](self, one)
+            elif one.dest in self.meaning.keys:
+                self.serve[self.meaning.keys[one.dest]] = one.value
+            elif one.dest in self.meaning.values:
+                self._value(one)
+            else:
+                self._without_setting(one)
+
+    def _value(self, given: Given) -> None:
+        values, text = self.meaning.values[given.dest], str(given.value)
+        if text not in values.known:
+            why = self.meaning.refused_values.get(given.dest, "that value is not simulated")
+            raise ConfigError(given.where, f"{given.said}: {why}; ksim has {', '.join(values.known)}")
+        if values.key:
+            self.serve[values.key] = values.known[text]
+        if text in values.differ:
+            self.remark(given, values.differ[text])
+        elif not values.key:
+            self.pass_over(given, "ksim's only way")
+
+    def _without_setting(self, given: Given) -> None:
+        for group in self.meaning.idle:
+            if group.has(given.dest):
+                return self.pass_over(given, group.why)
+        if is_default(given):
+            return self.pass_over(given, "its default, and the only value that is simulated")
+        why = next((group.why for group in self.meaning.refused if group.has(given.dest)), "is not simulated")
+        raise ConfigError(given.where, f"{given.said}: {why}")
+
+    def pass_over(self, given: Given, why: str) -> None:
+        """Note that a flag has no effect here."""
+        self.idle.append(Note(given.where, shown(given.said), why))
+
+    def remark(self, given: Given, why: str) -> None:
+        """Note that a flag means something else here."""
+        self.remarks.append(Note(given.where, shown(given.said), why))
+
+
+#: Flags whose values nobody else should read.
+_SECRET = ("--api-key", "--hf-token", "--admin-api-key", "--ssl-keyfile-password")
+
+
+def shown(said: str) -> str:
+    """A flag's words for comments: without secrets, and not too long."""
+    name, _, _ = said.partition("=")[0].partition(" ")
+    if name.replace("_", "-") in _SECRET:
+        return f"{name} ..."
+    return said if len(said) <= 100 else f"{said[:97]}..."
+
+
+def is_default(given: Given) -> bool:
+    """Whether a flag is given its default, or what means none."""
+    return given.value == given.flag.default or (given.flag.default is None and given.value in (None, {}, False))

@@ -1,0 +1,64 @@
+"""What launches of all programs have in common: finding the program in a command, the model, and the notes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ksim.deploy.commands import Command, Word
+from ksim.deploy.environment import notes_of
+from ksim.deploy.flags.given import Given
+from ksim.deploy.flags.meaning import Reading
+from ksim.deploy.imported import Launch, Note, Wanted
+from ksim.deploy.versions import Release
+from ksim.foundation.errors import ConfigError
+from ksim.simulation.model_names import ModelName, named
+
+#: Commands that mention a program, and do not start it.
+_MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
+             "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
+             "[[", "[", "test", "wget", "ls", "mkdir")
+#: How far in a command its program stands behind others, such as numactl and mpirun with their options.
+_REACH = 60
+
+
+def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word] | None:
+    """The words behind the first of *starts*, each the words that a program is started with; None without any."""
+    if words and words[0].text in _MENTIONS:
+        return None
+    texts = [word.text for word in words[:_REACH]]
+    for place in range(len(texts)):
+        for start in starts:
+            if _is_start(texts[place:place + len(start)], start):
+                return [*words[place + len(start):]]
+    return None
+
+
+def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
+    return len(texts) == len(start) and texts[0].rpartition("/")[2] == start[0] and [*texts[1:]] == [*start[1:]]
+
+
+def model_of(command: Command, wanted: Wanted, said: Word | None) -> tuple[ModelName, tuple[Note, ...]]:
+    """The model that the line, or the user, names; raises ConfigError for none, and for one that is not known."""
+    if wanted.model:
+        return named(wanted.model, "--model"), ()
+    if said is None:
+        raise ConfigError(command.where, "names no model; write it behind the command, or say it with --model")
+    model = named(said.text, said.where, command.folder)
+    return model, tuple(Note(said.where, said.text, why) for why in model.assumed)
+
+
+def value_of(given: Sequence[Given], dest: str, default: Any = None) -> Any:
+    """The value of a flag, or *default* where it is not given."""
+    return next((one.value for one in given if one.dest == dest), default)
+
+
+def word_of(given: Sequence[Given], dest: str) -> Word | None:
+    """The value of a flag as a word with its place."""
+    return next((Word(str(one.value), one.where) for one in given if one.dest == dest), None)
+
+
+def launch(command: Command, release: Release, model: ModelName, reading: Reading, **more: Any) -> Launch:
+    """The launch of what was read; settings of the line count more than what the model's name implies."""
+    serve: Mapping[str, Any] = {**model.serve, **reading.serve}
+    remarks = (*more.pop("remarks", ()), *release.remarks, *reading.remarks)
+    idle = (*reading.idle, *notes_of(more.pop("environment", command.environment)))
+    return Launch(command.where, release.engine, model.name, serve, idle=idle, remarks=remarks, **more)

@@ -1,0 +1,102 @@
+"""vLLM: `vllm serve MODEL`, `python -m vllm.entrypoints.openai.api_server`, and images that start them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ksim.deploy.commands import Command, Word
+from ksim.deploy.config_file import with_config_file
+from ksim.deploy.flags.given import Given, Parser
+from ksim.deploy.flags.meaning import Handler, Reading, meaning
+from ksim.deploy.flags.older import names_of, without_older
+from ksim.deploy.flags.table import flag_table
+from ksim.deploy.imported import Launch, Note, Wanted
+from ksim.deploy.launching import behind, launch, model_of, value_of, word_of
+from ksim.deploy.versions import release_of
+from ksim.deploy.vllm import compilation, further, kv_transfer, nodes, speculation
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["Vllm"]
+
+_STARTS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m", "vllm.entrypoints.api_server"),
+           ("-m", "vllm.entrypoints.cli.main", "serve"), ("api_server.py",))
+HANDLERS: Mapping[str, Handler] = {**compilation.HANDLERS, **further.HANDLERS, **kv_transfer.HANDLERS,
+                                   **nodes.HANDLERS, **speculation.HANDLERS}
+#: vLLM's default by release, where it is not ksim's.
+_UTILIZATION = {"vllm-0.33": 0.92}
+
+
+class Vllm:
+    """Reads the flags of `vllm serve`."""
+
+    def recognises(self, command: Command) -> bool:
+        return _arguments(command) is not None
+
+    def launch(self, command: Command, wanted: Wanted) -> Launch:
+        """The engine that *command* starts; raises ConfigError for what vLLM or ksim would refuse."""
+        words = _level_spelt_out(with_config_file(command, _arguments(command) or []))
+        words, older = without_older("vllm", words)
+        parser = Parser(flag_table("vllm", "vLLM"), names_of("vllm"))
+        given = parser.read(words)
+        release = release_of("vllm", command, wanted)
+        model, assumed = model_of(command, wanted, _model(parser, given))
+        reading = Reading(meaning("vllm"), HANDLERS)
+        reading.take(given)
+        _environment(reading, command)
+        speculation.with_acceptance(reading, command.where)
+        if "gpu_memory_utilization" not in reading.serve and release.engine in _UTILIZATION:
+            reading.serve["gpu_memory_utilization"] = _UTILIZATION[release.engine]
+        return launch(command, release, model, reading, role=kv_transfer.role_of(reading.serve),
+                      replicas=0 if nodes.is_further(given) else 1, ports=(int(value_of(given, "port", 8000)),),
+                      scenario=_scenario(reading, given), remarks=(*assumed, *older))
+
+
+def _arguments(command: Command) -> list[Word] | None:
+    """The words behind `vllm serve`, or all of a container whose image starts it; None for another command."""
+    words = behind(command.words, _STARTS)
+    if words is not None or command.image is None or not re.search(r"vllm", command.image.text):
+        return words
+    first = command.words[0].text if command.words else ""
+    starts = first.startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+", first) or first == "serve"
+    return [*command.words[1 if first == "serve" else 0:]] if starts else None
+
+
+def _level_spelt_out(words: Sequence[Word]) -> list[Word]:
+    """*words* with `-O3`, `-O 3` and `-O=3` as `--optimization-level 3`; `-O.key` is of the compilation config."""
+    spelt: list[Word] = []
+    for word in words:
+        match = re.fullmatch(r"-O=?(\d|\{.*)?(\..*)?", word.text, re.DOTALL)
+        if match is None:
+            spelt.append(word)
+        elif match[2] or (match[1] or "").startswith("{"):
+            spelt += [Word(f"--compilation-config{match[2] or ''}", word.where),
+                      *([Word(match[1], word.where)] if match[1] else [])]
+        else:
+            spelt.append(Word(f"--optimization-level={match[1]}" if match[1] else "--optimization-level", word.where))
+    return spelt
+
+
+def _model(parser: Parser, given: Sequence[Given]) -> Word | None:
+    """The model: the word without a flag, or that of `--model`; raises ConfigError for further words."""
+    if parser.positionals[1:] or (parser.positionals and value_of(given, "model")):
+        extra = parser.positionals[-1]
+        raise ConfigError(extra.where, f"{extra.text!r} belongs to no flag; quote values that have blanks")
+    return parser.positionals[0] if parser.positionals else word_of(given, "model")
+
+
+def _environment(reading: Reading, command: Command) -> None:
+    """The variables that change a schedule."""
+    word = command.environment.get("VLLM_ALL2ALL_BACKEND")
+    known = reading.meaning.values["all2all_backend"].known
+    if word is not None and "all2all_backend" not in reading.serve and word.text in known:
+        reading.serve["all2all_backend"] = known[word.text]
+        reading.remarks.append(Note(word.where, f"VLLM_ALL2ALL_BACKEND={word.text}", "taken as --all2all-backend"))
+
+
+def _scenario(reading: Reading, given: Sequence[Given]) -> dict[str, Any]:
+    """Keys beside `serve`: vLLM balances its data-parallel ranks itself."""
+    if reading.serve.get("data_parallel_size", 1) == 1 or not nodes.balances_itself(given):
+        return {}
+    reading.remarks.append(Note("", "router = vllm_dp_balancer", "vLLM's own balancer of data-parallel ranks"))
+    servers = value_of(given, "api_server_count")
+    return {"router": {"name": "vllm_dp_balancer", "client_count": servers} if servers else "vllm_dp_balancer"}
