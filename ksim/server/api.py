@@ -86,7 +86,7 @@ class Api:
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
         taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
         head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
-        made = Completion(asked, head, self.tokenizer, prompts, [one.tokens for one in taken], answers)
+        made = Completion(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
         return Job(made.reply, [one.request for one in taken])
 
     def chat(self, body: Any, headers: Mapping[str, str]) -> Job:
@@ -102,7 +102,7 @@ class Api:
         prompt = self._prompt(chat).truncated(asked, self.served.longest)
         taken = self._intake.take(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
-        made = ChatCompletion(asked, chat, head, self.tokenizer, prompt, taken.tokens, taken.answers)
+        made = ChatCompletion(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
         return Job(made.reply, [taken.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
