@@ -184,14 +184,19 @@ def compare(name: str, folder: Path, options: argparse.Namespace, program: str) 
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A tokenizer, as Hugging Face's libraries read it, for which each character of a text is a token: whatever a
-    client draws is as long for the server as for the client."""
+    """A tokenizer, as Hugging Face's libraries read it: common words are tokens, and so is each character of others.
+
+    Whatever text a client draws is as long for the server as for the client, and so are the server's answers.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+    from ksim.server.made_up import COMMON
+
     folder.mkdir()
-    characters = {"<unk>": 0, "</s>": 1, **{chr(code): code - 30 for code in range(32, 127)}}
-    made = Tokenizer(models.WordLevel(characters, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokens = ["<unk>", "</s>", *map(chr, range(32, 127)), *(word for word in COMMON if len(word) > 1),
+              *(f" {word}" for word in COMMON)]
+    made = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(rf" ?\b(?:{'|'.join(COMMON)})\b|."), "isolated")
     made.decoder = decoders.Fuse()
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({
