@@ -81,7 +81,7 @@ class Variables:
         if match[0] == r"\$":
             return "$"
         name, operator, other = match[1] or match[2], match[3], match[4]
-        if name is None:
+        if name is None or name.isdecimal():
             return self._nameless(match, where)
         value = self.values.get(name)
         if operator in ("-", "=") and not value and name not in self._why:
