@@ -4,14 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-fast explore lint browser hooks bench pages notebooks profiles accuracy energy clean
+.PHONY: run test test-fast explore lint browser hooks bench pages docs dist notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
 
-# Two processes, each test file in one of them: files share what is slow to make.
+# Two processes, each test file in one of them: files share what is slow to make.  They keep bytecode, whatever the shell
+# says: processes that tests start would compile all of ksim again.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope
 
 # What is not slow, for all day; tests/slow.py lists what is.
 test-fast: $(READY)
@@ -48,6 +49,18 @@ pages: $(READY)
 	$(BIN)/python -m benchmarks.layers
 	$(BIN)/python -m benchmarks.gallery
 
+# The manual, in site/.  A link that leads nowhere, or a page that is not in its navigation, is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# The wheel and the source distribution, in dist/.
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	rm -rf dist build *.egg-info
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
 # The notebooks' outputs.
 notebooks: $(READY)
 	$(BIN)/python -m benchmarks.notebooks
@@ -67,4 +80,4 @@ $(READY): pyproject.toml
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """`python -m benchmarks.reference`: write what follows from the keys' documentation (ksim/foundation/keys.py).
 
-That is the tables of docs/scenario.md and the JSON Schema in ksim/data.
+That is the tables of docs/scenario.md and the JSON Schema in ksim/data.  And docs/cli.md, from the commands.
 """
 
 import ast
@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 import attrs
 
+from benchmarks import commands
 from benchmarks.pages import put
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
@@ -62,9 +63,10 @@ _UNLIMITED = 2**40
 
 
 def main() -> None:
-    """Write the page and the schema."""
+    """Write the pages and the schema."""
     for name, lines in pages().items():
         put(PAGE, name, lines)
+    put(commands.PAGE, "commands", commands.lines())
     FILE.write_text(schema_text(), encoding="utf-8")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.findings import Findings, Sheet
 from benchmarks.routing import scenario
 from benchmarks.yardstick import beside, scaled
+from ksim.cluster.signals.view import View
 from ksim.cluster.step_model import models_of
-from ksim.cluster.view import View
 from ksim.engine.horizon import Horizon
 from ksim.flow.log import Log
 from ksim.flow.request import Request

@@ -31,7 +31,7 @@ Data flows one way, and each package answers one question about it:
     results     how good was it?            report      how is it shown?
     simulation  how does a scenario run?    study       what do many runs answer?
     page        how does it look in a browser?
-    deploy      how do users run it?
+    server      how does it answer a client? deploy      how do users run it?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "capacity",
            "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
@@ -93,9 +93,11 @@ LAYERS: dict[str, set[str]] = {
     "study": {"foundation", "specs", "flow", "workload", "compute", "cost", "oracles", "engine", "results", "report",
               "simulation"},
     "page": {"foundation", "flow", "results", "report", "simulation", "study"},
+    "server": {"foundation", "specs", "flow", "workload", "scheduling", "kv_cache", "engine", "cluster", "results",
+               "report", "simulation"},
     "deploy": {"foundation", "specs", "flow", "workload", "cluster", "simulation", "study"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
-            "testing", "study", "page", "deploy"},
+            "testing", "study", "page", "deploy", "server"},
 }
 
 #: The only packages that may import each third-party library.
@@ -113,9 +115,16 @@ FENCES: dict[str, set[str]] = {
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "yaml": {"cluster", "deploy"},
+    "yaml": {"cluster", "deploy", "validation"},
     "tomli_w": {"simulation", "testing", "study", "deploy"},
     "hypothesis": {"testing"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+    "zmq": {"server"},
+    "msgspec": {"server"},
+    "orjson": {"server"},
+    "tokenizers": {"server", "workload"},
+    "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli", "report", "study"},
 }

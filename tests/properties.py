@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 #: `make explore` sets this variable.
 EXPLORING = os.environ.get("KSIM_EXPLORE") == "1"
 #: How many of the examples that a property asks for it gets.
-SHARE = 4.0 if EXPLORING else 1 / 6
+SHARE = 4.0 if EXPLORING else 1 / 8
 
 
 def load_profile() -> None:

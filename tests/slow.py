@@ -18,15 +18,15 @@ SLOW = frozenset({
     "study/capacity/test_coverage.py", "study/capacity/test_early_stop.py", "study/capacity/test_highest_rate.py",
     "study/capacity/test_queues.py",
     # Processes of their own.
-    "cli/test_signals.py", "simulation/test_parallel_replicas.py",
+    "cli/test_signals.py", "server/test_serve.py", "simulation/test_parallel_replicas.py",
     # Every command and key with what it must refuse.
     "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
     # Figures and traces, drawn and written.
     "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_pareto.py", "cli/test_roofline.py",
     "page/test_browser.py", "report/test_perfetto.py", "report/test_run_plots.py", "simulation/test_why_not_split.py",
     # The whole repository.
-    "simulation/test_scenario_examples.py", "test_gallery.py", "test_notebooks.py", "test_readme.py",
-    "test_speed_gate.py",
+    "simulation/test_scenario_examples.py", "test_contributing.py", "test_gallery.py", "test_manual.py",
+    "test_notebooks.py", "test_package.py", "test_readme.py", "test_speed_gate.py",
     # Tunings, run for real.
     "cli/test_tune.py", "study/tuning/test_tune_example.py", "study/tuning/test_tuning.py",
 })

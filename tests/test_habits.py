@@ -1,9 +1,13 @@
-"""What CONTRIBUTING.md, CITATION.cff, the workflow and the list of slow tests say is so."""
+"""What CONTRIBUTING.md, CITATION.cff, the workflow, the templates and the list of slow tests say is so."""
 
 import ast
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
+
+import pytest
+import yaml
 
 import ksim
 from ksim.cli.catalogue import Kind
@@ -40,10 +44,37 @@ def test_the_workflow_runs_every_python_of_the_classifiers() -> None:
 
 
 def test_the_citation_is_of_this_version_and_place() -> None:
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^([\w-]+): (.+)$", citation, re.MULTILINE))
+    """And has the keys that the Citation File Format 1.2.0 asks for, or knows."""
+    said = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert said["version"] == ksim.__version__
     assert said["repository-code"] == PROJECT["urls"]["Source"]
+    assert said["cff-version"] == "1.2.0" and said["type"] == "software" and said["license"] == PROJECT["license"]
+    assert {"message", "title", "authors"} <= {*said} <= {
+        "cff-version", "message", "type", "title", "abstract", "authors", "version", "date-released", "license",
+        "repository-code", "url", "keywords"}
+    assert all({*author} <= {"name", "website", "email"} and author["name"] for author in said["authors"])
+    assert isinstance(said["date-released"], date) and all(isinstance(word, str) for word in said["keywords"])
+
+
+def test_the_newest_changes_are_of_this_version() -> None:
+    headings = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    versions = [heading for heading in headings if heading != "Unreleased"]
+    assert versions[0].partition(" ")[0] == ksim.__version__
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", heading) for heading in versions)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")), ids=lambda path: path.name)
+def test_issue_templates_are_as_github_reads_them(path) -> None:
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.name == "config.yml":
+        assert {*form} == {"blank_issues_enabled", "contact_links"}
+        assert all({*link} == {"name", "url", "about"} for link in form["contact_links"])
+        return
+    assert {*form} == {"name", "description", "labels", "body"}
+    fields = [part for part in form["body"] if part["type"] != "markdown"]
+    assert len({part["id"] for part in fields}) == len(fields) and all(part["attributes"]["label"] for part in fields)
+    assert {part["type"] for part in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+    assert all({*part} <= {"type", "id", "attributes", "validations"} for part in form["body"])
 
 
 def test_slow_modules_are_there_and_leave_some_of_every_folder() -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 import ksim
+from benchmarks import commands as made
 from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.keys import keys
@@ -58,13 +59,46 @@ def test_a_key_that_is_not_there_is_noticed():
         _find(["serve", "max_num_sequences"])
 
 
+def slug(heading):
+    """The anchor that GitHub, and the site, give a heading."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\s-]", "", text).strip().replace(" ", "-")
+
+
+def headings(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {slug(line) for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)}
+
+
 @each_page
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert "://" in link or (page.parent / link).exists(), f"{link} is not there"
+    """To files of the repository, and to headings of pages; of other addresses, only the shape is checked."""
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            assert re.fullmatch(r"https?://[\w.-]+\.\w+(/\S*)?", link), link
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), f"{link} is not there"
+        assert not anchor or anchor in headings(target), f"{link}#{anchor} is not there"
 
 
-def test_the_index_lists_every_page():
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+@each_page
+def test_a_page_has_no_marks_of_a_merge(page):
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_index_and_the_site_list_every_page():
     pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     assert {*re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)} == pages - {"README.md"}
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    listed = re.findall(r"- (?:.*: )?([\w/-]+)\.md$", site, re.MULTILINE)
+    notebooks = {f"tutorials/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert len(listed) == len({*listed})
+    assert {*listed} == {Path(page).stem for page in pages} | notebooks | {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
+
+
+def test_the_page_of_commands_is_made_from_the_code():
+    shown = made.PAGE.read_text(encoding="utf-8")
+    table = shown.partition("<!-- commands -->\n")[2].partition("<!-- /commands -->")[0]
+    assert table.splitlines() == made.lines(), "run `python -m benchmarks.reference`"

@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
+"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
 
 import os
 import sys
@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import completion, terminal
+from ksim.cli.completion_scripts import InstallCompletion, MainGroup, ShowCompletion
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=MainGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -26,7 +28,8 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                                   help="print the version and exit")] = False) -> None:
+                                                   help="print the version and exit")] = False,
+             install_completion: InstallCompletion = None, show_completion: ShowCompletion = None) -> None:
     """Simulate LLM inference serving, down to the single GPU kernel."""
 
 
@@ -35,10 +38,11 @@ def main() -> None:
 
     An error that the user can correct prints one line and exits with status 1; Ctrl-C exits with 130, SIGTERM with 143.
     """
+    terminal.prepare()
     sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
     try:
         with process.terminable():
-            app()
+            completion.offer(app) if completion.is_asked() else app(prog_name="ksim")
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         sys.exit(1)
@@ -61,12 +65,15 @@ def main() -> None:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, import_, init, run
+    from ksim.cli import diff, explain, export, import_, new, run, serve
 
-    app.command("init")(init.init)
+    app.command("new")(new.new)
+    app.command("init", hidden=True)(new.init)
     app.command("import")(import_.import_)
+    app.command("export")(export.export)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
+    app.command("serve")(serve.serve)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
     _register_studies()
@@ -85,7 +92,7 @@ def _register_studies() -> None:
 
 
 def _register_parts() -> None:
-    from ksim.cli import calibrate, catalogue, collectives, gpu, model, roofline, step, trace, validate
+    from ksim.cli import calibrate, catalogue, collectives, doctor, gpu, model, roofline, step, trace, validate
 
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
@@ -94,7 +101,8 @@ def _register_parts() -> None:
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
-    app.command("model")(model.model)
+    app.command("model", cls=model.ModelCommand)(model.model)
+    app.command("doctor")(doctor.doctor)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 

@@ -3,13 +3,13 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ksim.cli.flags import words_of
-from ksim.cli.output import console, table
+from ksim.cli.output import JsonFile, console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
@@ -30,6 +30,7 @@ def sweep_kernels(
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="GPU time that the sweep may take")] = BUDGET,
     run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="measure the points right away on this"
                                              " machine's GPU, into this folder")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
     from ksim.calibration.points import plan
@@ -42,6 +43,7 @@ def sweep_kernels(
     planned = plan(target, wanted, [model_of(name) for name in model or []], budget)
     write_points(planned.points, output)
     console().print(_planned_table(planned, target))
+    write_json(json_file, _planned_content(planned, target, output))
     if run is None:
         print(f"written to {output}; where the GPU is, with vLLM installed: "
               f"python -m ksim.calibration.runner {output} -o FOLDER")
@@ -72,6 +74,12 @@ def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
     return rows
 
 
+def _planned_content(planned: "SweepPlan", gpu: "Gpu", output: Path) -> dict[str, Any]:
+    return {"gpu": gpu.name, "points_file": str(output), "seconds": planned.seconds,
+            "families": [{"family": name, "points": points, "check_points": checks, "seconds": seconds}
+                         for name, points, checks, seconds in planned.families()]}
+
+
 def _measure(planned: "SweepPlan", folder: Path) -> None:
     from ksim.calibration.runner.sweep import run
     from ksim.calibration.runner.torch_device import TorchDevice
@@ -86,6 +94,7 @@ def calibrate(
                                      " default the one that the files name")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="PROFILE", help="file to write; by default"
                                                 " the GPU's name with .npz, in this folder")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Fit the share of its bounds that a GPU reaches, for the oracle `measured`, and report the errors of the fit."""
     from ksim.calibration.calibrate import ENDING, check_writable, save
@@ -93,11 +102,11 @@ def calibrate(
     from ksim.calibration.ingest import digests, ingest
 
     screen = console()
-    with screen.status("reading") as status:
+    with status("reading") as line:
         ingested = ingest(sweep, gpu)
         path = output or Path(f"{ingested.called}{ENDING}")
         check_writable(path)
-        fitted = fit(ingested.measured, ingested.gpu, lambda name: status.update(f"fitting {name}"))
+        fitted = fit(ingested.measured, ingested.gpu, lambda name: line.update(f"fitting {name}"))
     screen.print(_families(fitted.parts, fitted.gpu.name))
     print("errors are means over points held back group by group; enough: so many points would do nearly as well")
     if fitted.left:
@@ -105,9 +114,22 @@ def calibrate(
     for remark in (*ingested.remarks, *fitted.remarks):
         print(f"note: {remark}")
     words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
+    write_json(json_file, _content(fitted, path))
     save(path, fitted, shlex.join(words), digests(ingested.measured))
     print(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"
           f" path = \"{path}\"")
+
+
+def _content(fitted: "Calibration", path: Path) -> dict[str, Any]:
+    """The errors of the fit, for a JSON file; errors and biases are shares of the measured time."""
+    families = [{"family": part.name, "points": part.points, "error_share": part.error, "bias_share": part.bias,
+                 "enough_points": part.enough,
+                 "curve": [{"points": points, "error_share": error} for points, error in part.curve],
+                 "checks": [{"tag": tag, "points": points, "error_share": error} for tag, points, error in part.checks]}
+                for part in fitted.parts]
+    return {"gpu": fitted.gpu.name, "profile": str(path), "families": families,
+            "left_out": [{"rows": left.rows, "reason": left.reason} for left in fitted.left],
+            "remarks": list(fitted.remarks)}
 
 
 def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> Table:

@@ -1,6 +1,5 @@
 """`ksim capacity`: the highest rate that keeps latency targets, or the fewest GPUs that do at a given rate."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import write_json
+from ksim.cli.output import JsonFile, console, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
 from ksim.cli.studies import Address, Jobs, On, stop
+from ksim.cli.terminal import moves
 from ksim.foundation import process
-from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
     from ksim.study.capacity.result import Capacity
@@ -36,7 +36,6 @@ NoModelError = Annotated[bool, typer.Option("--no-model-error", help="leave the 
                                             " interval")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write capacity.json, best.toml,"
                                              " plots/curve.png, and a row of each run")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write capacity.json to this file")]
 StudySeed = Annotated[int | None, typer.Option("--seed", help="seed of the replications' traffic")]
 Force = Annotated[bool, typer.Option("--force", help="replace an earlier study in the output directory")]
 
@@ -52,7 +51,6 @@ def capacity(
     from ksim.simulation.scenario import Scenario
     from ksim.study.capacity.ask import capacity as ask
 
-    _check_writable(json_file)
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     with _stopped(output), _progress() as say:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
@@ -67,9 +65,9 @@ def capacity(
 def _show(found: "Capacity", output: Path | None) -> None:
     """Print the answer; where there is none, only why each of several set-ups has none."""
     if found.best is not None:
-        print(found.text)
+        console().print(found.text, markup=False, highlight=False, soft_wrap=True)
     elif len(found.standings) > 1:
-        print(found.table)
+        console().print(found.table, markup=False, highlight=False, soft_wrap=True)
     if output is not None:
         print(f"written to {output}")
 
@@ -85,16 +83,10 @@ def _stopped(output: Path | None) -> Iterator[None]:
         stop(reason, f"the runs so far are in {output / 'runs.parquet'}")
 
 
-def _check_writable(path: Path | None) -> None:
-    """Raise ConfigError unless *path* can be written, so that nobody learns it after the runs."""
-    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
-        raise ConfigError(str(path), "cannot be written: name a file in a directory that may be written to")
-
-
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """What shows how far a question is: a bar with the time left, on a terminal."""
-    if not sys.stderr.isatty():
+    if not moves(sys.stderr):
         yield lambda text, done, parts: None
         return
     from rich.console import Console

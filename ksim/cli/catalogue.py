@@ -4,11 +4,14 @@ import ast
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import console, table
+from ksim.cli.output import STDOUT, JsonFile, console, table, write_json
+
+if TYPE_CHECKING:
+    from ksim.cli.catalogue_json import Record
 
 
 class Kind(StrEnum):
@@ -38,6 +41,9 @@ class Kind(StrEnum):
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
     TRACES = "traces"
+    TEMPLATES = "templates"
+    RECORDINGS = "recordings"
+    DATASETS = "datasets"
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
@@ -47,7 +53,8 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
             Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
-            Kind.TRACES: "workload.traces",
+            Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
+            Kind.DATASETS: "workload.datasets",
             **{kind: kind.replace("llm_d_", "cluster.llm_d.") for kind in Kind if kind.startswith("llm_d_")}}
 
 #: Those that go by signals of engines, and what one goes by that does not say it.
@@ -58,18 +65,41 @@ USUAL = ("books", "metrics", "kv_events")
 def list_entries(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     files: Annotated[list[str] | None, typer.Argument(help="files of your own GPUs or models, to list too")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """List GPUs, systems, models, grids, or the plug-ins of one kind."""
     from ksim.foundation.errors import ConfigError
 
-    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters}
-    with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
-    if files and kind not in with_files:
+    if files and kind not in (Kind.GPUS, Kind.MODELS):
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
+    if json_file is not None:
+        write_json(json_file, {"kind": str(kind), "entries": [*_records(kind, files or [])]})
+    if json_file != STDOUT:
+        _show(kind, files or [])
+
+
+def _records(kind: Kind, files: list[str]) -> "Iterable[Record]":
+    from ksim.cli import catalogue_json
+
+    if kind in (Kind.GPUS, Kind.MODELS):
+        return {Kind.GPUS: catalogue_json.gpus, Kind.MODELS: catalogue_json.models}[kind](files)
+    made = {Kind.SYSTEMS: catalogue_json.systems, Kind.GRIDS: catalogue_json.grids,
+            Kind.DRAFTERS: catalogue_json.drafters}
+    if kind in made:
+        return made[kind]()
+    return catalogue_json.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
+                                      if kind in _CHOOSERS else _plugins(_PLUGINS[kind])))
+
+
+def _show(kind: Kind, files: list[str]) -> None:
+    """Print the table of what there is of *kind*."""
+    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters,
+                  Kind.TEMPLATES: _templates}
+    with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
     if kind in _CHOOSERS:
         _print(*_choosers(_PLUGINS[kind]), wraps=True)
         return
-    header, rows = (with_files[kind](files or []) if kind in with_files else
+    header, rows = (with_files[kind](files) if kind in with_files else
                     catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind]))
     _print(header, rows)
     if kind is Kind.SYSTEMS:
@@ -162,6 +192,14 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     return ("name", ">hidden size", ">vocabulary", ">of the drafter", "source"), (
         (name, *(f"{head.get(key, head['vocab_size']):,}" for key in ("hidden_size", "vocab_size", "draft_vocab_size")),
          head["_name_or_path"]) for name, head in heads.items())
+
+
+def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+    from ksim.simulation.scenario_template import summary
+
+    return ("name", "what `ksim new --template` writes"), (
+        (name, summary(name)) for name in catalog.entries("templates"))
 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

@@ -1,13 +1,12 @@
 """`ksim collectives`: the time and energy of messages between GPUs."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from ksim.cli.flags import GpuName, Nodes, SystemName, words_of
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, table, write_json
 
 if TYPE_CHECKING:
     from ksim.simulation.collectives import Message
@@ -21,8 +20,7 @@ def collectives(
     ranks: Annotated[str, typer.Option(help="how many GPUs take part, with commas between")] = "2,4,8",
     sizes: Annotated[str, typer.Option(help="bytes, with commas between; by default 1 KiB to 1 GiB, each four"
                                        " times the one before")] = "",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the table to this"
-                                                   " file")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Price collectives by kind, size and GPU count: time, bus bandwidth and joules, as nccl-tests count them."""
     from ksim.simulation.collectives import messages
@@ -30,7 +28,7 @@ def collectives(
     priced = list(messages(gpu, system, nodes, words_of(kinds), [int(word) for word in _numbers("--ranks", ranks)],
                            _numbers("--sizes", sizes) or [float(_KIB * 4**power) for power in range(11)]))
     console().print(_table(priced))
-    write_json(json_file, {"messages": [_row(message) for message in priced]}, allow_nan=True)
+    write_json(json_file, {"messages": [_row(message) for message in priced]})
 
 
 def _numbers(flag: str, text: str) -> list[float]:

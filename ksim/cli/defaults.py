@@ -1,9 +1,11 @@
 """`ksim run --explain-defaults`: the settings that a scenario leaves open, pool by pool."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ksim.cli.output import console, table
+from ksim.cli.output import console, table, write_json
+from ksim.foundation.config import plain
 
 if TYPE_CHECKING:
     from ksim.simulation.defaults import Derived
@@ -12,30 +14,46 @@ if TYPE_CHECKING:
     from ksim.simulation.scenario import Scenario
 
 
-def explain_defaults(scenario: "Scenario") -> None:
+def explain_defaults(scenario: "Scenario", json_file: Path | None = None) -> None:
     """Print every setting that *scenario* leaves open, the value that the engine derives, and why."""
     from ksim.simulation.fleet import Fleet
 
     fleet = Fleet.of(scenario)
+    derived = {pool.name: _derived(pool, scenario.of_pool(pool.name) if pool.name else scenario)
+               for pool in fleet.pools}
+    write_json(json_file, {"pools": [_content(pool, derived[pool.name]) for pool in fleet.pools]})
     for pool in fleet.pools:
-        _explain(pool, scenario.of_pool(pool.name) if pool.name else scenario)
+        _explain(pool, derived[pool.name])
     if fleet.splits and scenario.pair_router is None:
         console().print("pair_router: each_side, the default between prefill and decode engines")
 
 
-def _explain(pool: "Pool", scenario: "Scenario") -> None:
-    from ksim.simulation.defaults import Defaults
+def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
+    """What the engines of *pool* derive, of which *scenario* is, and the oracle where nobody names one."""
+    from ksim.simulation.defaults import Defaults, Derived
 
-    deployment = pool.deployment
-    version, oracle = deployment.version, deployment.scenario.oracle
-    defaults = Defaults(scenario.serve, version, deployment.model, deployment.gpu).explain()
-    title = f"{version.name}, {deployment.model.name} on {deployment.gpu.name}"
-    rows = table("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
-    for derived in [*defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]:
-        rows.add_row(derived.setting, _brief(derived.value), derived.source)
+    deployment, oracle = pool.deployment, pool.deployment.scenario.oracle
+    defaults = Defaults(scenario.serve, deployment.version, deployment.model, deployment.gpu).explain()
+    rows = [*defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]
     if scenario.oracle is None and oracle is not None:
         ships = "a" if oracle.name == "measured" else "no"
-        rows.add_row("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships")
+        rows.append(Derived("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships"))
+    return rows
+
+
+def _content(pool: "Pool", derived: "list[Derived]") -> dict[str, Any]:
+    deployment = pool.deployment
+    return {"pool": pool.name or None, "engine": deployment.version.name, "model": deployment.model.name,
+            "gpu": deployment.gpu.name,
+            "settings": [{"setting": row.setting, "value": plain(row.value), "from": row.source} for row in derived]}
+
+
+def _explain(pool: "Pool", derived: "list[Derived]") -> None:
+    deployment, version = pool.deployment, pool.deployment.version
+    title = f"{version.name}, {deployment.model.name} on {deployment.gpu.name}"
+    rows = table("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
+    for row in derived:
+        rows.add_row(row.setting, _brief(row.value), row.source)
     console().print(rows)
     console().print(f"{version.name}: {version.source}")
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import frozen
 
-from ksim.cli.explain import Figures, Json
-from ksim.cli.output import console, table, write_json
+from ksim.cli.explain import Figures
+from ksim.cli.output import JsonInFolder, console, table, write_json
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.report.pools_text import pool_tables
 from ksim.report.wording import number, percent
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def diff(
     run_a: Run, run_b: Run,
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request of both runs; by default all that"
                                                 " completed in both")] = None,
-    json_file: Json = None, output: Figures = None,
+    json_file: JsonInFolder = None, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
     from ksim.report.reasons import reasons
@@ -181,6 +180,8 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
+    from ksim.report.pools_text import pool_tables
+
     yield from _settings(one, other)
     rows = table("", f">{one.directory}", f">{other.directory}", ">change")
     for keys in NUMBERS.values():

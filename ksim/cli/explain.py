@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonInFolder, console, table, write_json
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ksim.testing.history import Moment
     from ksim.testing.replayed import Replayed, Written
 
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the seconds of all phases to this"
-                                           " file")]
 Figures = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="draw into this folder")]
 
 #: How many steps of a counter-example are shown, up to the one that breaks the invariant.
@@ -28,7 +26,7 @@ def explain(
                                         " counter-example of `check_policy`")],
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request; by default what is behind the mean,"
                                                 " the median and the p99 of all")] = None,
-    json_file: Json = None, output: Figures = None,
+    json_file: JsonInFolder = None, output: Figures = None,
 ) -> None:
     """Say where requests' time went: queue, prefill, others' prefill, decode, host and more, kernel by kernel."""
     from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of

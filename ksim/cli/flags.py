@@ -3,12 +3,12 @@
 import inspect
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import attrs
 import typer
 
+from ksim.cli.output import JsonFile
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
@@ -41,12 +41,13 @@ SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="skip rows without
                                          " error in most formats")]
 
 #: Where results go.
-OutcomeFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome to this file")]
+OutcomeFile = JsonFile
 
 #: Short names that vLLM has, by the long name of the field.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
-_PANEL = "Engine settings, named as by vllm serve"
+#: The heading of engine settings in the help.
+SERVE_PANEL = "Engine settings, named as by vllm serve"
 #: What flags that take JSON may look like.
 _EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}',
              "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
@@ -176,7 +177,7 @@ def _flag(key: Key) -> inspect.Parameter:
     kind = str if attrs.has(key.kind) else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
-    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=_PANEL)
+    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=SERVE_PANEL)
     return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[kind | None, option])
 

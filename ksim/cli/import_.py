@@ -84,6 +84,10 @@ def _pasted(words: str | list[str]) -> "Pasted":
         return Pasted(shlex.join(words), folder=Path.cwd())
     if words == "-":
         return Pasted.of_bytes(sys.stdin.buffer.read(), "standard input", Path.cwd())
+    if len(words) < 4096 and "\n" not in words and Path(words).is_dir():
+        from ksim.deploy.folders import main_file
+
+        return Pasted.of_file(main_file(Path(words)))
     if len(words) < 4096 and "\n" not in words and Path(words).is_file():
         return Pasted.of_file(Path(words))
     if Path(words).suffix in (".sh", ".yaml", ".yml", ".txt", ".json") and " " not in words:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from ksim.cli.output import report_console, write_json
 from ksim.cli.progress import Progress, duration
 from ksim.foundation.errors import ConfigError, KsimError
 
@@ -26,7 +27,7 @@ class Kept:
     """What is kept of a run in the directory `output`, if there is one.
 
     The trace shows the kernels of a `window` of the run, in seconds.  `stream` is None where the size of the workload
-    decides whether rows are written while the run goes on.
+    decides whether rows are written while the run goes on.  The summary is written to `json_file`, too.
     """
 
     output: Path | None
@@ -35,6 +36,7 @@ class Kept:
     window: tuple[float, float] | None
     stream: bool | None = None
     force: bool = False
+    json_file: Path | None = None
 
     def check(self) -> None:
         """Raise ConfigError for results that cannot be kept, before the run starts."""
@@ -109,9 +111,10 @@ def _simulate(fleet: "Fleet", kept: Kept, quiet: bool, jobs: int, progress: Prog
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
     progress.stop()
     _remark(result.remarks)
+    _write_summary(result, kept.json_file)
     _check_served(result, kept.output)
     if not quiet:
-        result.print()
+        result.print(report_console())
         if kept.output is not None:
             print(f"written to {kept.output}")
 
@@ -124,10 +127,16 @@ def _stream(fleet: "Fleet", kept: Kept, quiet: bool, progress: Progress) -> None
     result = stream(fleet, kept.output, progress.advance)
     progress.stop()
     _remark(result.remarks)
+    _write_summary(result, kept.json_file)
     _check_served(result, kept.output)
     if not quiet:
-        print(result.vllm_block())
+        report_console().print(result.vllm_block(), markup=False, highlight=False, soft_wrap=True)
         print(f"written to {kept.output}")
+
+
+def _write_summary(result: Any, json_file: Path | None) -> None:
+    """Write what summary.json has, and the remarks, to *json_file*, if one is given."""
+    write_json(json_file, {**result.summary, "remarks": list(result.remarks)})
 
 
 def _remark(remarks: Iterable[str]) -> None:

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperCommand
 
 from ksim.cli.flags import with_serve_flags, words_of
-from ksim.cli.output import console, table
+from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.foundation import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,18 +18,33 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 
 
+class ModelCommand(TyperCommand):
+    """`ksim model`, which also takes ``--json`` without a file, for standard output, as its first releases did."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args* with the file that ``--json`` lacks."""
+        return super().parse_args(ctx, _with_file(args))
+
+
+def _with_file(words: list[str]) -> list[str]:
+    if "--json" not in words:
+        return words
+    place = words.index("--json") + 1
+    following = words[place] if place < len(words) else "--"
+    is_file = following == "-" or not (following.startswith("-") or following in catalog.entries("models"))
+    return words if is_file else [*words[:place], "-", *words[place:]]
+
+
 @with_serve_flags
 def model(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="catalogue name, config.json of Hugging Face, or a folder"
                                         " with one")],
     gpu: Annotated[str, typer.Option(help="only these GPUs: names or files, with commas between")] = "",
     engine: Annotated[str, typer.Option(help="release whose defaults are used")] = "vllm-0.33",
-    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON, in bytes and tokens")] = False,
+    json_file: JsonFile = None,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""
-    import json
-
     from ksim.foundation.config import structure
     from ksim.simulation.model_card import ModelCard
     from ksim.specs.settings import EngineSettings
@@ -35,9 +52,7 @@ def model(
     settings, gpus = structure(EngineSettings, serve or {}, "model"), words_of(gpu)
     sizes = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []
     card = ModelCard.of(name, gpus, settings, engine, sizes)
-    if as_json:
-        print(json.dumps(card.table(), indent=2))
-        return
+    write_json(json_file, card.table())
     shown = console()
     shown.print(*_head(card), sep="\n", highlight=False)
     shown.print(_parts(card))

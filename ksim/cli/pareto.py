@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import write_json
+from ksim.cli.output import JsonFile, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.cli.studies import stop
+from ksim.cli.terminal import moves
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 
@@ -41,8 +42,7 @@ def pareto(
     sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write all points to this file,"
-                                                   " with all of their numbers")] = None,
+    json_file: JsonFile = None,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
@@ -151,4 +151,4 @@ def _counted(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
     from rich.progress import track
 
     return iter(track(items, what, total, console=Console(stderr=True), transient=True,
-                      disable=not sys.stderr.isatty()))
+                      disable=not moves(sys.stderr)))

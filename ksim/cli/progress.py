@@ -4,6 +4,8 @@ import sys
 import time
 from typing import Any
 
+from ksim.cli.terminal import moves
+
 #: Requests between two looks at the clock, and seconds between two lines where there is no terminal.
 _EVERY, _PAUSE = 100, 30.0
 
@@ -20,7 +22,7 @@ class Progress:
         self._total, self._ended, self._what, self._every = total, 0, what, every
         self._bar: Any = None
         self._begin = self._said = time.monotonic()
-        self._quiet, self._terminal = quiet, sys.stderr.isatty()
+        self._quiet, self._terminal = quiet, moves(sys.stderr)
 
     def __enter__(self) -> "Progress":
         if self._terminal and not self._quiet:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags, words_of
+from ksim.cli.output import STDOUT, JsonInFolder, write_json
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -27,12 +28,11 @@ def roofline(
                                       " catalogue")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="where to draw roofline.png and"
                                          " eta_map.png")] = Path("roofline"),
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the tables to this"
-                                                   " file")] = None,
+    json_file: JsonInFolder = None,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Draw a step's kernels under the roofline, and which families are equally far from it on every GPU."""
-    from ksim.cli.roofline_output import RooflineReport, check, save, show
+    from ksim.cli.roofline_output import RooflineReport, check, content, save, show
     from ksim.simulation.deployment import Deployment
     from ksim.simulation.portability import kernel_points, survey
 
@@ -42,10 +42,13 @@ def roofline(
     for batch in batches.values():
         deployment.check_step(batch)
     others = _others(scenario, str(deployment.scenario.gpu), gpus)
-    check(output, json_file)
+    written = None if json_file == STDOUT else json_file
+    check(output, written)
     steps = {name: kernel_points(deployment, batch) for name, batch in batches.items()}
     report = RooflineReport(deployment, batches, steps, survey(others, batches))
-    figures = save(report, output, json_file)
+    figures = save(report, output, written)
+    if json_file == STDOUT:
+        write_json(json_file, content(report))
     show(report, figures)
 
 

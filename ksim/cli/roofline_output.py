@@ -1,6 +1,5 @@
 """What `ksim roofline` shows and writes: tables, figures and a JSON file."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from attrs import frozen
 from rich.table import Table
 
-from ksim.cli.output import console, table
+from ksim.cli.output import as_json, console, table
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -152,7 +151,7 @@ def save(report: RooflineReport, folder: Path, json_file: Path | None) -> list[P
         moves = [(hidden / name, folder / name) for name in names]
         if json_file is not None:
             written = stack.enter_context(_written_at_once(json_file.parent)) / json_file.name
-            written.write_text(json.dumps(content(report), indent=2) + "\n", encoding="utf-8")
+            written.write_text(as_json(content(report)), encoding="utf-8")
             moves.append((written, json_file))
         for source, target in moves:
             source.replace(target)

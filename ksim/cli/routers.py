@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, table, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
 from ksim.cli.run import Force, Seed, Settings, changed
@@ -28,8 +28,6 @@ Staleness = Annotated[str | None, typer.Option("--staleness", metavar="TIME,TIME
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="runs of each router, each with a seed of its own")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every"
                                              " run is kept there as it ends, beside routers.csv and routers.png")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write all numbers of all routers to this"
-                                               " file")]
 
 
 def routers(

@@ -19,7 +19,8 @@ from ksim.cli.flags import (
     with_serve_flags,
     words_of,
 )
-from ksim.cli.output import console, table
+from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.step_json import content, counted, totals
 from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def step(
                                                     " mtp,k=3,acceptance=0.8")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the time a token over the batch, with"
                                               " speculation and without")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write that comparison to this"
-                                                   " file")] = None,
+    json_file: JsonFile = None,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
@@ -62,12 +62,12 @@ def step(
         from ksim.cli.step_speculation import compare
         from ksim.study.speculation import verified
 
-        _price(deployment, verified(batch, config))
-        compare(scenario, batch, json_file, plot)
-    elif plot or json_file:
-        raise ConfigError("--plot" if plot else "--json", "is about speculation; add --speculative, or leave it out")
+        priced = _price(deployment, verified(batch, config))
+        write_json(json_file, {**priced, **compare(scenario, batch, plot)})
+    elif plot:
+        raise ConfigError("--plot", "is about speculation; add --speculative, or leave it out")
     else:
-        _price(deployment, batch)
+        write_json(json_file, _price(deployment, batch))
 
 
 def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":
@@ -99,9 +99,12 @@ def _speculating(serve: dict[str, Any], speculative: str | None) -> dict[str, An
     return {**serve, "speculative_config": table_of(speculative)}
 
 
-def _price(deployment: "Deployment", batch: "Batch") -> None:
+def _price(deployment: "Deployment", batch: "Batch") -> dict[str, Any]:
+    """Show the step, and return it for a JSON file."""
     deployment.check_step(batch)
-    _show(deployment, batch, [timer.step_cost(batch) for timer in deployment.timers()])
+    steps = [timer.step_cost(batch) for timer in deployment.timers()]
+    _show(deployment, batch, steps)
+    return content(deployment, batch, steps)
 
 
 def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> None:
@@ -118,10 +121,7 @@ def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]")
 
 def _kernels(step: "StepCost") -> Table:
     rows = table(*_COLUMNS)
-    merged: dict[KernelCost, int] = {}
-    for span, runs in step.counted():
-        merged[span] = merged.get(span, 0) + runs
-    for span, runs in merged.items():
+    for span, runs in counted(step).items():
         rows.add_row(*_row(span, runs, step.seconds))
     return rows
 
@@ -141,15 +141,13 @@ def _interval(low: float, high: float, scale: float) -> str:
 
 def _totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> str:
     """GPU and host time, and what share of the peaks the step reaches."""
-    gpu = deployment.gpu
-    flops = step.flops / step.seconds / gpu.flops[deployment.serve.precision.activations.element]
-    moved = step.bytes / step.seconds / gpu.bandwidth
-    static = gpu.power.idle * step.seconds
+    known = totals(deployment, batch, step)
     between = _interval(step.low, step.high, 1e3)
     likely = f" ({between} at 90 %)" if between else ""
-    outside = step.extrapolated / step.seconds
-    prepare = deployment.host.worker.preparing(batch.sequences)
-    return (f"GPU {1e3 * step.seconds:.3f} ms{likely}, launched as {step.launch}; host {1e3 * prepare:.3f} ms"
-            f" for inputs and {1e3 * step.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
-            f" {step.joules + static:.2f} J a GPU{' (power estimated)' * (gpu.power.basis == 'estimated')}"
+    outside = known["extrapolated_share"]
+    return (f"GPU {1e3 * step.seconds:.3f} ms{likely}, launched as {step.launch};"
+            f" host {1e3 * known['host_input_seconds']:.3f} ms"
+            f" for inputs and {1e3 * step.launch_seconds:.3f} ms for launches; MFU {known['mfu_share']:.1%},"
+            f" MBU {known['mbu_share']:.1%}; {known['joules_per_gpu']:.2f} J a GPU"
+            f"{' (power estimated)' * (known['power_basis'] == 'estimated')}"
             + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

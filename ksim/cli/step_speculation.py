@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import console, table
 from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,8 +57,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def compare(scenario: "Scenario", batch: "Batch", json_file: Path | None, plot: Path | None) -> None:
-    """Print what a step of *scenario* over *batch* costs with its drafts and without, and up to which batch it pays."""
+def compare(scenario: "Scenario", batch: "Batch", plot: Path | None) -> dict[str, Any]:
+    """Print what a step of *scenario* over *batch* costs with its drafts and without, and up to which batch it pays.
+
+    Returns the same for a JSON file.
+    """
     from ksim.study.speculation import compared, payoff
 
     if not batch.contexts:
@@ -71,10 +74,10 @@ def compare(scenario: "Scenario", batch: "Batch", json_file: Path | None, plot: 
     screen.print(_curve(found))
     screen.print(f"{found.title}: {found.drafts} drafted tokens, {found.length:.2f} tokens a verification; "
                  f"{found.sentence}.\n", highlight=False)
-    write_json(json_file, {**found.table, "step": {**asdict(step), "seconds": step.seconds}})
     if plot is not None:
         _draw(found, plot)
         screen.print(f"drawn to {plot}\n", highlight=False)
+    return {**found.table, "step": {**asdict(step), "seconds": step.seconds}}
 
 
 def _curve(found: "Payoff") -> Any:

@@ -1,7 +1,7 @@
 """What the commands that run studies have in common: options, a progress bar, and how they stop."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -12,6 +12,7 @@ from ksim.foundation.errors import KsimError
 if TYPE_CHECKING:
     from ksim.simulation.scenario import Scenario
     from ksim.study.directory import StudyDirectory
+    from ksim.study.means import SweepPoint
     from ksim.study.rows import Row
 
 StudyFolder = Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every run"
@@ -36,6 +37,20 @@ def keep_going(study: "StudyDirectory", scenario: "Scenario", rows: "list[Row]",
     except (KeyboardInterrupt, process.Terminated, KsimError) as reason:
         done = len(rows) - len(study.without(rows))
         stop(reason, f"{done:,} of {len(rows):,} runs are kept; --resume goes on with the others")
+
+
+def as_record(point: "SweepPoint") -> dict[str, Any]:
+    """*point* for a JSON file: settings, means, and half widths of their 95 % intervals where there are several runs.
+    """
+    from ksim.study.grid import value_text
+
+    numbers = dict(point.outcome.summary or {})
+    known = [key for key, value in numbers.items() if value is not None and not isinstance(value, bool)]
+    settings = {key: value if isinstance(value, int | float | str) else value_text(value)
+                for key, value in point.settings.items()}
+    return {"point": point.number, "settings": settings, "replications": len(point.rows),
+            "problem": point.outcome.problem or None, "summary": numbers or None,
+            "half_widths": {key: point.half_width(key) for key in known} if len(point.rows) > 1 else None}
 
 
 def stop(reason: BaseException, kept: str) -> NoReturn:

@@ -2,15 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import console, table
+from ksim.cli.output import JsonFile, console, table, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.cli.studies import Address, Jobs, On, Resume, StudyFolder, keep_going
 from ksim.foundation.errors import KsimError
+
+if TYPE_CHECKING:
+    from ksim.study.sweep_result import Sweep
 
 
 def sweep(
@@ -27,6 +30,7 @@ def sweep(
                                         " own")] = 1,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a scenario at many points and keep all numbers of all runs, also where it is interrupted."""
     from ksim.simulation.scenario import Scenario
@@ -45,16 +49,17 @@ def sweep(
     check_names(chosen, plan.points)
     with plan.study(output, f"Sweep of {scenario.stem}", resume, force) as study:
         keep_going(study, plan.scenario, rows, jobs, on, address)
-    show(output)
+    show(output, json_file)
 
 
-def show(directory: Path) -> None:
+def show(directory: Path, json_file: Path | None = None) -> None:
     """Print the best points of the study in *directory*, and what failed; raises KsimError where every run has."""
     from ksim.study.best import best, remarks
     from ksim.study.rows import OK
     from ksim.study.sweep_result import Sweep
 
     study = Sweep.read(directory)
+    write_json(json_file, content(study))
     found, screen = best(study.points), console()
     if found.rows:
         lines = table(*found.columns)
@@ -68,3 +73,11 @@ def show(directory: Path) -> None:
     print(f"written to {directory / 'runs.parquet'}; `ksim pareto {directory}` shows what no other point beats")
     if all(row.status != OK for row in study.rows):
         raise KsimError(f"none of {len(study.rows):,} runs went well")
+
+
+def content(study: "Sweep") -> dict[str, Any]:
+    """All points of *study*, for a JSON file: settings, and the means of all numbers of their runs."""
+    from ksim.cli.studies import as_record
+
+    return {"title": study.title, "directory": str(study.directory), "runs": len(study.rows),
+            "points": [as_record(point) for point in study.points]}

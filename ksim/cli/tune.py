@@ -1,11 +1,11 @@
 """`ksim tune`: the best settings of a scenario, found by running few of all."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import console, table
+from ksim.cli.output import JsonFile, console, table, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
 from ksim.cli.run import Force, Settings, changed
@@ -48,7 +48,7 @@ def tune(
     repeat: Repeat = 1, round_size: RoundSize = 8, max_rejected: MaxRejected = 0.01, prune: Prune = True,
     output: Output = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
-    settings: Settings = None, pool: Pools = None, force: Force = False,
+    settings: Settings = None, pool: Pools = None, force: Force = False, json_file: JsonFile = None,
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
     from ksim.simulation.scenario import Scenario
@@ -64,6 +64,7 @@ def tune(
         _search(tuner, trials, jobs, on, address)
         tuning = tuner.tuning
     _show(tuning)
+    write_json(json_file, content(tuning))
     _refuse(tuning)
 
 
@@ -95,6 +96,20 @@ def _show(tuning: "Tuning") -> None:
     if tuning.directory is not None:
         best = f"; the best is {tuning.directory.name}/best.toml" if tuning.best else ""
         print(f"written to {tuning.directory.name}{best}")
+
+
+def content(tuning: "Tuning") -> dict[str, Any]:
+    """All trials of *tuning*, for a JSON file."""
+    from ksim.cli.studies import as_record
+
+    places = {id(point.outcome): point for point in tuning.ranked}
+    best = tuning.best and tuning.trial(tuning.best).number
+    trials = [{**as_record(trial), "problem": places[id(trial.outcome)].problem or None,
+               "on_front": places[id(trial.outcome)].on_front} for trial in tuning.points]
+    return {"title": tuning.title, "directory": tuning.directory and str(tuning.directory),
+            "objectives": [str(goal) for goal in tuning.wanted],
+            "requirements": [str(bound) for bound in tuning.required], "counts": tuning.counts, "best": best,
+            "trials": trials}
 
 
 def _refuse(tuning: "Tuning") -> None:

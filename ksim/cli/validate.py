@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, table, write_json
 from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_ladders import ladders
@@ -49,7 +48,7 @@ def schedule(
     case: Annotated[str, typer.Option(metavar="NAME", help="replay only this case")] = "",
     first_difference: Annotated[bool, typer.Option("--first-difference", help="print the whole step in which a case"
                                                    " first differs, as recorded and as replayed")] = False,
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
     from ksim.validation import cases, schedules
@@ -115,4 +114,4 @@ def _write(path: Path | None, reports: Sequence["ScheduleReport"]) -> None:
                 for report in reports if report.difference is not None}
     outcome = {"cases": len(reports), "exact": len(reports) - len(failures), "failures": failures,
                "steps": sum(report.steps for report in reports)}
-    write_json(path, outcome, allow_nan=True)
+    write_json(path, outcome)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.board_power import BoardReport
@@ -22,7 +21,7 @@ def energy(
     gpu: Annotated[str, typer.Option(help="GPU of sustained kernels and serving runs, which do not name it")] = "h200",
     limit: Annotated[int, typer.Option(min=0, help="take only so many rows of a public table, drawn by the hashes of"
                                        " their shapes; 0 takes all")] = 0,
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare power and energy with the measurements at PATH.
 
@@ -31,9 +30,9 @@ def energy(
     """
     from ksim.validation.energy import Question, as_table, validate
 
-    with console().status("reading") as status:
-        report = validate(Question(path, gpu, limit), status.update)
-    write_json(json_file, as_table(report), allow_nan=True)
+    with status("reading") as line:
+        report = validate(Question(path, gpu, limit), line.update)
+    write_json(json_file, as_table(report))
     _print(report)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile, words_of
-from ksim.cli.output import console, table, write_json
+from ksim.cli.flags import words_of
+from ksim.cli.output import JsonFile, console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.kernels import KernelReport
@@ -23,7 +23,7 @@ def kernels(
                                            " architectures at PATH")] = "",
     train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the"
                                        " others at PATH")] = "",
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare an oracle with measured kernels, by GPU, family and number format.
 
@@ -38,8 +38,8 @@ def kernels(
     question = Question(path=path, gpu=gpu, oracle=choice, leave_out=leave_out, train=tuple(words_of(train)))
     check_question(question)
     screen = console()
-    with screen.status("reading") as status:
-        report = validate(question, lambda name: status.update(f"predicting {name}"))
+    with status("reading") as line:
+        report = validate(question, lambda name: line.update(f"predicting {name}"))
     for remark in report.remarks:
         print(f"note: {remark}")
     if report.left:
@@ -84,4 +84,4 @@ def _write(path: Path | None, report: "KernelReport") -> None:
     outcome = {"families": report.families, "mean": report.mean, "coverage": report.coverage,
                "cells": [asdict(cell) for cell in report.cells],
                "left_out": [{"of": name, **asdict(left)} for name, left in report.left]}
-    write_json(path, outcome, allow_nan=True)
+    write_json(path, outcome)

@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.ladders import Cell, Compared, LadderReport
@@ -28,7 +27,7 @@ def ladders(
                                                  " know: a file like ksim/data/recipes/ladders.toml")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of arrivals and of the order of prompts")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Simulate load ladders of fleets, and compare rates and latencies, stage by stage.
 
@@ -36,16 +35,16 @@ def ladders(
     """
     from ksim.validation.ladders import Question, validate
 
-    with console().status("reading") as status:
+    with status("reading") as line:
         report = validate(Question(path, ladder, arm, recipes, seed, jobs or os.cpu_count() or 1),
-                          lambda done, of: status.update(f"simulated {done:,} of {of:,} arms"))
+                          lambda done, of: line.update(f"simulated {done:,} of {of:,} arms"))
     console().print(_cells(report))
     if report.compared:
         console().print(_compared(report))
     for reason, count in report.reasons.items():
         print(f"{count} rows not simulated: {reason}")
     write_json(json_file, {"rows": [_row(cell) for cell in report.cells], "compared": [
-        _what(line) for line in report.compared], "not_simulated": dict(report.reasons)}, allow_nan=True)
+        _what(line) for line in report.compared], "not_simulated": dict(report.reasons)})
     print(f"simulated {len(report.cells)} of {len(report.cells) + sum(report.reasons.values())} rows")
 
 

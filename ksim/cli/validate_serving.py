@@ -1,4 +1,4 @@
-"""`ksim validate serving` and `ksim validate steps`: errors of simulated runs of vLLM."""
+"""`ksim validate serving` and `ksim validate steps`: errors of simulated runs of vLLM and of benchmarks."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile, oracle_of
-from ksim.cli.output import console, table, write_json
+from ksim.cli.flags import oracle_of
+from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.run import Settings
 
 if TYPE_CHECKING:
     from ksim.validation.serving.comparison import ComparedRun, Figures, StepReport
@@ -17,44 +18,88 @@ if TYPE_CHECKING:
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="folder of engine_NAME.json with requests_NAME.parquet and"
                                          " steps_NAME.parquet beside it, or one engine_NAME.json")]
+_Results = Annotated[list[Path], typer.Argument(metavar="RESULT...", help="results of `vllm bench serve`, SGLang's"
+                                                " bench_serving, aiperf, genai-perf, guidellm, InferenceMAX, or vLLM's"
+                                                " spans (see `ksim list recordings`), with --scenario; or a folder of"
+                                                " engine_NAME.json with requests_NAME.parquet beside them")]
+_Scenario = Annotated[Path | None, typer.Option("--scenario", metavar="FILE", help="scenario of the deployment that was"
+                                                " benchmarked; its workload is that of the results")]
 _Gpu = Annotated[str, typer.Option(help="GPU of the recorded runs, which the files do not name")]
 _Engine = Annotated[str, typer.Option(help="release of vLLM that was recorded")]
 _Host = Annotated[str, typer.Option(help="host, whose CPUs vLLM ran on")]
 _Oracle = Annotated[str, typer.Option(help="latency oracle; by default measured where a profile ships, else learned")]
 
 
-def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-            oracle: _Oracle = "", json_file: OutcomeFile = None) -> None:
-    """Simulate recorded serving runs and compare latency, throughput and energy, run by run.
+def serving(results: _Results, scenario: _Scenario = None, settings: Settings = None, gpu: _Gpu = "h200",
+            engine: _Engine = "vllm-0.22", host: _Host = "default", oracle: _Oracle = "",
+            json_file: JsonFile = None) -> None:
+    """Simulate benchmarked requests and compare latency and throughput, run by run: how far, and what differs.
 
-    Requests are sent at their recorded times, or as the recorded concurrency allows.  Warm-up runs and the first static
-    run are left out: they include what an engine does only once.
+    Requests are sent at their recorded times, or as the recorded concurrency allows.  Of recorded engines (a folder of
+    engine_NAME.json), warm-up runs and the first static run are left out: they include what an engine does only once.
     """
+    if scenario is not None:
+        from ksim.cli.validate_results import results as compare_results
+
+        _refuse_server(gpu, engine, host, oracle)
+        compare_results(results, scenario, settings or (), json_file)
+    else:
+        _recorded_engines(_only_folder(results, settings), _server(gpu, engine, host, oracle), json_file)
+
+
+def _refuse_server(gpu: str, engine: str, host: str, oracle: str) -> None:
+    """Raise ConfigError for flags of a server that the scenario describes."""
+    from ksim.foundation.errors import ConfigError
+
+    for name, value, usual in (("gpu", gpu, "h200"), ("engine", engine, "vllm-0.22"), ("host", host, "default"),
+                               ("oracle", oracle, "")):
+        if value != usual:
+            raise ConfigError(f"--{name}", f"the scenario says that; write --set {name}={value}")
+
+
+def _only_folder(paths: Sequence[Path], settings: Sequence[str] | None) -> Path:
+    """The folder of recorded engines; raises ConfigError for what needs a scenario."""
+    from ksim.foundation.errors import ConfigError
+    from ksim.validation.benchmarks.files import tables_of
+    from ksim.validation.benchmarks.find import reader_of
+
+    if len(paths) > 1 or settings:
+        raise ConfigError("--scenario", "name the scenario of the deployment that was benchmarked, such as --scenario"
+                                        " scenario.toml")
+    (path,) = paths
+    if path.is_file() and not path.name.startswith("engine_"):
+        reader_of(path, tables_of(path))
+        raise ConfigError("--scenario", f"{path} is the result of a benchmark: name the scenario of the deployment,"
+                                        " such as --scenario scenario.toml")
+    return path
+
+
+def _recorded_engines(folder: Path, server: "ServerSpec", json_file: Path | None) -> None:
     from ksim.validation.serving import comparison
 
     screen = console()
-    with screen.status("reading") as status:
-        report = comparison.serving(folder, _server(gpu, engine, host, oracle), status.update)
-    _notes(report.left, report.remarks, gpu, engine)
+    with status("reading") as line:
+        report = comparison.serving(folder, server, line.update)
+    _notes(report.left, report.remarks, server.gpu, server.engine)
     screen.print(_runs(report.runs))
-    write_json(json_file, comparison.as_table(report), allow_nan=True)
+    write_json(json_file, comparison.as_table(report))
     names = {"TTFT": "ttft_p50_ms", "TPOT": "tpot_p50_ms", "throughput": "throughput", "energy": "joules"}
     medians = ", ".join(f"{title} {report.median_ape(name):.2f} %" for title, name in names.items())
     print(f"median absolute errors of {len(report.runs)} runs: {medians}")
 
 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-          oracle: _Oracle = "", json_file: OutcomeFile = None) -> None:
+          oracle: _Oracle = "", json_file: JsonFile = None) -> None:
     """Price the recorded batches one by one, and compare the time from each step to the next."""
     from ksim.validation.serving import comparison
 
     screen = console()
-    with screen.status("reading") as status:
-        report = comparison.intervals(folder, _server(gpu, engine, host, oracle), status.update)
+    with status("reading") as line:
+        report = comparison.intervals(folder, _server(gpu, engine, host, oracle), line.update)
     _notes(report.left, report.remarks, gpu, engine)
     screen.print(_intervals(report))
     table = comparison.steps_as_table(report)
-    write_json(json_file, table, allow_nan=True)
+    write_json(json_file, table)
     print(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
           f" 90th percentile {table['step_p90_ape']:.2f} %")
 

@@ -8,8 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, status, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.silicon import Answer, Score, SiliconReport
@@ -35,7 +34,7 @@ def silicon(
                                                    " AIConfigurator's, if they lie beside FILE")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
     show: Annotated[str, typer.Option(metavar="ID", help="print the scenario of this row, and stop")] = "",
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Simulate measured serving runs, and compare TTFT, TPOT and, of disaggregated ones, output tokens per second."""
     from ksim.foundation.config import structure
@@ -48,8 +47,8 @@ def silicon(
         "path": path, "backend": backend, "model": model, "system": system, "mode": mode, "workers": workers,
         "limit": limit, "all_rows": all_rows, "statistic": statistic, "reference": reference,
         "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
-    with console().status("reading") as status:
-        report = validate(question, lambda done, of: status.update(f"simulated {done:,} of {of:,} runs"))
+    with status("reading") as line:
+        report = validate(question, lambda done, of: line.update(f"simulated {done:,} of {of:,} runs"))
     _print(report)
     _write(json_file, report, question.statistic)
     print(_figures(report.whole))

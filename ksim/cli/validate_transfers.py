@@ -7,8 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ksim.cli.flags import OutcomeFile
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import JsonFile, console, table, write_json
 
 if TYPE_CHECKING:
     from ksim.validation.measured_transfers import TransferReport
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 def transfers(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured transfers, as transfers.csv")],
-    json_file: OutcomeFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare KV transfers between two nodes with measured ones.
 
@@ -61,4 +60,4 @@ def _write(path: Path | None, report: "TransferReport") -> None:
         "transfers": [{"series": transfer.row.series, "connector": transfer.row.plugin, "tokens": transfer.row.tokens,
                        "bytes": transfer.row.bytes, "seconds": transfer.row.seconds, "predicted": transfer.predicted,
                        "error": transfer.error, "fitted": transfer.fitted} for transfer in report.transfers],
-        "refused": report.refused}, allow_nan=True)
+        "refused": report.refused})

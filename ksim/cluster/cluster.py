@@ -7,18 +7,19 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cluster.both import Both
 from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.router_and_control import RouterAndControl
 from ksim.cluster.routers import Router
-from ksim.cluster.sight import Sight
+from ksim.cluster.signals.engine_views import EngineViews
+from ksim.cluster.signals.view import View
 from ksim.cluster.split import first_token, rest_of
 from ksim.cluster.submission import submit
-from ksim.cluster.view import View
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
-from ksim.flow.events import Arrived, Rejected, Routed
+from ksim.engine.inbox import Inbox
+from ksim.flow.events import Arrived, Failed, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -29,6 +30,8 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.specs.signals import SignalSettings
 
 Process = Generator[simpy.Event, Any, None]
+#: Why a request that was aborted has ended.
+GONE = "its client has gone"
 
 
 @define(eq=False)
@@ -54,7 +57,7 @@ class Cluster:
     seed: int = 0
     gateway: Gateway | None = None
     _slots: simpy.Resource | None = field(init=False)
-    sight: Sight = field(init=False)
+    sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
     _decoding: list[View] = field(init=False)
     _candidates: list[View] = field(init=False)
@@ -65,8 +68,8 @@ class Cluster:
         key = "pair_router" if self.pair_router else "router"
         chooser: Any = self.pair_router or self.router
         if self.gateway is not None:
-            chooser = Both(chooser, self.gateway.control, key)
-        self.sight = Sight.of(self.engines, chooser, self.signals, self.seed, key)
+            chooser = RouterAndControl(chooser, self.gateway.control, key)
+        self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
             self.gateway.open(self.forward, self.sight, self.signals)
         self._prefilling = [view for view in self.sight.views if view.role == "prefill"]
@@ -83,7 +86,7 @@ class Cluster:
             if request.arrival > self.env.now:
                 yield self.env.timeout(request.arrival - self.env.now)
             if self._slots is None and not request.session:
-                self._send(request, self.on_end, timely=False)
+                self.send(request, self.on_end, timely=False)
                 continue
             before = self._sessions.get(request.session) if request.session else None
             # A turn that waits for the one before it must not take the place of a request that could run.
@@ -115,18 +118,26 @@ class Cluster:
                 yield self.env.timeout(request.delay)
             slot = yield from self._take_slot()
         end = self.env.event()
-        self._send(request, end.succeed)
+        self.send(request, end.succeed)
         yield end
         if self._slots is not None:
             self._slots.release(slot)
         self.on_end()
 
-    def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+    def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         if self.gateway is not None:
             self.gateway.take(request, done, timely)
         else:
             self.forward(request, done, timely)
+
+    def abort(self, request: int) -> None:
+        """Drop *request*, by its number, wherever it is: its client has gone.  `done` is not called."""
+        now = self.env.now
+        if self.gateway is not None and self.gateway.abort(request):
+            self.log.add(Rejected(now, request, GONE))
+        elif had := [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]:
+            self.log.add(Failed(now, request, had[-1], GONE))
 
     def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.

@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView
-from ksim.cluster.sight import Sight
+from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import Arrived, Rejected
 from ksim.flow.gateway import Held, Refused
@@ -58,14 +58,14 @@ class Gateway:
     seed: int = 0
     retried: int = field(default=0, init=False)  # of the attempt that goes through
     _forward: Callable[[Request, Callable[[], object], bool], int] = field(init=False)
-    _sight: Sight = field(init=False)
+    _sight: EngineViews = field(init=False)
     _signals: SignalSettings = field(init=False)
     _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
     _held: int = field(default=0, init=False)
     _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
 
-    def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: Sight,
+    def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: EngineViews,
              signals: SignalSettings) -> None:
         """Let requests through: *forward* has a router choose an engine and hands them over, and returns the engine's
         number; it raises Refusal.  `control` sees engines through *sight*, by such *signals*."""
@@ -110,6 +110,18 @@ class Gateway:
         if self.env.now > attempt.since:
             self.log.add(Held(self.env.now, attempt.request.id, attempt.since))
         return attempt
+
+    def abort(self, request: int) -> bool:
+        """Let *request*, by its number, wait no longer; return whether it did."""
+        for flow, queue in self._flows.items():
+            for place, attempt in enumerate(queue):
+                if attempt.request.id == request:
+                    queue.rotate(-place)
+                    self._leave(flow)
+                    if flow in self._flows:
+                        queue.rotate(place)
+                    return True
+        return False
 
     def _go_on(self, sent: bool) -> None:
         """Come back when another request may go after this one was or was not *sent*, or has waited too long."""

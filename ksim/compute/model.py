@@ -1,7 +1,7 @@
 """A whole model: its operations, its size in memory, and the kernels that one rank launches for a step."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from attrs import evolve, field, frozen
@@ -97,7 +97,7 @@ class Model:
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
         sizes = Sizes(self.decoder.sizes)
-        total = sum(op.weights(sizes, shard) for op in weighted(self._stage(shard)))
+        total = self._sum(lambda ops: sum(op.weights(sizes, shard) for op in weighted(ops)), shard)
         if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
         return total
@@ -105,7 +105,7 @@ class Model:
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
         sizes = Sizes(self.decoder.sizes)
-        return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
+        return self._sum(lambda ops: sum(op.cache_per_token(sizes, shard) for op in cached(ops)), shard)
 
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
         """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
@@ -116,14 +116,15 @@ class Model:
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
         sizes = Sizes(self.decoder.sizes)
-        return sum(op.state_per_sequence(sizes, shard) for op in stateful(self._stage(shard)))
+        return self._sum(lambda ops: sum(op.state_per_sequence(sizes, shard) for op in stateful(ops)), shard)
 
-    def _stage(self, shard: Shard) -> Iterator[Operation]:
-        """The operations of the pipeline stage that *shard* is of."""
-        for layer in shard.share(self.layers):
-            yield from self.decoder.layers[layer]
-        yield from self.decoder.embedding if shard.first else ()
-        yield from self.decoder.head if shard.last else ()
+    def _sum(self, part: Callable[[Sequence[Operation]], float], shard: Shard) -> float:
+        """The sum of *part* over the layers and ends of the pipeline stage that *shard* is of."""
+        decoder = self.decoder
+        layers = [decoder.layers[place] for place in shard.share(self.layers)]
+        known = {id(layer): part(layer) for layer in {id(layer): layer for layer in layers}.values()}  # most are alike
+        ends = (*(decoder.embedding if shard.first else ()), *(decoder.head if shard.last else ()))
+        return sum(known[id(layer)] for layer in layers) + part(ends)
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.

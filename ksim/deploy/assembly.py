@@ -127,8 +127,12 @@ def _engines(launches: Sequence[Launch], wanted: Wanted) -> tuple[dict[str, Any]
 
 
 def _add_pool(pools: dict[str, Any], launch: Launch, own: Mapping[str, Any]) -> None:
-    """Add the engines of *launch* to the pool that is alike, or as a pool of their own."""
-    for pool in pools.values():
+    """Add the engines of *launch* to the pool that is alike, or as a pool of their own, which they are if they have a
+    name of their own.
+    """
+    for name, pool in pools.items():
+        if launch.name not in ("", name):
+            continue
         if {key: pool[key] for key in pool if key != "replicas"} == {"role": launch.role, **own}:
             pool["replicas"] += launch.replicas
             return

@@ -1,23 +1,21 @@
 """An engine whose steps are SimPy events: it waits for pipeline stages, ranks or other engines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from attrs import define, field
 
 from ksim.cost.clock import FREE
 from ksim.engine.collective_flows import CollectiveFlows
-from ksim.engine.connector_waits import ConnectorWaits
-from ksim.engine.data_parallel_group import DataParallelGroup, Dummy, Round, wait
+from ksim.engine.data_parallel_group import Dummy, Round, wait
 from ksim.engine.engine import Process
+from ksim.engine.inbox import Inbox, Sampled, tokens_of
 from ksim.engine.stages import InFlightBatch, Stages
 from ksim.engine.work import Work
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
-from ksim.flow.kv_transfer import KvTransferParams
-from ksim.flow.request import Request
 from ksim.network.inter_node_traffic import InterNodeTraffic
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
@@ -33,7 +31,7 @@ NOBODY = Batch.of()
 
 
 @define(eq=False, kw_only=True)
-class EventEngine(ConnectorWaits):
+class EventEngine(Inbox):
     """Its batches go through `stages`; the engines of a `group` take their steps together.
 
     Through `collective_flows`, what its steps send between nodes shares links with transfers.
@@ -41,11 +39,7 @@ class EventEngine(ConnectorWaits):
     """
 
     stages: Stages
-    group: DataParallelGroup | None = None
     collective_flows: CollectiveFlows | None = None
-    _tickets: int = field(default=0, init=False)
-    #: Requests on their way through the front end, and when they come, by ticket.
-    _sent: dict[int, tuple[float, Request]] = field(factory=dict, init=False)
     _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
@@ -55,40 +49,12 @@ class EventEngine(ConnectorWaits):
         if self.group:
             self.group.enlist(self.number, self._stand_in)
 
-    def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
-               params: KvTransferParams | None = None) -> None:
-        self._submitted(request)
-        self._tickets = ticket = self._tickets + 1
-        moment = self._frontend.forward(request, lambda: self._receive(ticket, request, done, params),
-                                        params is not None and params.tokenized)
-        if moment > self.env.now:
-            self._sent[ticket] = (moment, request)
-        if self.connector is not None and params is not None:
-            self.connector.expect(params, moment)
-
-    @property
-    def coming(self) -> list[tuple[float, Request]]:
-        """When which requests come that have been sent, and those that no turn has seen."""
-        received = [(self.env.now, job.request) for job in self._inbox]
-        return received + sorted(self._sent.values(), key=lambda sent: sent[0])
-
     def close(self) -> None:
         """Do nothing: steps are logged when they are delivered."""
 
-    def _receive(self, ticket: int, request: Request, done: Callable[[], object],
-                 params: KvTransferParams | None) -> None:
-        """Queue *request*, which has this *ticket*, for the next turn."""
-        self._sent.pop(ticket, None)
-        self._inbox.append(self._accept(request, self.env.now, done, params))
-        if self.group:
-            self.group.expect(self.number)
-        self._wake()
-
     def _run(self) -> Process:
         while True:
-            for job in self._inbox:
-                self.scheduler.add(job)
-            self._inbox.clear()
+            self._take_inbox()
             if self.connector is not None:
                 self.connector.begin_turn(self.env.now)
             yield from self._loop.run_turn(self)
@@ -158,8 +124,10 @@ class EventEngine(ConnectorWaits):
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
         taken = self.env.now
         self._take_in(turn, finished, taken)
+        tokens = tokens_of(turn, self.scheduler.decodes.epoch, finished) if self.listener else ()
         if turn.work:
-            self._frontend.deliver(turn.work.batch.samples, lambda: self._delivered(turn.work, taken, finished))
+            self._frontend.deliver(turn.work.batch.samples,
+                                   lambda: self._delivered(turn.work, taken, finished, tokens))
         elif finished:  # their loads have failed
             self._frontend.deliver(0, lambda: self._deliver_finished(finished))
 
@@ -171,7 +139,7 @@ class EventEngine(ConnectorWaits):
         if self._awaits_transfers:
             yield from self._sleep_through_transfers(turn)
             return
-        if self._inbox:
+        if self._called:
             return
         if (waiting or running) and not self._sent:
             raise self._stuck(self.env.now, waiting, running)
@@ -191,18 +159,21 @@ class EventEngine(ConnectorWaits):
             return max([*batches, self.group.latest], key=lambda in_flight: in_flight.end)
         return batches[-1] if batches else None
 
-    def _delivered(self, work: Work, taken: float, finished: Sequence[Job]) -> None:
-        """Log that the users have the tokens of a step, which are the last ones of the *finished* jobs."""
+    def _delivered(self, work: Work, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
+        """Log that the users have the *tokens* of a step, which are the last ones of the *finished* jobs."""
         in_flight, now = work.in_flight, self.env.now
         assert in_flight is not None, "only batches that were launched are delivered"
         self._log(Stepped(
             time=now, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
             start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
             running=work.running, blocks=work.blocks, step_costs=work.step_costs, scalings=in_flight.scalings))
+        if self.listener is not None:
+            self.listener(tokens)
         self._deliver_finished(finished)
 
     def _deliver_finished(self, finished: Sequence[Job]) -> None:
-        """The users have the last tokens of the *finished* jobs."""
+        """The users have the last tokens of the *finished* jobs, but of those that were aborted meanwhile."""
+        finished = [job for job in finished if job in self._done]
         self._log_finished(finished, self.env.now)
         self._end(finished)
 

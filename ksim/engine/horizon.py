@@ -1,5 +1,6 @@
 """A SimPy environment in which a process may go ahead of the clock, up to the next event that may concern it."""
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -35,6 +36,18 @@ class Horizon(simpy.Environment):
             if self._waiting:
                 return min(self.peek(), self._waiting[0][0])
         return self.peek()
+
+    @property
+    def due(self) -> float:
+        """When the next event happens, if none is scheduled before; inf without any."""
+        return min(self.peek(), self._waiting[0][0]) if self._waiting else self.peek()
+
+    def call_at(self, moment: float, callback: Callable[[], None]) -> None:
+        """Call *callback* at this very *moment*, which is yet to come: a timeout would round it."""
+        event = self.event()
+        event._ok, event._value = True, None
+        event.callbacks = [lambda _: callback()]
+        heappush(self._queue, (moment, simpy.events.NORMAL, next(self._eid), event))
 
     def quiet_before(self, moment: float) -> simpy.Event:
         """An event that fires when no other event is left before *moment*."""

@@ -1,6 +1,7 @@
 """Keys of blocks: one number for equal tokens after equal prefixes, as vLLM's block hashes are."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 
 from attrs import define, field
 
@@ -25,6 +26,7 @@ class BlockKeys:
 
     block_tokens: int
     _numbers: _Numbers = field(factory=_Numbers, init=False)
+    _blocks: list[tuple[int, Hashable]] = field(factory=list, init=False)
 
     def of(self, request: Request, blocks: int | None = None) -> list[int]:
         """The keys of the first *blocks* blocks of *request*, by default of those whose tokens have names.
@@ -47,6 +49,13 @@ class BlockKeys:
     def after(self, before: int, name: Hashable) -> int:
         """The key of the block called *name* after the one with the key *before*; -1 stands for the beginning."""
         return self._numbers[before, name]
+
+    def block(self, key: int) -> tuple[int, Hashable]:
+        """The key of the block before the one with this *key*, and its name."""
+        numbers, blocks = self._numbers, self._blocks
+        if key >= len(blocks):
+            blocks += [*islice(reversed(numbers), len(numbers) - len(blocks))][::-1]
+        return blocks[key]
 
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:

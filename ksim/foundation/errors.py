@@ -43,7 +43,7 @@ class UnknownName(KsimError):
 
 
 #: The libraries of extras that have other names.
-_LIBRARIES = {"tune": "Optuna"}
+_LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": "tokenizers and Jinja"}
 
 
 class MissingExtra(KsimError):

@@ -8,9 +8,9 @@ from typing import Any
 import simpy
 from attrs import field, frozen
 
-from ksim.cluster.both import Both
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
+from ksim.cluster.router_and_control import RouterAndControl
 from ksim.cluster.signals import late_events, signals_of, watches
 from ksim.cost.clock import Clock, Setting
 from ksim.engine import adapter_engines
@@ -58,18 +58,22 @@ from ksim.specs.hardware import Gpu
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
-          here: Container[int] | None = None) -> Cluster:
-    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes."""
+          here: Container[int] | None = None, tells: bool = False) -> Cluster:
+    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes.
+
+    Caches of an engine that *tells* let anybody know what enters and leaves them.
+    """
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = gateway_of(scenario, chooser, env, log)
-    signals = signals_of(Both(chooser, gateway.control, key) if gateway else chooser, key)
+    signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
     network = transfer_assembly.fleet_network(fleet, env, log)
     transfers = network if isinstance(network, TransferNetwork) else None
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, transfers, late_events(signals, scenario.signals),
+    assembly = _Assembly(env, log, watched, here, transfers,
+                         tells or late_events(signals, scenario.signals),
                          Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     tell_measured(engines, chooser, gateway and gateway.control)

@@ -17,10 +17,10 @@ from ksim.kv_offload.connectors.hicache import Hicache
 from ksim.kv_offload.copy_stream import Lane
 from ksim.kv_offload.hicache.connector import HicacheConnector
 from ksim.kv_offload.hicache.worker import HicacheWorker
-from ksim.kv_offload.mooncake_pool import MooncakePool
-from ksim.kv_offload.mooncake_worker import MooncakeWorker
-from ksim.kv_offload.tiered_connector import TieredConnector
-from ksim.kv_offload.tiered_worker import TieredWorker
+from ksim.kv_offload.mooncake.pool import MooncakePool
+from ksim.kv_offload.mooncake.worker import MooncakeWorker
+from ksim.kv_offload.tiered.connector import TieredConnector
+from ksim.kv_offload.tiered.worker import TieredWorker
 from ksim.kv_offload.tiers import SecondaryTier, TierThreads
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.network.fleet_network import FleetNetwork

@@ -4,7 +4,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping
-from math import inf, log2
+from math import ceil, inf, log2
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ksim.foundation.errors import DoesNotFit
 from ksim.foundation.keys import Key, keys
 from ksim.simulation.defaults import Defaults, Derived
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.scenario_schema import FILE
 from ksim.specs.footprint import Footprint
 from ksim.specs.pools import PoolSettings
@@ -27,14 +27,8 @@ from ksim.workload.replay import Replay
 from ksim.workload.synthetic import Synthetic
 from ksim.workload.workload import Workload
 
-#: Two hundred requests to a chat service.
-LOAD: Mapping[str, Any] = {
-    "count": 200,
-    "arrivals": {"process": "poisson", "rate": 4.0},
-    "prompt": {"kind": "lognormal", "median": 600, "sigma": 0.9},
-    "output": {"kind": "lognormal", "median": 150, "sigma": 0.8},
-    "max_tokens": 8192,
-}
+#: The kind of service that a scenario is about if nobody says: a file of ksim/data/templates.
+SERVICE = "chat"
 #: Where the full context does not fit, it is cut to so many tokens.
 CONTEXT = 16_384
 _SECTIONS: Mapping[str, type] = {"serve": EngineSettings, "slo": Slo, "power": PowerSettings, "energy": Footprint,
@@ -42,29 +36,58 @@ _SECTIONS: Mapping[str, type] = {"serve": EngineSettings, "slo": Slo, "power": P
 _WIDTH = 110
 
 
-def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folder: Path | None = None) -> str:
-    """The text of a scenario file for *folder*: *model* on *gpu*.
+def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folder: Path | None = None,
+            template: str = SERVICE) -> str:
+    """The text of a scenario file for *folder*: *model* on *gpu*, under the load of a *template*.
 
     *tensor_parallel_size* is by default the smallest with which the model and a request of its whole context fit.  The
     context is cut where a node has too little memory for it.  Raises UnknownName for a name that the catalogue lacks,
     DoesNotFit for too few GPUs, and ConfigError for settings that the engine would refuse.
     """
-    deployment, asked = _fitting(model, gpu, tensor_parallel_size)
-    serve = deployment.serve
-    load = {**LOAD, "max_tokens": min(LOAD["max_tokens"], serve.max_model_len or inf)}
-    named = {"model": _seen_from(folder, model), "gpu": _seen_from(folder, gpu)}
-    active: Mapping[str, Mapping[str, Any]] = {"": named, "serve": asked, "workload.synthetic": load}
+    table = catalog.load("templates", template)
+    deployment, asked = _fitting(model, gpu, tensor_parallel_size, table)
+    active = _active(table, {"model": _seen_from(folder, model), "gpu": _seen_from(folder, gpu)}, deployment, asked)
     defaults = Defaults(EngineSettings(**asked), deployment.version, deployment.model, deployment.gpu).explain()
     derived = {row.setting: row for row in defaults if row.setting not in asked}
-    sections = [_Section("", Scenario, named, {}), *(
+    sections = [_Section("", Scenario, active[""], {}), *(
         _Section(name, cls, active.get(name, {}), derived if name == "serve" else {})
         for name, cls in _SECTIONS.items())]
     lines = [_HEAD.format(schema=FILE.as_uri()), *(line for section in sections for line in section.lines()),
              "", "# A recorded trace, in place of [workload.synthetic]:", "#[workload.replay]",
              *_Section("workload.replay", Replay, {}, {}).keys(),
              "", "# A fleet: pools of engines, each with a table of its own:",
-             "#[pools.NAME]", *_Section("pools", PoolSettings, {}, {}).keys()]
+             "#[pools.NAME]", *_Section("pools", PoolSettings, {}, {}).keys(), *_pools(table)]
     return "\n".join(lines) + "\n"
+
+
+def summary(template: str) -> str:
+    """What the *template* is for: the comment in the first line of its file."""
+    with catalog.path_of("templates", template).open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").strip()
+
+
+def _active(table: Mapping[str, Any], named: dict[str, Any], deployment: Deployment, asked: dict[str, Any]
+            ) -> dict[str, Mapping[str, Any]]:
+    """The keys that are set, by section: those of the template's *table*, of the *named* parts and those *asked* for.
+    """
+    load = table["workload"]["synthetic"]
+    load = {**load, "max_tokens": min(load["max_tokens"], deployment.serve.max_model_len or inf)}
+    top = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    nodes = _nodes(table, deployment)
+    return {"": {**named, **top, **({"nodes": nodes} if nodes > deployment.system.nodes else {})},
+            "serve": asked, "slo": table.get("slo", {}), "workload.synthetic": load}
+
+
+def _nodes(table: Mapping[str, Any], deployment: Deployment) -> int:
+    """How many nodes the pools of the template's *table* take, if each replica is a *deployment*."""
+    replicas: int = sum(pool["replicas"] for pool in table.get("pools", {}).values())
+    gpus = replicas * deployment.serve.gpus
+    return ceil(gpus / deployment.system.gpus_per_node)
+
+
+def _pools(table: Mapping[str, Any]) -> Iterator[str]:
+    for name, pool in table.get("pools", {}).items():
+        yield from ("", f"[pools.{name}]", *(f"{key} = {toml(value)}" for key, value in pool.items()))
 
 
 _HEAD = """\
@@ -79,11 +102,15 @@ def _seen_from(folder: Path | None, name: str) -> str:
     return os.path.relpath(name, folder) if folder and catalog.is_file(name) else name
 
 
-def _fitting(model: str, gpu: str, ranks: int | None) -> tuple[Deployment, dict[str, Any]]:
-    """The first deployment that fits, and the settings asked for; raises DoesNotFit where none does."""
-    deployment = _deployment(model, gpu, {})
+def _fitting(model: str, gpu: str, ranks: int | None, table: Mapping[str, Any]) -> tuple[Deployment, dict[str, Any]]:
+    """The first deployment that fits, and the settings asked for, those of the template's *table* among them.
+
+    Raises DoesNotFit where none does.
+    """
+    serve = table.get("serve", {})
+    deployment = _deployment(model, gpu, serve)
     sizes = [ranks] if ranks else [2**power for power in range(1 + int(log2(deployment.system.gpus_per_node)))]
-    choices: list[dict[str, Any]] = [{"tensor_parallel_size": size} for size in sizes]
+    choices: list[dict[str, Any]] = [{"tensor_parallel_size": size, **serve} for size in sizes]
     cut = {**choices[-1], "max_model_len": min(CONTEXT, deployment.model.max_length)}
     for asked in choices:
         if _fits(deployment := _deployment(model, gpu, asked)):
@@ -102,8 +129,8 @@ def _fits(deployment: Deployment) -> bool:
 
 
 def _deployment(model: str, gpu: str, serve: Mapping[str, Any]) -> Deployment:
-    table = {"model": model, "gpu": gpu, "serve": serve, "workload": {"synthetic": LOAD}}
-    return Deployment.of(Scenario.of(table, "init"))
+    table = {"model": model, "gpu": gpu, "serve": serve, "workload": ANY_WORKLOAD}
+    return Deployment.of(Scenario.of(table, "new"))
 
 
 @frozen

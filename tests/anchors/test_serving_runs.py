@@ -14,21 +14,23 @@ pytestmark = pytest.mark.skipif(not RUNS.exists(), reason=f"the runs are not at 
 
 #: A small model: the host decides how long its steps take, and no run of it was seen when hosts were fitted.
 HOST_BOUND = "llama-3.2-1b"
+#: What the host decides, too, and another oracle for kernels need not play again.
+HOSTS = (HOST_BOUND, "eager", "starved")
 
 
-@pytest.mark.parametrize(("oracle", "ttft", "tpot", "throughput"), [
-    ("measured", 6.0, 3.0, 2.0),  # found 4.1, 1.9 and 1.6 %, and of energy 4.4
-    ("learned", 14.0, 10.0, 3.0),  # 5.3, 3.3 and 2.6 %, and 3.1
+@pytest.mark.parametrize(("oracle", "runs", "ttft", "tpot", "throughput"), [
+    ("measured", 44, 6.0, 3.0, 2.0),  # found 4.1, 1.9 and 1.6 %, and of energy 4.4
+    ("learned", 29, 8.0, 4.0, 3.0),  # 5.4, 2.0 and 2.1 %, and 2.1
 ])
-def test_runs_come_out_as_measured(oracle, ttft, tpot, throughput, tmp_path):
-    """On the median of 44 runs, of which ten are without graphs on a CPU that was at times 1.8 times slower."""
+def test_runs_come_out_as_measured(oracle, runs, ttft, tpot, throughput, tmp_path):
+    """On the median; ten of 44 runs are without graphs on a CPU that was at times 1.8 times slower."""
     for path in RUNS.iterdir():
-        if oracle == "measured" or HOST_BOUND not in path.name:
+        if oracle == "measured" or not any(name in path.name for name in HOSTS):
             (tmp_path / path.name).symlink_to(path)
     report = comparison.serving(tmp_path, ServerSpec(oracle=Choice(oracle)))
     small = [run for run in report.runs if run.recording == HOST_BOUND]
     report = evolve(report, runs=tuple(run for run in report.runs if run.recording != HOST_BOUND))
-    assert len(report.runs) == 44
+    assert len(report.runs) == runs
     assert report.median_ape("ttft_p50_ms") <= ttft
     assert report.median_ape("tpot_p50_ms") <= tpot
     assert report.median_ape("throughput") <= throughput

@@ -27,7 +27,9 @@ def sweep(tmp_path):
 
 
 def test_from_a_sweep_to_a_run(sweep, tmp_path):
-    out = ksim("calibrate", "sweep", folder=tmp_path)
+    out = ksim("calibrate", "sweep", "--json", "c.json", folder=tmp_path)
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert content["profile"] == "h200.npz" and {"family", "points", "error_share"} <= {*content["families"][0]}
     for words in ("calibration of H200 SXM", "rms_norm", "requests.csv", "3 rows of all_reduce were read, but a "
                   "profile holds kernels only", "ksim/data/transports"):
         assert words in out

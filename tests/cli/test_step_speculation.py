@@ -36,7 +36,7 @@ def test_short_forms_are_read(text: str, table: dict[str, object]) -> None:
 @pytest.mark.parametrize(("flags", "text"), [
     (("--speculative", "eagle3,k"), "METHOD,KEY=VALUE"), (("--speculative", "{"), "not valid JSON"),
     (("--speculative", EAGLE3, "--speculative-config", "{}"), "give one of them"),
-    (("--plot", "out.png"), "is about speculation"), (("--json", "out.json"), "is about speculation"),
+    (("--plot", "out.png"), "is about speculation"),
     (("--speculative", "mtp,k=1,acceptance=0.5"), "no modules that predict further tokens"),
     (("--speculative", "mtp,k=1"), "how many drafted tokens are accepted is not known"),
 ])

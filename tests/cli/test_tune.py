@@ -1,5 +1,6 @@
 """`ksim tune`, as a user meets it: what it prints, and what interrupts and kills leave behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -61,12 +62,16 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     for name, text in (("s.toml", SCENARIO), ("mine.py", ORACLE), ("go", "")):
         (folder / name).write_text(text, encoding="utf-8")
-    out = ksim(*TUNE, folder=folder)
+    out = ksim(*TUNE, "--json", "t.json", folder=folder)
+    content = json.loads((folder / "t.json").read_text())
+    assert content["best"] in [trial["point"] for trial in content["trials"] if trial["on_front"]]
+    assert len(content["trials"]) == 12 and content["objectives"] == ["median_e2el_ms"]
     return out, (folder / "out" / "runs.parquet").read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [
+    pytest.param(signal.SIGKILL, marks=pytest.mark.explore), signal.SIGINT])
 def test_a_tuning_that_was_ended_goes_on_to_the_same_table(folder, whole, number):
     status, out, error = stopped(folder, number)
     if number == signal.SIGINT:

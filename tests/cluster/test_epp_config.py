@@ -5,6 +5,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import yaml
 
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
@@ -107,6 +108,23 @@ def decisions(router: Any) -> list[int]:
 def test_a_guide_s_file_and_the_same_as_options_decide_alike(name, options):
     from_file = plugin("cluster.routers", Choice("llm_d", {"config": str(FLEETS / f"{name}.yaml")}))
     assert decisions(from_file) == decisions(plugin("cluster.routers", Choice("llm_d", options)))
+
+
+@pytest.mark.parametrize("name", ["optimized_baseline", "prefix_affinity"])
+def test_the_same_table_may_stand_in_the_scenario_itself(name):
+    path = FLEETS / f"{name}.yaml"
+    inline = plugin("cluster.routers", Choice("llm_d", {"config": yaml.safe_load(path.read_text(encoding="utf-8"))}))
+    assert decisions(inline) == decisions(plugin("cluster.routers", Choice("llm_d", {"config": str(path)})))
+
+
+@pytest.mark.parametrize("config, problem", [
+    (3, "config: expected the path of a YAML file or a table, not 3"),
+    ({"kind": "EndpointPickerConfig"}, "config: apiVersion: expected"),
+    ({"kind": "Deployment"}, "config: kind: expected EndpointPickerConfig, not 'Deployment'"),
+])
+def test_a_table_that_is_none_is_refused_by_its_key(config, problem):
+    with pytest.raises(ConfigError, match=problem):
+        plugin("cluster.routers", Choice("llm_d", {"config": config}))
 
 
 def test_a_guide_with_two_indexes_of_prefixes(tmp_path):

@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_offload.lmcache_connector import LmcacheConnector
-from ksim.kv_offload.lmcache_store import LmcacheStore
+from ksim.kv_offload.lmcache.connector import LmcacheConnector
+from ksim.kv_offload.lmcache.store import LmcacheStore
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import State

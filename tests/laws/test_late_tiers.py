@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.kv_index import KvIndex
 from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
 from ksim.cluster.routers.dynamo_kv import DynamoKv
-from ksim.cluster.tier_index import SharedTier, TierIndexes
-from ksim.cluster.view import View
+from ksim.cluster.signals.kv_index import KvIndex
+from ksim.cluster.signals.tier_index import SharedTier, TierIndexes
+from ksim.cluster.signals.view import View
 from ksim.engine.observer import RESOLUTION, Observer
 from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, scenario
 from tests.kv_transfer.fleets import run

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.signals import signals_of
-from ksim.cluster.view import view_class
+from ksim.cluster.signals.view import view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice

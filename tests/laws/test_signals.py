@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.cluster.kv_index import KvIndex
+from ksim.cluster.signals.kv_index import KvIndex
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.engine.undated_turns import UndatedTurn
 from ksim.flow.events import Admitted, Emitted, Preempted, Stepped

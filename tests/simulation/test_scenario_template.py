@@ -1,4 +1,4 @@
-"""What `ksim init` writes."""
+"""What `ksim new` writes."""
 
 import json
 import re
@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft7Validator
 
+from ksim.foundation import catalog
 from ksim.foundation.errors import DoesNotFit
 from ksim.foundation.keys import keys
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE, schema
-from ksim.simulation.scenario_template import starter, toml
+from ksim.simulation.scenario_tables import merged
+from ksim.simulation.scenario_template import starter, summary, toml
 from ksim.simulation.simulate import simulate
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here
@@ -78,22 +81,45 @@ def test_the_template_runs_as_it_is():
     assert simulate(few).summary["completed"] == 20
 
 
-def test_ksim_init_writes_the_template_and_overwrites_only_by_force(tmp_path):
-    assert ksim_here("init", "--model", "qwen3-8b", "--gpu", "l40s", folder=tmp_path).status == 0
+def test_ksim_new_writes_the_template_and_overwrites_only_by_force(tmp_path):
+    assert ksim_here("new", "--model", "qwen3-8b", "--gpu", "l40s", folder=tmp_path).status == 0
     made = tmp_path / "scenario.toml"
     assert Scenario.read(made).model == "qwen3-8b"
     made.write_text("mine")
-    refused = ksim_here("init", folder=tmp_path)
+    refused = ksim_here("new", folder=tmp_path)
     assert refused.status == 1 and "--force" in refused.stderr and made.read_text() == "mine"
-    assert ksim_here("init", "--force", folder=tmp_path).status == 0
+    assert ksim_here("new", "--force", folder=tmp_path).status == 0
     assert Scenario.read(made).model == "llama-3.1-8b"
+
+
+def test_the_old_name_of_ksim_new_works_and_warns(tmp_path):
+    outcome = ksim_here("init", "old.toml", folder=tmp_path)
+    assert outcome.status == 0 and "`ksim new`" in outcome.stderr
+    assert ksim_here("new", "new.toml", folder=tmp_path).stderr == ""
+    assert (tmp_path / "old.toml").read_bytes() == (tmp_path / "new.toml").read_bytes()
+
+
+@pytest.mark.parametrize("name", catalog.entries("templates"))
+def test_every_template_is_valid_has_all_that_its_file_says_and_runs(name):
+    table = tomllib.loads(starter("llama-3.2-1b", "h200", template=name))
+    assert [*VALIDATOR.iter_errors(table)] == []
+    said = catalog.load("templates", name)
+    assert merged(table, said) == table and summary(name).endswith(".")
+    few = Scenario.of(table).with_values({"workload.synthetic.count": 6})
+    assert simulate(few).summary["completed"] >= 6
+
+
+def test_a_template_takes_as_many_nodes_as_its_engines_need():
+    table = tomllib.loads(starter("kimi-k2", "h200", template="pd"))
+    assert (table["nodes"], table["serve"]["tensor_parallel_size"]) == (2, 8)
+    Fleet.of(Scenario.of(table)).check_memory()
 
 
 def test_the_path_of_a_model_is_from_where_the_scenario_is(tmp_path):
     (tmp_path / "sub").mkdir()
     config = Path(FILE.parent / "models" / "llama-3.2-1b.json").read_text()
     (tmp_path / "config.json").write_text(config)
-    assert ksim_here("init", "sub/s.toml", "--model", "config.json", folder=tmp_path).status == 0
+    assert ksim_here("new", "sub/s.toml", "--model", "config.json", folder=tmp_path).status == 0
     assert 'model = "../config.json"' in (tmp_path / "sub" / "s.toml").read_text()
     assert Scenario.read(tmp_path / "sub" / "s.toml").model == str(tmp_path / "config.json")
 

@@ -10,7 +10,8 @@ The class attributes `signals` and `source` are as those of a router
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from math import inf
+from typing import ClassVar, Protocol
 
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request
@@ -41,3 +42,18 @@ class FlowControl(Protocol):
     def sent(self, request: Request, engine_number: int, now: float) -> None:
         """*request* has gone to an engine, which the router chose."""
         ...
+
+
+class NoQueue:
+    """The members of a flow control that holds nobody back."""
+
+    default_request_ttl: ClassVar[float] = inf
+
+    def flow(self, request: Request) -> str:
+        return ""
+
+    def pick(self, heads: Mapping[str, Request]) -> str:
+        return ""
+
+    def ready(self, engines: Sequence[EngineView], now: float) -> bool:
+        return True

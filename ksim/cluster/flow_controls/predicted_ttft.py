@@ -7,6 +7,7 @@ from typing import ClassVar
 from attrs import define, field
 from attrs.validators import gt, optional
 
+from ksim.cluster.flow_controls import NoQueue
 from ksim.cluster.prefill_queues import PrefillQueues
 from ksim.cluster.routers import EngineView
 from ksim.cluster.step_model import StepModel
@@ -18,7 +19,7 @@ __all__ = ["PredictedTtft"]
 
 
 @define
-class PredictedTtft:
+class PredictedTtft(NoQueue):
     """The prediction is that of Mooncake's scheduler for the best engine: the prefills sent to it that have no first
     token, and this one's, each as long as a model says that was fitted offline, less what is cached.
 
@@ -27,7 +28,6 @@ class PredictedTtft:
 
     source: ClassVar[str] = "Mooncake, arXiv 2407.00079 (FAST 25), section 7.2"
     signals: ClassVar[tuple[str, ...]] = ("books", "kv_events")
-    default_request_ttl: ClassVar[float] = inf
     ttft_slo: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     _queues: PrefillQueues = field(factory=PrefillQueues, init=False)
     _prefills: dict[int, float] = field(factory=dict, init=False)  # of the request at hand, by engine
@@ -49,15 +49,6 @@ class PredictedTtft:
             return f"its predicted TTFT of {least:.3g} s breaks the target of {self.ttft_slo:g} s"
         self._prefills = {number: prefill for number, (_, prefill) in waits.items()}
         return ""
-
-    def flow(self, request: Request) -> str:
-        return ""
-
-    def pick(self, heads: Mapping[str, Request]) -> str:
-        return ""
-
-    def ready(self, engines: Sequence[EngineView], now: float) -> bool:
-        return True
 
     def sent(self, request: Request, engine_number: int, now: float) -> None:
         self._queues.add(engine_number, request.id, self._prefills.get(engine_number, 0.0))

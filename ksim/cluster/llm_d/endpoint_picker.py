@@ -10,7 +10,7 @@ from ksim.cluster.llm_d.profile import Profile
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 
-__all__ = ["EndpointPicker", "Split"]
+__all__ = ["ByEndpointPicker", "EndpointPicker", "Split"]
 
 
 @frozen
@@ -122,3 +122,30 @@ def _teller(hooks: Sequence[Callable[..., None]]) -> Callable[[Request, int, flo
         for hook in hooks:
             hook(request, number)
     return tell
+
+
+class ByEndpointPicker:
+    """What a router tells of itself whose `_picker` chooses."""
+
+    _picker: EndpointPicker
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        return self._picker.signals
+
+    @property
+    def scores(self) -> Sequence[float]:
+        return self._picker.scores
+
+    @property
+    def refusal(self) -> str:
+        return self._picker.refusal
+
+    @property
+    def on_first_token(self) -> Callable[[Request, int, float], None]:
+        """What a part of it is told, if any wants to be: else there is no such attribute."""
+        return self._picker.on_first_token
+
+    @property
+    def on_end(self) -> Callable[[Request, int, float], None]:
+        return self._picker.on_end

@@ -12,7 +12,7 @@ from ksim.cluster.llm_d.parameters import key_of, made
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import regular_file
 
-__all__ = ["EndpointPickerConfig", "PluginRef", "PluginSpec", "SchedulingProfile"]
+__all__ = ["EndpointPickerConfig", "PluginRef", "PluginSpec", "SchedulingProfile", "path_or_table"]
 
 _KIND = "EndpointPickerConfig"
 _VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
@@ -22,6 +22,13 @@ _GATES = ("dataLayer", "prepareDataPlugins", "enableLegacyMetrics", "experimenta
 
 def _table(value: Any) -> Any:
     return {} if value is None else value
+
+
+def path_or_table(value: Any) -> str | Mapping[str, Any]:
+    """*value*, as the option `config` takes it; raises ValueError for what is neither."""
+    if not isinstance(value, str | Mapping):
+        raise ValueError(f"config: expected the path of a YAML file or a table, not {value!r}")
+    return value
 
 
 @frozen
@@ -75,6 +82,11 @@ class EndpointPickerConfig:
         Raises DataError, which names the line where the YAML is malformed, and ConfigError, which names the key.
         """
         return cls.of(_document(path), str(path))
+
+    @classmethod
+    def named(cls, config: str | Mapping[str, Any]) -> "EndpointPickerConfig":
+        """The configuration that the option `config` of a router stands for: a file's path, or the table itself."""
+        return cls.read(Path(config)) if isinstance(config, str) else cls.of(config, "config")
 
     @classmethod
     def of(cls, document: Any, where: str) -> "EndpointPickerConfig":

@@ -1,16 +1,15 @@
 """llm-d's scheduling profiles for prefill and decode, and its decider: short uncached prompts are not split."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 from attrs.validators import ge, gt
 
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle
-from ksim.cluster.llm_d.endpoint_picker import EndpointPicker, Split
-from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
+from ksim.cluster.llm_d.endpoint_picker import ByEndpointPicker, EndpointPicker, Split
+from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, path_or_table
 from ksim.cluster.llm_d.pickers.max_score_picker import MaxScorePicker
 from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
 from ksim.cluster.llm_d.profile import Profile
@@ -24,14 +23,14 @@ __all__ = ["LlmD"]
 
 
 @define
-class LlmD:
+class LlmD(ByEndpointPicker):
     """Picks the decode engine first, then decides whether to split, then picks the prefill engine.
 
-    `config` is a YAML file with an EndpointPickerConfig that has a disagg-profile-handler.  Without one, an engine's
-    score is `prefix` times the share of the prompt's blocks that it has cached, by KV events, plus `queue` times how
-    short its queue is: 1 for the shortest, 0 for the longest, and 1 for all where they are equally long.  The best
-    score wins; ties are drawn by `seed`.  A request is split if the decode engine lacks `threshold` or more tokens of
-    its prompt; a `threshold` of 0 never splits.  A decode engine of role decode cannot prefill, so it always splits.
+    `config` is an EndpointPickerConfig with a disagg-profile-handler: a YAML file with one, or a table.  Without one,
+    an engine's score is `prefix` times the share of the prompt's blocks that it has cached, by KV events, plus `queue`
+    times how short its queue is: 1 for the shortest, 0 for the longest, and 1 for all where they are equally long.  The
+    best score wins; ties are drawn by `seed`.  A request is split if the decode engine lacks `threshold` or more tokens
+    of its prompt; a `threshold` of 0 never splits.  A decode engine of role decode cannot prefill, so it always splits.
 
     Source: github.com/llm-d/llm-d-router, plugins disagg-profile-handler, prefix-based-pd-decider (`nonCachedTokens`),
     prefix-cache-scorer, queue-scorer and max-score-picker; weights 2 and 1 and 16 tokens are those of llm-d's guide
@@ -45,33 +44,16 @@ class LlmD:
     queue: float = field(default=1.0, validator=ge(0))
     block_tokens: int = field(default=64, validator=gt(0))
     seed: int = field(default=0, validator=ge(0))
-    config: str = ""
+    config: str | Mapping[str, Any] = field(default="", converter=path_or_table)
     _picker: EndpointPicker = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._picker = (picker_of(EndpointPickerConfig.read(Path(self.config)), Chance(self.seed), splits=True)
+        self._picker = (picker_of(EndpointPickerConfig.named(self.config), Chance(self.seed), splits=True)
                         if self.config else self._guide())
-
-    @property
-    def signals(self) -> tuple[str, ...]:
-        return self._picker.signals
-
-    @property
-    def scores(self) -> Sequence[float]:
-        return self._picker.scores
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
         return self._picker.choose_pair(request, prefill_engines, decode_engines, now)
-
-    @property
-    def on_first_token(self) -> Callable[[Request, int, float], None]:
-        """What a part of it is told, if any wants to be: else there is no such attribute."""
-        return self._picker.on_first_token
-
-    @property
-    def on_end(self) -> Callable[[Request, int, float], None]:
-        return self._picker.on_end
 
     def _guide(self) -> EndpointPicker:
         """The picker of llm-d's guide, with prefixes by KV events."""

@@ -1,7 +1,6 @@
 """llm-d's endpoint picker: filters, scorers with weights, a picker; as options, or by its EndpointPickerConfig."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import Factory, define, field
@@ -9,8 +8,8 @@ from attrs.validators import ge
 
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
-from ksim.cluster.llm_d.endpoint_picker import EndpointPicker
-from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile
+from ksim.cluster.llm_d.endpoint_picker import ByEndpointPicker, EndpointPicker
+from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile, path_or_table
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
@@ -23,19 +22,19 @@ BASELINE = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.0, "prefix-cac
 
 
 @define
-class LlmD:
+class LlmD(ByEndpointPicker):
     """An engine's score is the sum of what each scorer gives it, from 0 to 1, times the scorer's weight.
 
-    `config` is a YAML file with an EndpointPickerConfig.  Without one, `scorers` are types and their weights, `filters`
-    and `picker` are types, and `parameters` has the parameters of types, producers among them.  Ties are drawn by
-    `seed`.
+    `config` is an EndpointPickerConfig: a YAML file with one, or a table.  Without one, `scorers` are types and their
+    weights, `filters` and `picker` are types, and `parameters` has the parameters of types, producers among them.  Ties
+    are drawn by `seed`.
 
     ksim/cluster/llm_d has the parts, each with its source.
     """
 
     source: ClassVar[str] = "github.com/llm-d/llm-d-router, guide optimized-baseline (2026)"
 
-    config: str = ""
+    config: str | Mapping[str, Any] = field(default="", converter=path_or_table)
     scorers: Mapping[str, float] = Factory(lambda: dict(BASELINE))
     filters: Sequence[str] = ()
     picker: str = "max-score-picker"
@@ -44,32 +43,11 @@ class LlmD:
     _picker: EndpointPicker = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        config = EndpointPickerConfig.read(Path(self.config)) if self.config else self._inline()
+        config = EndpointPickerConfig.named(self.config) if self.config else self._inline()
         self._picker = picker_of(config, Chance(self.seed))
-
-    @property
-    def signals(self) -> tuple[str, ...]:
-        return self._picker.signals
-
-    @property
-    def scores(self) -> Sequence[float]:
-        return self._picker.scores
-
-    @property
-    def refusal(self) -> str:
-        return self._picker.refusal
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         return self._picker.choose(request, engines, now)
-
-    @property
-    def on_first_token(self) -> Callable[[Request, int, float], None]:
-        """What a part of it is told, if any wants to be: else there is no such attribute."""
-        return self._picker.on_first_token
-
-    @property
-    def on_end(self) -> Callable[[Request, int, float], None]:
-        return self._picker.on_end
 
     def _inline(self) -> EndpointPickerConfig:
         """The configuration that the other options stand for."""

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.kv_cache.cache import Cache
-from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake.pool import MooncakePool
 from ksim.kv_offload.tiers import SecondaryTier
 from ksim.scheduling.connector import Connector
 

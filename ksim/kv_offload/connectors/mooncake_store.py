@@ -8,7 +8,7 @@ from attrs.validators import gt, in_
 
 from ksim.foundation.units import GIB, quantity
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
-from ksim.kv_offload.mooncake_connector import MooncakeConnector
+from ksim.kv_offload.mooncake.connector import MooncakeConnector
 from ksim.kv_offload.tiers import SecondaryTier
 
 __all__ = ["MooncakeStore"]

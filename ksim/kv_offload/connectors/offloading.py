@@ -12,7 +12,7 @@ from ksim.foundation.units import quantity
 from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
 from ksim.kv_offload.store import COUNTED, ChunkStore, OfferCounts
-from ksim.kv_offload.tiered_connector import TieredConnector
+from ksim.kv_offload.tiered.connector import TieredConnector
 from ksim.kv_offload.tiers import SecondaryTier
 
 __all__ = ["Offloading"]

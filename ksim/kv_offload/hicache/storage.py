@@ -7,7 +7,7 @@ from typing import Protocol
 from attrs import define, field
 
 from ksim.kv_offload.evictions import RequestAccess
-from ksim.kv_offload.mooncake_pool import MooncakePool
+from ksim.kv_offload.mooncake.pool import MooncakePool
 from ksim.kv_offload.tiers import SecondaryTier
 from ksim.scheduling.job import Job
 

@@ -7,11 +7,10 @@ from math import inf
 import simpy
 from attrs import define, field
 
-from ksim.flow.copied import Copied
 from ksim.kv_offload.hicache.connector import HicacheConnector
 from ksim.kv_offload.hicache.prefetch import Prefetches
 from ksim.kv_offload.hicache.storage import BATCH, Storage, StorageJob
-from ksim.kv_offload.worker import OffloadWorker
+from ksim.kv_offload.sharing_worker import SharingWorker
 from ksim.network.fleet_network import FleetNetwork
 from ksim.scheduling.schedule import Schedule
 
@@ -95,7 +94,7 @@ class StorageThread:
 
 
 @define(eq=False, kw_only=True)
-class HicacheWorker(OffloadWorker):
+class HicacheWorker(SharingWorker):
     """Tells the scheduler of pages that have moved when it begins a schedule, and of the time."""
 
     connector: HicacheConnector
@@ -147,20 +146,8 @@ class HicacheWorker(OffloadWorker):
         self._moved.append((now, job, -1))
         if size:
             ends, pages = (tier, "cpu") if job.reads else ("cpu", tier), round(size / self.page_bytes)
-            self.log.add(Copied(now, job.job.request.id, self.number, *ends, asked=asked, began=began, bytes=size,
-                                tokens=pages * self.prefetches.keys.block_tokens))
+            self._log_copy(job.job, ends, (asked, began), size, pages * self.prefetches.keys.block_tokens)
         self.wake()
-
-    def _origin(self, number: int) -> Mapping[str, int]:
-        return self.connector.origins.pop(number, {})
-
-    @property
-    def may_start_flows(self) -> bool:
-        return True  # other engines share the storage
-
-    @property
-    def waits_for_peers(self) -> bool:
-        return True  # what others have written is found from then on
 
     @property
     def awaiting(self) -> bool:

@@ -12,8 +12,7 @@ from ksim.study.capacity.warm import setup
 from tests.study.capacity.loads import batching
 
 
-@pytest.mark.parametrize("settings", [{}, {"data_parallel_size": 2}, {"tensor_parallel_size": 2},
-                                      {"pipeline_parallel_size": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"data_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=str)
 def test_a_run_is_the_same_whatever_ran_before(settings):
     scenario = batching(**settings) if not settings else batching(**settings).with_values({"nodes": 1, "gpu": "h100"})
     traffic = Traffic.of(scenario.workload, 120)

@@ -1,0 +1,154 @@
+"""docs/cli.md: every command with its arguments and options, from the code; `python -m benchmarks.reference` writes it.
+"""
+
+import inspect
+import types
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import attrs
+import typer
+
+from ksim.cli import app
+from ksim.cli.flags import SERVE_PANEL
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+_TYPES = {str: "text", int: "integer", float: "number", Path: "path", bool: ""}
+_HEAD = ("| Option | Value | Default | Meaning |", "|---|---|---|---|")
+
+
+@attrs.frozen
+class Command:
+    """A command with the words that name it, as Typer parses it, and the function behind it."""
+
+    words: str
+    parsed: Any
+    function: Any
+
+    @property
+    def own(self) -> list[Any]:
+        """Its arguments and options but for engine settings, which many commands share."""
+        return [each for each in self.parsed.params if not _is_setting(each) and not _is_hidden(each)]
+
+    @property
+    def settings(self) -> list[Any]:
+        return [each for each in self.parsed.params if _is_setting(each)]
+
+
+def lines() -> list[str]:
+    """What docs/cli.md has between its marks."""
+    every = [*_commands(app, "ksim")]
+    return [*_contents(every), *(line for command in every for line in _section(command)), *_shared(every)]
+
+
+def _commands(group: typer.Typer, words: str) -> Iterator[Command]:
+    """Those of *group*, in the order of the help."""
+    parsed: Any = typer.main.get_command(group)
+    for info in (info for info in group.registered_commands if not info.hidden):
+        name = info.name or typer.main.get_command_name(info.callback.__name__ if info.callback else "")
+        yield Command(f"{words} {name}", parsed.commands[name], info.callback)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            yield from _commands(inner.typer_instance, f"{words} {inner.name}")
+
+
+def _contents(every: list[Command]) -> Iterator[str]:
+    yield from ("| Command | What it does |", "|---|---|")
+    for command in every:
+        yield f"| [`{command.words}`](#{command.words.replace(' ', '-')}) | {_first(command.parsed.help)} |"
+    yield ""
+
+
+def _first(text: str) -> str:
+    return _cell(text.strip().partition("\n\n")[0])
+
+
+def _section(command: Command) -> Iterator[str]:
+    arguments = [each for each in command.parsed.params if _is_argument(each)]
+    usage = " ".join([command.words, *(_shown(each) for each in arguments), "[OPTIONS]"])
+    yield from (f"## {command.words}", "", *inspect.cleandoc(command.parsed.help).splitlines(), "", f"`{usage}`", "")
+    if command.own:
+        yield from (*_HEAD, *(_row(command, each) for each in command.own), "")
+    if command.settings:
+        yield from ("It also takes the [engine settings](#engine-settings).", "")
+
+
+def _shared(every: list[Command]) -> Iterator[str]:
+    """The engine settings, once for all commands that take them."""
+    takers = [command for command in every if command.settings]
+    yield from ("## Engine settings", "", f"Flags of `vllm serve`, which {_list(takers)} take."
+                " [scenario.md](scenario.md#serve) says where each of them comes from.", "",
+                "| Option | Value | Meaning |", "|---|---|---|")
+    for setting in takers[0].settings:
+        yield f"| {_names(setting)} | {_value(takers[0], setting)} | {_cell(setting.help)} |"
+    yield ""
+
+
+def _list(commands: list[Command]) -> str:
+    *first, last = (f"`{command.words}`" for command in commands)
+    return f"{', '.join(first)} and {last}"
+
+
+def _row(command: Command, parameter: Any) -> str:
+    cells = (_names(parameter), _value(command, parameter), _default(parameter), _cell(parameter.help or ""))
+    return f"| {' | '.join(cells)} |"
+
+
+def _names(parameter: Any) -> str:
+    if _is_argument(parameter):
+        return f"`{_shown(parameter)}`"
+    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+
+
+def _shown(argument: Any) -> str:
+    name = (argument.metavar or argument.name).upper().replace("_", "-") + ("..." if argument.nargs == -1 else "")
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _value(command: Command, parameter: Any) -> str:
+    if parameter.metavar:
+        return f"`{parameter.metavar}`".replace("|", r"\|")
+    kind = inspect.signature(command.function, eval_str=True).parameters[parameter.name].annotation
+    return _type(kind)
+
+
+def _type(kind: Any) -> str:
+    """What a value of *kind* is called; a flag has none."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    if get_origin(kind) in (list, tuple):
+        return _type(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return ", ".join(f"`{member.value}`" for member in kind)
+    return _TYPES.get(kind, "text")
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if parameter.required:
+        return "required"
+    if value in (None, "", [], ()) or callable(value) or value is False:
+        return ""
+    if value is True:
+        return f"`{parameter.opts[0]}`"
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+def _is_argument(parameter: Any) -> bool:
+    return not parameter.opts[0].startswith("-")
+
+
+def _is_setting(parameter: Any) -> bool:
+    return bool(getattr(parameter, "rich_help_panel", None) == SERVE_PANEL)
+
+
+def _is_hidden(parameter: Any) -> bool:
+    return bool(getattr(parameter, "hidden", False)) or parameter.name == "help"

@@ -1,0 +1,61 @@
+"""`ksim export`: the lines, manifest or Helm values that start what a scenario simulates."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ksim.foundation.errors import ConfigError
+
+#: Forms by the names that users give them, and the endings of their files.
+_FORMS = {"vllm": ".sh", "kubernetes": ".yaml", "llm-d": ".yaml"}
+
+
+def export(
+    scenario: Annotated[Path, typer.Argument(help="scenario file, the directory of a run, or a folder with the"
+                                             " best.toml of `ksim capacity` or `ksim tune`")],
+    to: Annotated[str, typer.Option("--to", help=f"what to write: {', '.join(_FORMS)}")] = "vllm",
+    derived: Annotated[bool, typer.Option("--derived", help="also write the settings that the engine would derive,"
+                                          " such as max_num_seqs")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; by default it is printed")]
+    = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite files")] = False,
+) -> None:
+    """Write the launch line, Kubernetes manifest or llm-d values of a scenario."""
+    from ksim.deploy.exporting import exported
+
+    if to not in _FORMS:
+        raise ConfigError("--to", f"expected {', '.join(_FORMS)}, not {to!r}")
+    texts = exported(_scenario_file(scenario), to.replace("-", "_"), derived)
+    if output is None:
+        sys.stdout.write("---\n".join(texts.values()))
+        return
+    files = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
+    _check(output, files, force)
+    _write(files)
+
+
+def _scenario_file(path: Path) -> Path:
+    """The scenario of a folder that a command wrote."""
+    for name in ("best.toml", "scenario.toml"):
+        if path.is_dir() and (path / name).is_file():
+            return path / name
+    return path
+
+
+def _check(output: Path, files: dict[Path, str], force: bool) -> None:
+    if output.is_dir():
+        raise ConfigError(str(output), "is a folder; name a file in it")
+    for file in files:
+        if file.exists() and not force:
+            raise ConfigError(str(file), "exists; --force replaces it")
+
+
+def _write(files: dict[Path, str]) -> None:
+    from ksim.foundation.files import replacing
+
+    for file, text in files.items():
+        with replacing(file) as partial:
+            partial.write_text(text, encoding="utf-8")
+        print(f"wrote {file}")

@@ -1,0 +1,62 @@
+"""What the terminal can show: colours, moving lines and a width, by the usual environment variables."""
+
+import os
+import sys
+from collections.abc import MutableMapping
+from io import TextIOWrapper
+from typing import TextIO
+
+#: The columns of a file or pipe, which has no width of its own.
+WIDTH = 216
+#: The terminals, by TERM, that can neither colour nor move.
+DUMB = ("dumb", "unknown")
+
+
+def settle(environment: MutableMapping[str, str]) -> None:
+    """Make NO_COLOR and FORCE_COLOR of *environment*, which Rich knows, say what its other variables say as well.
+
+    NO_COLOR and TERM=dumb come first, then FORCE_COLOR (0 is no), CLICOLOR_FORCE, and CLICOLOR=0.  Without any of them
+    colours are for terminals alone.
+    """
+    wanted = wants_colour(environment)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        environment.pop(name, None)
+    if wanted is not None:
+        environment["FORCE_COLOR" if wanted else "NO_COLOR"] = "1"
+
+
+def wants_colour(environment: MutableMapping[str, str]) -> bool | None:
+    """Whether *environment* asks for colours or for none; None leaves it to the terminal."""
+    if environment.get("NO_COLOR") or environment.get("TERM") in DUMB:
+        return False
+    if forced := environment.get("FORCE_COLOR"):
+        return forced.lower() not in ("0", "false", "no")
+    if environment.get("CLICOLOR_FORCE", "") not in ("", "0"):
+        return True
+    return False if environment.get("CLICOLOR") == "0" else None
+
+
+def moves(stream: TextIO) -> bool:
+    """Whether lines on *stream* can be written over: a terminal that is not dumb."""
+    return stream.isatty() and os.environ.get("TERM") not in DUMB
+
+
+def width(stream: TextIO) -> int | None:
+    """The columns of *stream*: COLUMNS, or those of the terminal, which Rich asks (None), or enough for a file."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    return None if stream.isatty() else WIDTH
+
+
+def never_fails(*streams: TextIO) -> None:
+    """Have *streams* replace what their encoding lacks, where it would otherwise be an error."""
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")
+
+
+def prepare() -> None:
+    """Prepare this process's environment and streams for output."""
+    settle(os.environ)
+    never_fails(sys.stdout, sys.stderr)

@@ -1,0 +1,196 @@
+"""The pods that the Helm chart llm-d-modelservice makes of its values."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ksim.deploy.entries import Entry
+from ksim.deploy.imported import Note
+from ksim.deploy.manifests import fields
+from ksim.deploy.manifests.kinds import POOL
+from ksim.deploy.manifests.made import listed, tabled, text, texts
+from ksim.deploy.manifests.pods import Pods
+
+__all__ = ["engines"]
+
+_WHY = "has no part in what engines do"
+_TOP_IDLE = dict.fromkeys(
+    ("common", "fullnameOverride", "nameOverride", "serviceAccountOverride", "serviceAccount", "schedulerName",
+     "tracing", "global", "imagePullSecrets", "monitoring", "multinodeEnableLeader", "dra", "routing", "commonLabels",
+     "commonAnnotations", "extraObjects"), _WHY)
+_TOP = ("modelArtifacts", "multinode", "accelerator", "requester", "decode", "prefill", "encode", "enabled", "router",
+        "inferencePool", "inferenceExtension", "llm-d-modelservice", "modelservice")
+_SIDE_IDLE: Mapping[str, str] = {
+    **dict.fromkeys(("autoscaling",), "ksim does not scale engines"),
+    **dict.fromkeys(("annotations", "enableServiceLinks", "hostIPC", "hostPID", "imagePullSecrets", "initContainers",
+                     "labels", "monitoring", "podLabels", "podSecurityContext", "resourceClaims", "schedulerName",
+                     "serviceAccount", "serviceAccountName", "strategy", "subGroupExclusiveToplogy",
+                     "subGroupExclusiveTopology", "subGroupPolicy", "terminationGracePeriodSeconds", "tolerations",
+                     "workerTemplate", "headlessService", "securityContext", "priorityClassName", "updateStrategy"),
+                    _WHY)}
+_SIDE = ("create", "replicas", "parallelism", "containers", "acceleratorTypes", "nodeSelector", "affinity", "volumes",
+         "extraConfig", "podAnnotations", "requester", "dataParallel", "onePodPerDpRank")
+_PARALLELISM = ("tensor", "data", "dataLocal", "workers")
+_COMMANDS = ("vllmServe", "imageDefault", "custom")
+_TEMPLATE = re.compile(r"\{\{-?\s*\.Values\.([\w.]+)\s*-?\}\}")
+
+
+def engines(values: Entry) -> Iterator[Pods]:
+    """The pods of both sides; raises ConfigError for values that the chart does not know, and for other accelerators.
+    """
+    for chart in ("llm-d-modelservice", "modelservice"):
+        if (inner := values.get(chart)) is not None and inner.is_table:
+            yield from engines(inner)
+    if values.get("modelArtifacts") is None or _is(values, "enabled", "false"):
+        return
+    notes = fields.notes(values, _TOP, _TOP_IDLE)
+    _check(values)
+    prefills = _runs(values.get("prefill"), 0)
+    for side in ("prefill", "decode"):
+        table = values.get(side)
+        if table is not None and _runs(table, 1 if side == "decode" else 0):
+            yield _pods(values, table, side if prefills else "both", [*notes, *fields.notes(table, _SIDE, _SIDE_IDLE)])
+            notes = []
+
+
+def _is(table: Entry, key: str, text_: str) -> bool:
+    value = table.get(key)
+    return value is not None and value.text.lower() == text_
+
+
+def _runs(side: Entry | None, default: int) -> bool:
+    """Whether a side has engines."""
+    if side is None or _is(side, "create", "false"):
+        return False
+    replicas = side.get("replicas")
+    return bool(replicas.count if replicas is not None else default)
+
+
+def _check(values: Entry) -> None:
+    kind = values.get("accelerator", "type")
+    if kind is not None and kind.text != "nvidia":
+        raise kind.error(f"{kind.text!r} is no accelerator that ksim simulates: expected nvidia")
+    for key in ("requester", "encode"):
+        enabled = values.get(key, "enable") or values.get(key, "enabled") or values.get(key, "create")
+        if enabled is not None and enabled.flag:
+            raise enabled.error(f"{key} is not simulated")
+
+
+def _pods(values: Entry, side: Entry, role: str, notes: list[Note]) -> Pods:
+    replicas = side.get("replicas")
+    sizes = _sizes(side)
+    name = side.get("podAnnotations", POOL)
+    containers = side.each("containers")
+    if not containers:
+        raise side.error("has no containers")
+    first = _container(values, side, containers[0], sizes)
+    others = [_without(container, "modelCommand") for container in containers[1:]]
+    spec = {**_placement(side), "containers": listed(side, [first, *others])}
+    if (volumes := side.get("volumes")) is not None:
+        spec["volumes"] = volumes
+    template = tabled(side, {"spec": tabled(side, spec)})
+    variables = {"LWS_GROUP_SIZE": str(sizes["workers"]), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader",
+                 "TP_SIZE": str(sizes["tensor"]), "DP_SIZE": str(sizes["data"]),
+                 "DP_SIZE_LOCAL": str(sizes["dataLocal"])}
+    pool = name.text if name is not None else "engines" if role == "both" else role
+    return Pods(pool, template, replicas.count if replicas is not None else 1, sizes["workers"], role, variables,
+                tuple(notes))
+
+
+def _sizes(side: Entry) -> dict[str, int]:
+    """The parallel sizes: what is not said follows from the others, as in the chart."""
+    table = side.get("parallelism")
+    if table is not None:
+        fields.notes(table, _PARALLELISM, {})
+    said = {key: value.count for key in _PARALLELISM if table is not None and (value := table.get(key)) is not None}
+    said = {key: value for key, value in said.items() if value}
+    data, local, workers = (said.get(key) for key in ("data", "dataLocal", "workers"))
+    total = data or (local or 1) * ((workers or 1) if local else 1)
+    here = local or (total // workers if data and workers and total % workers == 0 else 1 if workers else total)
+    nodes = workers or (total // here if data and local else 1)
+    if table is not None and total % here:
+        raise table.error(f"data {total} is no multiple of dataLocal {here}")
+    return {"tensor": said.get("tensor", 1), "data": total, "dataLocal": here, "workers": nodes}
+
+
+def _placement(side: Entry) -> dict[str, Entry]:
+    """Which nodes the pods go to."""
+    extra = side.get("extraConfig")
+    placed = {key: value for key in ("nodeSelector", "affinity")
+              if (value := side.get(key) or (extra.get(key) if extra is not None else None)) is not None}
+    label = side.get("acceleratorTypes", "labelKey")
+    values = side.get("acceleratorTypes", "labelValues")
+    if label is not None and label.text and values is not None:
+        expression = tabled(label, {"key": label, "operator": text(label, "In"), "values": values})
+        term = tabled(label, {"matchExpressions": listed(label, [expression])})
+        inner = tabled(label, {"nodeSelectorTerms": listed(label, [term])})
+        required = tabled(label, {"requiredDuringSchedulingIgnoredDuringExecution": inner})
+        placed.setdefault("affinity", tabled(label, {"nodeAffinity": required}))
+    return placed
+
+
+def _container(values: Entry, side: Entry, container: Entry, sizes: Mapping[str, int]) -> Entry:
+    """The engine's container, with the command and the GPUs that the chart gives it."""
+    kind = container.get("modelCommand")
+    way = kind.text if kind is not None else "custom"
+    if way not in _COMMANDS:
+        raise container.need("modelCommand").error(f"expected {', '.join(_COMMANDS)}, not {way!r}")
+    made = {key: entry for key, entry in container.table.items() if key not in _CHART_ONLY}
+    near = kind or container
+    if way != "custom":
+        made["args"] = listed(near, [*_given(values, side, near, way, sizes), *container.each("args")])
+    if way == "vllmServe":
+        made["command"] = listed(near, texts(near, "vllm", "serve"))
+    elif way == "imageDefault":
+        made["command"] = listed(near, texts(near, "python3", "-m", "vllm.entrypoints.openai.api_server"))
+    elif way == "custom" and not container.each("command"):
+        raise container.error("has no command, which modelCommand: custom needs")
+    gpu = text(side.get("parallelism") or side, str(sizes["tensor"] * sizes["dataLocal"]))
+    made["resources"] = tabled(side, {"limits": tabled(side, {"nvidia.com/gpu": gpu})})
+    return tabled(container, made)
+
+
+_CHART_ONLY = ("modelCommand", "mountModelVolume", "extraConfig")
+
+
+def _without(container: Entry, *keys: str) -> Entry:
+    return tabled(container, {key: entry for key, entry in container.table.items() if key not in (*keys, *_CHART_ONLY)})
+
+
+def _given(values: Entry, side: Entry, near: Entry, way: str, sizes: Mapping[str, int]) -> list[Entry]:
+    """The arguments that the chart puts before those of the values."""
+    model = [*(["--model"] if way == "imageDefault" else []), _model(values)]
+    given = texts(values.need("modelArtifacts"), *model)
+    parallel = side.get("parallelism") or near
+    for flag, size in (("--tensor-parallel-size", sizes["tensor"]), ("--data-parallel-size", sizes["data"]),
+                       ("--data-parallel-size-local", sizes["dataLocal"])):
+        given += texts(parallel, flag, str(size)) if size > 1 else []
+    name = values.get("modelArtifacts", "name")
+    return given + (texts(name, "--served-model-name", name.text) if name is not None else [])
+
+
+def _model(values: Entry) -> str:
+    """The model that `modelArtifacts.uri` names."""
+    name, uri = values.get("modelArtifacts", "name"), values.get("modelArtifacts", "uri")
+    if uri is None:
+        return values.need("modelArtifacts", "name").text
+    protocol, separator, path = _filled(uri, values).partition("://")
+    path = path.strip("\"'")
+    if protocol == "hf":
+        return path
+    if protocol == "pvc+hf":
+        return "/".join(path.split("/")[-2:])
+    if protocol == "pvc" and name is not None:
+        return name.text
+    raise uri.error(f"expected hf://ORGANISATION/MODEL, pvc:// or pvc+hf://, not {uri.text!r}" if separator else
+                    f"has no protocol such as hf://: {uri.text!r}")
+
+
+def _filled(entry: Entry, values: Entry) -> str:
+    """The text of *entry*, with the values that its templates name."""
+    def value(match: "re.Match[str]") -> str:
+        return values.need(*match[1].split(".")).text
+
+    filled = _TEMPLATE.sub(value, entry.text)
+    if "{{" in filled:
+        raise entry.error(f"has a template that only Helm can fill in: {entry.text!r}")
+    return filled

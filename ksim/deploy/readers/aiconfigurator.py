@@ -1,0 +1,152 @@
+"""AIConfigurator's results: generator_config.yaml with the manifest beside it, and rows of best_config_topn.csv."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import Entry
+from ksim.deploy.imported import Deployed, Launch, Note, Wanted
+from ksim.deploy.pasted import Pasted
+from ksim.deploy.readers.kubernetes import Kubernetes
+from ksim.deploy.search_results import Worker, gpu_named, load
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["AIConfigurator"]
+
+_YAML = re.compile(r"(?m)^(ServiceConfig|WorkerConfig|DynConfig|SlaConfig)\s*:")
+_CSV = re.compile(r"\A[^\n]*\btokens/s/gpu\b[^\n]*\b(\(p\)|\(d\))?tp\b")
+_MANIFEST = "k8s_deploy.yaml"
+_SPLIT = {"(p)": "prefill", "(d)": "decode"}
+#: Parameters of a worker by the columns that a row of results has for them.
+_COLUMNS = {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
+            "moe_tensor_parallel_size": "moe_tp", "moe_expert_parallel_size": "moe_ep", "max_batch_size": "bs",
+            "gemm_quant_mode": "gemm", "kvcache_quant_mode": "kvcache", "kv_cache_dtype": "kvcache"}
+#: Parameters of a worker that ksim's settings have by another name.
+_FURTHER = {"max_num_tokens": "max_num_batched_tokens", "max_seq_len": "max_model_len",
+            "tokens_per_block": "block_size", "enable_chunked_prefill": "enable_chunked_prefill"}
+_WHY_BEST = "the row that AIConfigurator ranks first; delete rows above another to take that"
+
+
+class AIConfigurator:
+    """Takes the workers of the manifest beside, with all their flags, or else those of the search's own parameters."""
+
+    def recognises(self, pasted: Pasted) -> bool:
+        return len({match[1] for match in _YAML.finditer(pasted.text)}) > 1 or bool(_CSV.match(pasted.text))
+
+    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+        """The workers of the best configuration, the load that it is for, and its latency targets."""
+        if _CSV.match(pasted.text):
+            return _of_row(pasted, wanted)
+        config, *more = documents(pasted)
+        if more:
+            raise more[0].error("is a second document; a generator_config.yaml has one")
+        deployed = _beside(config, wanted) or _of_parameters(config, wanted)
+        return evolve(deployed, scenario={**deployed.scenario, **_asked(config)})
+
+
+def _beside(config: Entry, wanted: Wanted) -> Deployed | None:
+    """What the manifest in the same folder deploys, on the GPU of the search."""
+    path = config.pasted.folder / _MANIFEST
+    if not config.pasted.source or not path.is_file():
+        return None
+    system = config.get("NodeConfig", "system_name")
+    if system is not None and not wanted.gpu and not wanted.system:
+        wanted = evolve(wanted, gpu=gpu_named(system.text, system.where))
+    deployed = Kubernetes().read(Pasted.of_file(path), wanted)
+    named = [evolve(launch, hardware={**launch.hardware, **({"gpu": wanted.gpu} if wanted.gpu else {})})
+             for launch in deployed.launches]
+    return evolve(deployed, launches=tuple(named))
+
+
+def _asked(config: Entry) -> dict[str, Any]:
+    """`workload` and `slo` of what the search was asked for."""
+    sla = config.get("SlaConfig")
+    if sla is None:
+        return {}
+    asked: dict[str, Any] = {}
+    prompt, output = sla.get("isl"), sla.get("osl")
+    if prompt is not None and output is not None:
+        clients = config.get("BenchConfig", "estimated_concurrency")
+        asked["workload"] = load(prompt.text, output.text, clients.text if clients is not None else 1, sla.where)
+    targets = {key: f"{value.text} ms" for key in ("ttft", "tpot") if (value := sla.get(key)) is not None}
+    return {**asked, **({"slo": targets} if targets else {})}
+
+
+def _of_parameters(config: Entry, wanted: Wanted) -> Deployed:
+    """The workers by the search's own parameters, without a manifest."""
+    system, mode = config.get("NodeConfig", "system_name"), config.get("DynConfig", "mode")
+    split = mode is None or mode.text != "agg"
+    if system is None and not wanted.gpu and not wanted.system:
+        raise config.error("has no NodeConfig.system_name, so it does not say on which GPU; name it: --gpu h200")
+    launches = [_worker(config, side, system.text if system is not None else "").launch(wanted)
+                for side in (("prefill", "decode") if split else ("agg",))]
+    router = config.get("DynConfig", "enable_router")
+    return Deployed(tuple(launches), _router(launches, router is not None and router.flag))
+
+
+def _router(launches: list[Launch], by_cache: bool) -> dict[str, Any]:
+    """How Dynamo's frontend routes."""
+    name = {"name": "dynamo_kv"} if by_cache else {"name": "round_robin"}
+    if len(launches) == 1:
+        return {"router": name} if launches[0].replicas > 1 else {}
+    decode = {**name, "overlap_score_credit": 0.0} if by_cache else name
+    return {"pair_router": {"name": "each_side", "prefill": name, "decode": decode}}
+
+
+def _worker(config: Entry, side: str, system: str) -> Worker:
+    params = config.get("params", side) or config.get("Workers", side)
+    if params is None:
+        raise config.error(f"has no params.{side}")
+    count = config.get("WorkerConfig", f"{side}_workers")
+    values: dict[str, Any] = {column: entry.text for key, column in _COLUMNS.items()
+                              if (entry := params.get(key)) is not None}
+    values["further"] = {name: entry.plain for key, name in _FURTHER.items() if (entry := params.get(key)) is not None}
+    image = config.get("K8sConfig", "k8s_image")
+    model = config.get("ServiceConfig", "model_path") or config.need("ServiceConfig", "served_model_path")
+    return Worker(params.where, _backend(config, image), "", model.text, system,
+                  role="both" if side == "agg" else side, count=max(count.count, 1) if count is not None else 1,
+                  values=values)
+
+
+def _backend(config: Entry, image: Entry | None) -> str:
+    said = config.get("backend")
+    if said is not None:
+        return said.text
+    match = re.search(r"vllm|sglang|tensorrtllm|trtllm", image.text) if image is not None else None
+    if match is None:
+        raise config.error("does not say which engine runs: K8sConfig.k8s_image names none of vllm, sglang,"
+                           " tensorrtllm; import the k8s_deploy.yaml beside it")
+    return "trtllm" if match[0].startswith("t") else match[0]
+
+
+def _of_row(pasted: Pasted, wanted: Wanted) -> Deployed:
+    """The workers of the first row of a table of results."""
+    row: Mapping[str, str] | None = next(csv.DictReader(io.StringIO(pasted.text)), None)
+    where = pasted.at(2)
+    if row is None:
+        raise ConfigError(pasted.at(1), "has no row of results")
+    prefixes = [*_SPLIT] if row.get("(p)tp") else [""]
+    launches = [_row_worker(row, prefix, where).launch(wanted) for prefix in prefixes]
+    scenario = {"workload": load(row.get("isl"), row.get("osl"), row.get("concurrency"), where)}
+    return Deployed(tuple(launches), {**_router(launches, False), **scenario},
+                    remarks=(Note(where, "row 1", _WHY_BEST),))
+
+
+def _row_worker(row: Mapping[str, str], prefix: str, where: str) -> Worker:
+    columns = {column: row.get(f"{prefix}{column}") for column in _COLUMNS.values()}
+    count = row.get(f"{prefix}workers") or 1
+    said = {key: str(row.get(f"{prefix}{key}") or row.get(key) or "") for key in ("backend", "version", "system")}
+    return Worker(where, said["backend"], said["version"], str(row.get("model") or ""), said["system"],
+                  role=_SPLIT.get(prefix, "both"), count=_workers(count, where), values=columns)
+
+
+def _workers(text: Any, where: str) -> int:
+    try:
+        return max(int(float(text)), 1)
+    except (ValueError, OverflowError):
+        raise ConfigError(where, f"workers: expected a whole number, not {text!r}") from None

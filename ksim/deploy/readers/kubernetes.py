@@ -1,0 +1,51 @@
+"""Kubernetes manifests: Deployments, StatefulSets, Pods, LeaderWorkerSets, Dynamo's graphs, and what is beside them."""
+
+import re
+from collections.abc import Mapping
+
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import Entry
+from ksim.deploy.imported import Deployed, Wanted
+from ksim.deploy.manifests import dynamo
+from ksim.deploy.manifests.endpoint_picker import router_of_maps
+from ksim.deploy.manifests.kinds import KINDS, config_maps, idle_kind, kind_of, unlisted
+from ksim.deploy.manifests.pods import deployed
+from ksim.deploy.pasted import Pasted
+
+__all__ = ["Kubernetes"]
+
+_OBJECT = re.compile(r"(?m)^(?:- )?[\"']?(kind|apiVersion)[\"']?\s*:")
+_JSON = re.compile(r"\"(kind|apiVersion)\"\s*:")
+
+
+class Kubernetes:
+    """Takes the documents of a manifest one by one; a Service, a Secret and the like are passed over by name."""
+
+    def recognises(self, pasted: Pasted) -> bool:
+        """Whether the text has a `kind` and an `apiVersion`."""
+        keys = _JSON if pasted.text.lstrip()[:1] in ("{", "[") else _OBJECT
+        return {match[1] for match in keys.finditer(pasted.text)} == {"kind", "apiVersion"}
+
+    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+        """The engines of all documents; raises ConfigError for a kind that is not known."""
+        objects = [*unlisted(documents(pasted))]
+        maps = config_maps(objects)
+        parts = [_read(document, maps, wanted) for document in objects]
+        router, remarks = router_of_maps(objects, [launch for part in parts for launch in part.launches])
+        scenario = dict(router)
+        for part in parts:
+            scenario |= part.scenario
+        return Deployed(tuple(launch for part in parts for launch in part.launches), scenario,
+                        tuple(note for part in parts for note in part.idle),
+                        (*remarks, *(note for part in parts for note in part.remarks)))
+
+
+def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+    kind = kind_of(document)
+    if kind == dynamo.KIND:
+        return dynamo.deployed(document, maps, wanted)
+    if kind not in KINDS:
+        return Deployed((), idle=(idle_kind(document),))
+    parts = [deployed(pods, maps, wanted) for pods in KINDS[kind](document)]
+    return Deployed(tuple(launch for part in parts for launch in part.launches),
+                    idle=tuple(note for part in parts for note in part.idle))

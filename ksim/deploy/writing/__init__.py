@@ -1,0 +1,1 @@
+"""What writers share: comments, documents of YAML, the parts of pods, an endpoint picker's configuration."""

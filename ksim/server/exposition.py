@@ -1,0 +1,128 @@
+"""Prometheus metrics and their text, from counters that cost an addition each.
+
+The text is that of prometheus_client (format 0.0.4), without `_created` samples.  There is no registry and no lock:
+one event loop counts and tells.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, isinf, isnan
+
+from attrs import define, field
+
+__all__ = ["CONTENT_TYPE", "Count", "Family", "Histogram", "text"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@define(eq=False)
+class Count:
+    """A sample of a counter, a gauge or a summary: a number that whoever counts adds to, or sets."""
+
+    value: float = 0.0
+    #: How many values were added up, where a summary tells that, too.
+    count: int = 0
+
+    def observe(self, value: float) -> None:
+        """Add a value of a summary."""
+        self.value += value
+        self.count += 1
+
+
+@define(eq=False)
+class Histogram:
+    """Counts values by the first of `bounds` that is no smaller."""
+
+    bounds: Sequence[float]
+    total: float = 0.0
+    counts: list[int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count *value* so many *times*."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+@define(eq=False)
+class Family:
+    """All samples of the metric `name`, by the values of its labels: a counter, a gauge, a histogram or a summary."""
+
+    name: str
+    kind: str
+    help: str
+    bounds: Sequence[float] = ()
+    samples: dict[tuple[tuple[str, str], ...], Count | Histogram] = field(factory=dict, init=False)
+
+    def count(self, labels: Mapping[str, str]) -> Count:
+        """The sample with these *labels*, which is made where there is none."""
+        sample = self.samples.setdefault(tuple(labels.items()), Count())
+        assert isinstance(sample, Count), "histograms have no single value"
+        return sample
+
+    def histogram(self, labels: Mapping[str, str]) -> Histogram:
+        """The same of a histogram."""
+        key = tuple(labels.items())
+        if key not in self.samples:
+            self.samples[key] = Histogram(self.bounds)
+        sample = self.samples[key]
+        assert isinstance(sample, Histogram), "only histograms have buckets"
+        return sample
+
+    def lines(self) -> Iterator[str]:
+        """Its lines of text."""
+        name = self.name + "_total" * (self.kind == "counter")
+        yield f"# HELP {name} {_escaped(self.help)}"
+        yield f"# TYPE {name} {self.kind}"
+        for labels, sample in self.samples.items():
+            if isinstance(sample, Histogram):
+                yield from _buckets(name, labels, sample)
+            elif self.kind == "summary":
+                yield f"{name}_count{_braces(labels)} {_number(sample.count)}"
+                yield f"{name}_sum{_braces(labels)} {_number(sample.value)}"
+            else:
+                yield f"{name}{_braces(labels)} {_number(sample.value)}"
+
+
+def text(families: Sequence[Family]) -> bytes:
+    """What a Prometheus server reads of *families*."""
+    return "".join(f"{line}\n" for family in families for line in family.lines()).encode()
+
+
+def _buckets(name: str, labels: tuple[tuple[str, str], ...], sample: Histogram) -> Iterator[str]:
+    below = 0
+    for bound, count in zip((*sample.bounds, inf), sample.counts, strict=True):
+        below += count
+        yield f"{name}_bucket{_braces((*labels, ('le', _number(bound))))} {_number(below)}"
+    yield f"{name}_count{_braces(labels)} {_number(below)}"
+    yield f"{name}_sum{_braces(labels)} {_number(sample.total)}"
+
+
+def _braces(labels: Sequence[tuple[str, str]]) -> str:
+    inside = ",".join(f'{label}="{_quoted(value)}"' for label, value in sorted(labels))
+    return f"{{{inside}}}" if inside else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _quoted(value: str) -> str:
+    return _escaped(value).replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    digits, _, fraction = repr(float(value)).partition(".")
+    if len(digits) > 6 and "e" not in fraction and value > 0:  # as Go writes it, which label values are compared by
+        return f"{f'{digits[0]}.{digits[1:]}{fraction}'.rstrip('0').rstrip('.')}e+{len(digits) - 1:02}"
+    return repr(float(value))

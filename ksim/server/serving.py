@@ -1,0 +1,163 @@
+"""Serving a scenario until somebody ends it."""
+
+import asyncio
+import gc
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import time
+from types import FrameType
+
+import uvicorn
+from attrs import define, field, frozen
+
+from ksim.flow.log import Log
+from ksim.server.answer import Tokenizer
+from ksim.server.api import Api
+from ksim.server.application import Application
+from ksim.server.event_publisher import KvEvents, KvEventsConfig
+from ksim.server.http_metrics import HttpMetrics
+from ksim.server.live import Live
+from ksim.server.made_up import MadeUpTokenizer
+from ksim.server.meter import Meter
+from ksim.server.prompts import CHUNK
+from ksim.server.served import Served
+from ksim.server.sockets import Address, allow_many_files
+from ksim.server.tokenizer import RealTokenizer
+from ksim.simulation.fleet import Fleet
+
+__all__ = ["ServerSettings", "serve"]
+
+
+@frozen
+class ServerSettings:
+    """How a fleet is served, named as by `vllm serve` where that has a flag.
+
+    Simulated time goes by `speed` times as fast as the clock.
+    """
+
+    address: Address = Address()
+    speed: float = 1.0
+    served_model_name: Sequence[str] = ()
+    tokenizer: Path | None = None
+    api_key: Sequence[str] = ()
+    max_body_size: int = 64 * 2**20
+    enable_log_requests: bool = False
+    kv_events: KvEventsConfig = KvEventsConfig()
+
+
+def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[str], object],
+          kept: Log | None = None) -> Live | None:
+    """Serve the fleet that *make* returns until SIGINT or SIGTERM, and until all requests have ended then.
+
+    A second signal drops them.  *say* is told when clients may come.  Raises KsimError for what cannot be served.
+    Returns what was played, if it came to that.
+    """
+    tokenizer = RealTokenizer.read(settings.tokenizer) if settings.tokenizer else None
+    allow_many_files()
+    with settings.address.bound() as listening:
+        server = _Server.on(settings)
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            return runner.run(_Service(make, settings, say, kept, tokenizer, server).run(listening))
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it listens, and asks `interrupted` what to do about signals."""
+
+    def __init__(self, config: uvicorn.Config, application: Application, http: HttpMetrics) -> None:
+        super().__init__(config)
+        self.application, self.http = application, http
+        self.listens = asyncio.Event()
+        self.interrupted: Callable[[], object] = lambda: None
+
+    @classmethod
+    def on(cls, settings: ServerSettings) -> "_Server":
+        """A server of a new application."""
+        application = Application(settings.api_key, settings.max_body_size)
+        http, log = HttpMetrics(application, application.paths), settings.enable_log_requests
+        return cls(uvicorn.Config(http, lifespan="off", ws="none", server_header=False, access_log=log,
+                                  log_level="info" if log else "warning"), application, http)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Have the loop take note of a signal."""
+        self.interrupted()
+
+
+@define(eq=False)
+class _Service:
+    """A fleet on its way from the first moment, when nobody is answered, to the last."""
+
+    make: Callable[[], Fleet]
+    settings: ServerSettings
+    say: Callable[[str], object]
+    kept: Log | None
+    tokenizer: Tokenizer | None
+    server: _Server
+    _signals: int = field(default=0, init=False)
+    _live: Live | None = field(default=None, init=False)
+
+    async def run(self, listening: socket.socket) -> Live | None:
+        """Serve to the end."""
+        loop = asyncio.get_running_loop()
+        self.server.interrupted = lambda: loop.call_soon_threadsafe(self._interrupted)
+        serving = asyncio.create_task(self.server.serve([listening]))
+        await self.server.listens.wait()
+        try:
+            live = await asyncio.to_thread(self._built)
+            if not self._signals:
+                await self._play(live, self.settings.address.url(listening), serving)
+        finally:
+            self.server.should_exit = True
+            await serving
+        return self._live
+
+    def _built(self) -> Live:
+        return Live(self.make(), self.settings.speed, kept=self.kept, tells=self.settings.kv_events.publishes)
+
+    async def _play(self, live: Live, url: str, serving: "asyncio.Task[None]") -> None:
+        """Answer clients until it is over."""
+        config = self.settings.kv_events
+        events = KvEvents.of(config, live.engines, CHUNK) if config.publishes else None
+        if events is not None:
+            events.serve()
+        self._open(live, events)
+        self.say(f"serving {', '.join(self._served(live).names)} on {url}; Ctrl-C ends it")
+        playing = asyncio.create_task(live.run())
+        try:
+            await asyncio.wait((playing, serving), return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                playing.result()
+        finally:
+            playing.cancel()
+            if events is not None:
+                events.close()
+
+    def _open(self, live: Live, events: KvEvents | None) -> None:
+        """Let clients in."""
+        served, application, http = self._served(live), self.server.application, self.server.http
+        meter = Meter(live, served.names[0])
+        application.metrics = lambda: meter.text(*http.families)
+        tokenizer = self.tokenizer or MadeUpTokenizer(served.vocabulary)
+        application.api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
+                              meter.aborted)
+        self._live = live
+        gc.collect()
+        gc.freeze()  # what is there by now stays
+
+    def _served(self, live: Live) -> Served:
+        return Served.of(live.fleet, self.settings.served_model_name, int(time()))
+
+    def _interrupted(self) -> None:
+        """A first signal lets requests end, a second one drops them."""
+        self._signals += 1
+        self.server.application.draining = True
+        if self._signals > 1 or self._live is None:
+            self.server.should_exit = self.server.force_exit = True
+            return
+        if count := len(self._live.handles):
+            self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")
+        self._live.drain()

@@ -1,0 +1,148 @@
+"""Recorded runs beside simulations of the same requests: figures, and where by load and by length they part."""
+
+from collections.abc import Callable, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ksim.report.result import Result
+from ksim.results.arrays import Floats
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import play
+from ksim.validation.benchmarks import causes
+from ksim.validation.benchmarks.causes import Cause, Pairs
+from ksim.validation.benchmarks.checks import disagreements
+from ksim.validation.benchmarks.load import Replayed, replayed
+from ksim.validation.benchmarks.match import mismatches
+from ksim.validation.benchmarks.recorded import Recorded, Served, figures_of
+
+#: Parts into which the requests of a run are cut, by load and by length.
+_PARTS = 3
+
+
+@frozen
+class Part:
+    """Some requests of a run: mean latencies in seconds, measured and simulated."""
+
+    what: str
+    requests: int
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
+
+
+@frozen
+class Compared:
+    """A recorded run and its simulation: `figures` that both have, as (measured, simulated), in seconds or per second.
+
+    `by_load` and `by_prompt` are of runs with recorded requests.  `left` says what was not compared.
+    """
+
+    recorded: Recorded
+    how: str
+    figures: dict[str, tuple[float, float]]
+    by_load: tuple[Part, ...] = ()
+    by_prompt: tuple[Part, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def error(self, name: str) -> float:
+        """Per cent by which the simulated figure is off the measured one; nan without it."""
+        measured, simulated = self.figures.get(name, (nan, nan))
+        return 100.0 * (simulated / measured - 1.0) if measured else nan
+
+
+def compare(runs: Sequence[Recorded], scenario: Scenario,
+            say: Callable[[str], None] = lambda _: None) -> list[Compared]:
+    """Simulate each of *runs* with *scenario*, by growing load.
+
+    Raises KsimError for a scenario that cannot be built.
+    """
+    compared = []
+    for run in sorted(runs, key=_weight):
+        say(run.name)
+        compared.append(_compared(run, scenario))
+    return compared
+
+
+def _weight(run: Recorded) -> tuple[float, float]:
+    return (run.load.concurrency or 0, run.load.rate or 0.0)
+
+
+def _compared(run: Recorded, scenario: Scenario) -> Compared:
+    load = replayed(run, scenario.seed)
+    workload = evolve(scenario.workload, max_concurrency=load.concurrency, retries=None)
+    result = play(Fleet.of(evolve(scenario, workload=workload)), load.requests)
+    simulated = served_of(result)
+    figures = figures_of([one for one in simulated if one.e2e is not None])
+    shared = {name: (value, figures[name]) for name, value in run.figures.items() if name in figures}
+    remarks = (*run.remarks, *mismatches(run, scenario), *disagreements(run), *_losses(run, result))
+    pairs = _pairs(run, load, simulated, result) if run.served else None
+    if pairs is None:
+        return Compared(run, load.how, shared, causes=tuple(causes.of_figures(shared)), remarks=remarks)
+    return Compared(run, load.how, shared, _cut(pairs, pairs.in_flight, "in flight"),
+                    _cut(pairs, pairs.prompt, "prompt tokens"), tuple(causes.of_requests(pairs)), remarks)
+
+
+def served_of(result: Result) -> list[Served]:
+    """The requests of a simulated run, by their numbers; times are None for those that did not complete."""
+    requests = result.history.requests
+    order = np.argsort(requests.ids, kind="stable")
+    gaps = _gaps(result)
+    served = []
+    for row in order.tolist():
+        ttft, e2e, queue = (float(column[row]) if requests.completed[row] else None
+                            for column in (requests.ttft, requests.e2e, requests.queue))
+        served.append(Served(requests.requests[row].prompt, int(requests.output[row]), ttft, e2e,
+                             sent=float(requests.arrival[row]), queue=queue, gaps=tuple(gaps[row])))
+    return served
+
+
+def _gaps(result: Result) -> list[list[float]]:
+    """The times between two parts of the stream of each request, row by row."""
+    requests = result.history.requests
+    return [part.tolist() for part in np.split(requests.gaps, np.cumsum(requests.gap_counts)[:-1])]
+
+
+def _losses(run: Recorded, result: Result) -> list[str]:
+    requests = result.history.requests
+    lost = int((~requests.completed).sum())
+    reasons = sorted(set(requests.reasons.values()))
+    return ([f"{run.failed} requests failed in the recording, and are not simulated"] if run.failed else []) + (
+        [f"{lost} requests were not served in the simulation: {'; '.join(reasons) or 'the run ended'}"] if lost else [])
+
+
+def _pairs(run: Recorded, load: Replayed, simulated: Sequence[Served], result: Result) -> Pairs | None:
+    """Requests that were answered both in the recording and in the simulation, in the order of sending."""
+    measured = [run.served[place] for place in load.order]
+    known = [place for place, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
+             if theirs.ttft is not None and theirs.e2e is not None and ours.e2e is not None]
+    if not known:
+        return None
+    theirs, ours = [measured[place] for place in known], [simulated[place] for place in known]
+    timed = all(one.sent is not None for one in theirs)
+    return Pairs(tuple(theirs), tuple(ours), causes.in_flight(theirs if timed else ours))
+
+
+def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[Part, ...]:
+    """The requests in up to `_PARTS` parts, by a number of each; one part says nothing, so it is left out."""
+    limits = np.unique(np.quantile(by, np.linspace(0, 1, _PARTS + 1)))
+    if len(limits) < 2:
+        return ()
+    places = np.clip(np.searchsorted(limits, by, side="right") - 1, 0, len(limits) - 2)
+    parts = []
+    for number in range(len(limits) - 1):
+        rows = np.flatnonzero(places == number)
+        if len(rows):
+            parts.append(_part(pairs, rows, f"{by[rows].min():g} to {by[rows].max():g} {word}"))
+    return tuple(parts)
+
+
+def _part(pairs: Pairs, rows: Any, what: str) -> Part:
+    def mean(values: Floats) -> float:
+        known = values[rows][~np.isnan(values[rows])]
+        return float(known.mean()) if len(known) else nan
+
+    return Part(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))

@@ -1,0 +1,75 @@
+"""InferenceMAX's (InferenceX's) aggregated results, `agg_*.json`: statistics in seconds, with GPUs, tp and concurrency.
+
+https://github.com/InferenceMAX/InferenceMAX: utils/process_result.py
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.recorded import Lengths, Load, Recorded
+from ksim.validation.benchmarks.shapes import all_latencies, concurrency_of, labelled, worded
+
+__all__ = ["InferenceMax"]
+
+_WORDS = all_latencies(("ttft", "tpot", "itl", "e2el"))
+_FACTS = {"model": "model", "gpu": "hw", "tp": "tp", "ep": "ep", "framework": "framework", "precision": "precision",
+          "dp_attention": "dp_attention", "image": "image"}
+#: Prompts that its scripts send for each of `conc` clients.
+_PROMPTS = 10
+
+
+class InferenceMax:
+    """Reads one run per table.
+
+    The input and output lengths are the sequence lengths `isl` and `osl` where the
+    file has them, else those that its latencies and throughputs imply.
+    """
+
+    example = (
+        '{"hw": "b200", "tp": 8, "ep": 1, "conc": 4, "dp_attention": "false", "model": "deepseek-ai/DeepSeek-R1", '
+        '"framework": "vllm", "precision": "fp8", "isl": 1024, "osl": 1024, "tput_per_gpu": 120.0, '
+        '"output_tput_per_gpu": 60.0, "input_tput_per_gpu": 60.0, "mean_ttft": 0.1, "median_ttft": 0.1, '
+        '"mean_tpot": 0.008, "median_tpot": 0.008, "median_intvty": 125.0, "median_e2el": 8.3, "mean_e2el": 8.3}'
+    )
+
+    def recognises(self, first: Table) -> bool:
+        return "hw" in first and "conc" in first and "tput_per_gpu" in first
+
+    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+        for number, table in enumerate(tables):
+            yield _run(path, table, labelled(path.stem, number, len(tables)))
+
+
+def _run(path: Path, table: Table, name: str) -> Recorded:
+    if table.get("scenario_type") == "agentic-coding" or table.get("modality"):
+        raise table.error("is not of requests with fixed lengths (agentic or diffusion), which this reader expects")
+    reported = worded(table, _WORDS, "", 1.0)
+    gpus = _gpus(table)
+    reported |= {"output_throughput": gpus * table.number("output_tput_per_gpu"),
+                 "total_token_throughput": gpus * table.number("tput_per_gpu")} if gpus else {}
+    prompts, outputs, said = _lengths(table, reported)
+    concurrency = concurrency_of(table, "conc") or 1
+    facts = {ours: table.get(theirs) for ours, theirs in _FACTS.items() if theirs in table}
+    remarks: tuple[str, ...] = (f"{said}; {_PROMPTS} requests per client, as its scripts send",)
+    if table.get("disagg") in (True, "true") or table.get("is_multinode") in (True, "true"):
+        remarks += ("the run had prefill and decode workers or several nodes: the scenario needs the same pools",)
+    return Recorded(path, name, "InferenceMAX", _PROMPTS * concurrency, prompts=prompts, outputs=outputs,
+                    load=Load(concurrency=concurrency), reported=reported, facts=facts, remarks=remarks)
+
+
+def _gpus(table: Table) -> int:
+    """The GPUs that throughputs are divided by; 0 where prefill and decode GPUs are counted apart."""
+    return 0 if "num_prefill_gpu" in table else table.count("tp") if "tp" in table else 0
+
+
+def _lengths(table: Table, reported: dict[str, float]) -> tuple[Lengths, Lengths, str]:
+    if table.maybe("isl") and table.maybe("osl"):
+        return Lengths(table.number("isl")), Lengths(table.number("osl")), "every request has the lengths isl and osl"
+    try:
+        output = 1 + (reported["e2el_mean"] - reported["ttft_mean"]) / reported["tpot_mean"]
+        prompt = output * table.number("input_tput_per_gpu") / table.number("output_tput_per_gpu")
+    except (KeyError, ZeroDivisionError):
+        raise table.error("has neither isl and osl nor mean latencies and throughputs that imply them") from None
+    return (Lengths(prompt), Lengths(output),
+            f"lengths of {prompt:.0f} and {output:.0f} tokens follow from its mean latencies and throughputs")

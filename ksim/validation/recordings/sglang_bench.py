@@ -1,0 +1,62 @@
+"""SGLang's `bench_serving` (JSON lines), with `--output-details` request by request; arrivals are not recorded.
+
+https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.recorded import Load, Recorded
+from ksim.validation.benchmarks.shapes import (
+    all_latencies,
+    columns,
+    concurrency_of,
+    labelled,
+    mean_lengths,
+    rate_of,
+    throughputs,
+    worded,
+)
+
+__all__ = ["SglangBench"]
+
+_WORDS = all_latencies(("ttft", "tpot", "itl", "e2e_latency"))
+
+
+class SglangBench:
+    """Reads one run per line; the client appends a line per run."""
+
+    example = (
+        '{"backend": "sglang", "dataset_name": "random", "request_rate": Infinity, "max_concurrency": 4, '
+        '"duration": 2.0, "completed": 3, "total_input_tokens": 90, "total_output_tokens": 30, '
+        '"total_output_tokens_retokenized": 30, "request_throughput": 1.5, "input_throughput": 45.0, '
+        '"output_throughput": 15.0, "mean_e2e_latency_ms": 80.0, "median_e2e_latency_ms": 79.0, "mean_ttft_ms": '
+        '20.0, "median_ttft_ms": 19.0, "p99_ttft_ms": 25.0, "mean_tpot_ms": 6.0, "median_tpot_ms": 6.0, '
+        '"mean_itl_ms": 6.0, "p95_itl_ms": 7.0, "concurrency": 0.12}'
+    )
+
+    def recognises(self, first: Table) -> bool:
+        return "mean_e2e_latency_ms" in first and "completed" in first and "total_input_tokens" in first
+
+    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+        for number, table in enumerate(tables):
+            yield _run(path, table, labelled(path.stem, number, len(tables)))
+
+
+def _run(path: Path, table: Table, name: str) -> Recorded:
+    detailed = "input_lens" in table and "ttfts" in table
+    served, failed = columns(table) if detailed else ([], 0)
+    done = len(served) if detailed else table.count("completed")
+    outputs = table.number("total_output_tokens")
+    reported = {**worded(table, _WORDS, "_ms", 1e-3), **throughputs(table)}
+    if table.maybe("duration"):
+        reported["total_token_throughput"] = (table.number("total_input_tokens") + outputs) / table.number("duration")
+    facts = {"model": table.get("model_id") or table.branch("server_info").get("model_path"),
+             "tp": table.branch("server_info").get("tp_size")}
+    return Recorded(
+        path, name, "SGLang bench_serving", done, failed, served,
+        prompts=mean_lengths(table, "total_input_tokens", done),
+        outputs=mean_lengths(table, "total_output_tokens", done),
+        load=Load(rate_of(table), concurrency_of(table, "max_concurrency")), duration=table.maybe("duration"),
+        reported=reported, facts={key: value for key, value in facts.items() if value is not None})
