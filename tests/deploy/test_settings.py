@@ -62,8 +62,8 @@ def values(name):
 def words(name, value):
     """The flags that say that the setting is *value*."""
     if name in TABLES:
-        flag, table = TABLES[name]
-        return [flag, json.dumps(table(value))]
+        table, made = TABLES[name]
+        return [table, json.dumps(made(value))]
     flag = FLAGS[name]
     if name == "lora_modules":
         return [flag.name, *(f"{adapter['name']}=/adapters/{adapter['name']}" for adapter in value)]
