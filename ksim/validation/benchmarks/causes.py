@@ -142,8 +142,9 @@ def _fitted(pairs: Pairs, late: Floats, start: int) -> Iterator[Cause]:
     for name, share in fit.shares.items():
         spent = 1e3 * times[name]
         word = {"prefill": "for the prompt", "queue": "in the queue"}[name]
+        cached = "; prompts that hit a prefix cache look so, too" if name == "prefill" and share < 0 else ""
         yield Cause(name, "ttft", share * float(times[name].mean()), f"the difference is {100 * share:+.0f} % of the"
-                    f" simulated time {word}, {spent.min():,.1f} to {spent.max():,.1f} ms")
+                    f" simulated time {word}, {spent.min():,.1f} to {spent.max():,.1f} ms{cached}")
     if fit.outliers.any():
         far = fit.rest[fit.outliers]
         yield Cause("single requests", "ttft", float(far.sum()) / len(late), f"{len(far)} of {len(late)} requests are"
