@@ -61,8 +61,8 @@ def checkout(tmp_path_factory):
 def cut(folder, most=9):
     """Leave three requests of the synthetic loads in *folder* that have more than *most*."""
     for path in folder.rglob("*.toml"):
-        text = path.read_text(encoding="utf-8")
-        text = re.sub(r"^count = (\d+)", lambda count: count[0] if int(count[1]) <= most else "count = 3", text, flags=re.M)
+        text = re.sub(r"^count = (\d+)", lambda count: count[0] if int(count[1]) <= most else "count = 3",
+                      path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         path.write_text(text, encoding="utf-8")
 
 
