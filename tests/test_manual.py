@@ -17,10 +17,11 @@ from tests.manual import ROOT, shown, words
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
              "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
+             "server.md": "tests/server/test_serve.py",
              "start.md": "below, with what it prints"}
 #: Commands that are not run, by what is in them, and what they need or where they run.
 NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
-         "ksim validate": "recordings", "ksim serve": "a server: tests/server",
+         "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
          "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/simulation/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py",
