@@ -18,7 +18,8 @@ from ksim.cluster.split import first_token, rest_of
 from ksim.cluster.submission import submit
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
-from ksim.flow.events import Arrived, Rejected, Routed
+from ksim.engine.inbox import Inbox
+from ksim.flow.events import Arrived, Failed, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -29,6 +30,8 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.specs.signals import SignalSettings
 
 Process = Generator[simpy.Event, Any, None]
+#: Why a request that was aborted has ended.
+GONE = "its client has gone"
 
 
 @define(eq=False)
@@ -127,6 +130,14 @@ class Cluster:
             self.gateway.take(request, done, timely)
         else:
             self.forward(request, done, timely)
+
+    def abort(self, request: int) -> None:
+        """Drop *request*, by its number, wherever it is: its client has gone.  `done` is not called."""
+        now = self.env.now
+        if self.gateway is not None and self.gateway.abort(request):
+            self.log.add(Rejected(now, request, GONE))
+        elif had := [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]:
+            self.log.add(Failed(now, request, had[-1], GONE))
 
     def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.

@@ -111,6 +111,18 @@ class Gateway:
             self.log.add(Held(self.env.now, attempt.request.id, attempt.since))
         return attempt
 
+    def abort(self, request: int) -> bool:
+        """Let *request*, by its number, wait no longer; return whether it did."""
+        for flow, queue in self._flows.items():
+            for place, attempt in enumerate(queue):
+                if attempt.request.id == request:
+                    queue.rotate(-place)
+                    self._leave(flow)
+                    if flow in self._flows:
+                        queue.rotate(place)
+                    return True
+        return False
+
     def _go_on(self, sent: bool) -> None:
         """Come back when another request may go after this one was or was not *sent*, or has waited too long."""
         if not self._held:

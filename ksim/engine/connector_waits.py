@@ -24,6 +24,11 @@ class ConnectorWaits(Engine):
     _threads: Workers = field(init=False)
     _inbox: list[Job] = field(factory=list, init=False)
 
+    @property
+    def _called(self) -> bool:
+        """Whether there is something in the inbox for the next turn."""
+        return bool(self._inbox)
+
     def _launch_nothing(self, schedule: Schedule, now: float) -> Until:
         """Tell the workers of a schedule without a batch; return when they have it."""
         assert self.connector is not None, "only workers that copy are told"
@@ -56,9 +61,9 @@ class ConnectorWaits(Engine):
 
     def _sleep_through_transfers(self, turn: Turn) -> Process:
         """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
-        env, connector, slept = self.env, self.connector, not self._inbox
+        env, connector, slept = self.env, self.connector, not self._called
         assert connector is not None, "only an engine with a connector waits for transfers"
-        while not self._inbox and connector.due > env.now:
+        while not self._called and connector.due > env.now:
             self._news = env.event()
             yield self._news
         yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment

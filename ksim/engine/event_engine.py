@@ -139,7 +139,7 @@ class EventEngine(Inbox):
         if self._awaits_transfers:
             yield from self._sleep_through_transfers(turn)
             return
-        if self._inbox:
+        if self._called:
             return
         if (waiting or running) and not self._sent:
             raise self._stuck(self.env.now, waiting, running)
@@ -172,7 +172,8 @@ class EventEngine(Inbox):
         self._deliver_finished(finished)
 
     def _deliver_finished(self, finished: Sequence[Job]) -> None:
-        """The users have the last tokens of the *finished* jobs."""
+        """The users have the last tokens of the *finished* jobs, but of those that were aborted meanwhile."""
+        finished = [job for job in finished if job in self._done]
         self._log_finished(finished, self.env.now)
         self._end(finished)
 

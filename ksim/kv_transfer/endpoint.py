@@ -164,6 +164,25 @@ class Endpoint(NoCopies, NoCopying):
             self.expected.discard(params.transfer)
             params.transfer.expect(moment)
 
+    def abort(self, params: KvTransferParams) -> None:
+        """The engine has dropped the request that has these *params*.
+
+        An engine that was to decode it tells the other, with its next batch, that it needs no KV.
+        """
+        transfer = params.transfer
+        self.waiting_for_peer.discard(transfer)
+        if params.do_remote_decode:
+            transfer.target.expected.discard(transfer)
+            if not transfer.prefilled:
+                transfer.give_up()
+            elif transfer.deadline == inf and not transfer.load_begun:  # nobody else would ever free them
+                self.network.at(self.network.env.now, transfer.release_blocks)
+        elif not transfer.load_begun:
+            transfer.load_begun = True
+            transfer.ended |= not transfer.prefilled
+            self._unloaded -= 1
+            self._cached.append(transfer)
+
     def _time_leases(self) -> None:
         """See to it that the first lease ends in time."""
         while self._leases and (self._leases[0][1].ended or self._leases[0][1].lease_renewed):

@@ -21,6 +21,11 @@ class Side(Protocol):
     block_tokens: int
 
     @property
+    def expected(self) -> set["Transfer"]:
+        """Transfers whose requests will come to the engine."""
+        ...
+
+    @property
     def waiting_for_peer(self) -> set["Transfer"]:
         """Transfers whose requests wait for the other engine."""
         ...
@@ -87,12 +92,14 @@ class Transfer:
             self.network.at(moment + self.network.connector.start, self._send_all)
         elif not self.network.connector.by_chunk:
             self._note_ready("target", moment)
+        elif self.blocks_lost:
+            self.network.at(moment, self._fail)
 
     def skip_load(self, moment: float) -> None:
         """D has all KV already: P may begin, or let go if it has prefilled."""
         self._let_source_begin(moment)
         if self.prefilled:
-            self.network.at(moment, self._release_blocks)
+            self.network.at(moment, self.release_blocks)
 
     # What P says.
 
@@ -115,6 +122,12 @@ class Transfer:
             self.source.sent(self, self.network.env.now)
             if "target" in self._ready_at:  # which may be ahead of the clock
                 self.network.at(self._ready_at["target"], self._fail)
+
+    def give_up(self) -> None:
+        """P has dropped the request before all of its prompt was computed."""
+        self.ended = self.blocks_lost = True
+        if self.load is not None:
+            self.network.at(self.network.env.now, self._fail)
 
     def _let_source_begin(self, moment: float) -> None:
         if self.network.connector.by_chunk and not self.target_ready:
@@ -167,11 +180,13 @@ class Transfer:
             now, self.request.id, self.source.number, self.target.number, allocated=self._allocated,
             began=self._began, alone=self._alone, bytes=self._bytes, tokens=self.load.tokens))
         self.target.received(self, now)
-        self._release_blocks()
+        self.release_blocks()
 
-    def _release_blocks(self) -> None:
-        self.ended = True
-        self.source.sent(self, self.network.env.now)
+    def release_blocks(self) -> None:
+        """Nobody needs P's blocks any more."""
+        if not self.ended:
+            self.ended = True
+            self.source.sent(self, self.network.env.now)
 
     def _fail(self) -> None:
         if self.load is None or self._failed:

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from ksim.server.chat import Chat
 from ksim.server.fields import GenerateFields
 
-__all__ = ["Answer", "Author", "Tokenizer"]
+__all__ = ["Answer", "Author", "Tokenizer", "stopped_by"]
 
 
 class Tokenizer(Protocol):
@@ -97,7 +97,7 @@ class Author:
         if not (leads and self.tokenizer.lead):
             ids[0], pieces[0] = self.tokenizer.first_ids[places[0]], self.tokenizer.words[places[0]]
         answer = Answer(ids, pieces, "length" if length >= most else "stop")
-        return _stopped(answer, asked) if asked.stops or asked.stop_token_ids else answer
+        return stopped_by(answer, asked) if asked.stops or asked.stop_token_ids else answer
 
     def _places(self, key: tuple[int, ...], length: int) -> list[int]:
         """Which words it has: from one on, every so many."""
@@ -107,7 +107,7 @@ class Author:
         return [at % size for at in range(drawn % size, drawn % size + length * stride, stride)]
 
 
-def _stopped(answer: Answer, asked: GenerateFields) -> Answer:
+def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
     """*answer* up to the first stop token or stop string in it, after `min_tokens`."""
     ends = [(end, place, stop) for place, stop in enumerate((*(asked.stop_token_ids or ()), *asked.stops))
             if (end := _end(answer, stop, asked.min_tokens)) is not None]

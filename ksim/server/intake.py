@@ -45,7 +45,7 @@ class Intake:
              headers: Mapping[str, str]) -> Taken:
         """The request for *prompt*, of which *most* tokens are asked for; raises ApiError where it cannot be served."""
         request = self._request(asked, prompt, adapter, headers)
-        tokens = request.prompt
+        tokens = len(prompt.ids)
         if prompt.images and (prepare := self.live.cluster.prepare):
             tokens = prepare(request).prompt
         prompt.check(tokens, self.served.longest)

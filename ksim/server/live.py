@@ -1,10 +1,12 @@
 """A fleet that is played against the wall clock."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil, inf
 from time import perf_counter
+from typing import Any
 
 from attrs import define, evolve, field
 
@@ -13,6 +15,7 @@ from ksim.engine.event_engine import EventEngine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Sampled
 from ksim.flow.events import Failed, Rejected
+from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.server.heard import Heard
@@ -22,6 +25,7 @@ from ksim.simulation.fleet import Fleet
 
 __all__ = ["Handle", "Live"]
 
+LOGGER = logging.getLogger("ksim.server")
 #: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and a run that
 #: replays them sends each request at the very same moment.
 TICK = 2.0**-20
@@ -35,7 +39,17 @@ class Handle:
 
     request: Request
     listener: Listener
-    over: bool = field(default=False, init=False)
+    _handed_over: bool = field(default=False, init=False)
+
+    def count_split(self, params: KvTransferParams, count: int) -> int:
+        """How many tokens a user gets with *count* tokens of an engine that serves a part of the request.
+
+        A token that the other engine hands over comes with the first ones.
+        """
+        if params.do_remote_decode:
+            return 0
+        first, self._handed_over = params.handed_over and not self._handed_over, True
+        return count + first
 
 
 @define(eq=False)
@@ -59,7 +73,7 @@ class Live:
     draining: bool = field(default=False, init=False)
     _begun: float | None = field(default=None, init=False)  # by the wall clock
     _submitted: int = field(default=0, init=False)
-    _reasons: dict[int, tuple[bool, str]] = field(factory=dict, init=False)  # why requests end that do so badly
+    _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests end that are not served
     _timer: asyncio.TimerHandle | asyncio.Handle | None = field(default=None, init=False)
     _due: float = field(default=inf, init=False)  # when the timer fires, in simulated seconds
     _ended: asyncio.Event | None = field(default=None, init=False)
@@ -69,8 +83,8 @@ class Live:
         self.cluster = build(self.fleet, self.env, self.log, lambda: None, tells=self.tells)
         for engine in self.engines:
             engine.listener = self._deliver
-        self.log.hear(Rejected, lambda event: self._reasons.update({event.request_id: (False, event.reason)}))
-        self.log.hear(Failed, lambda event: self._reasons.update({event.request_id: (True, event.reason)}))
+        self.log.hear(Rejected, self._note_reason)
+        self.log.hear(Failed, self._note_reason)
         self.advance()
 
     @property
@@ -92,11 +106,10 @@ class Live:
         """Send *request* now; its number and arrival are set here."""
         if self._begun is None:
             self._begun = self.wall()
-        arrival = ceil(self.now / TICK) * TICK
-        handle = Handle(evolve(request, id=self._submitted, arrival=arrival), listener)
+        handle = Handle(evolve(request, id=self._submitted, arrival=self._stamp()), listener)
         self._submitted += 1
         self.handles[handle.request.id] = handle
-        self.env.call_at(arrival, lambda: self._send(handle))
+        self.env.call_at(handle.request.arrival, lambda: self._send(handle))
         self._wake()
         return handle
 
@@ -106,8 +119,15 @@ class Live:
         self.cluster.send(request, partial(self._end, handle))
 
     def abort(self, handle: Handle) -> None:
-        """Drop the request of *handle*, whose user has gone; nobody hears of it any more."""
-        raise NotImplementedError
+        """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
+        if self.handles.pop(handle.request.id, None) is not None:
+            self.env.call_at(self._stamp(), lambda: self.cluster.abort(handle.request.id))
+            self._wake()
+            self._look_for_end()
+
+    def _stamp(self) -> float:
+        """The simulated time of something that a client does now."""
+        return ceil(self.now / TICK) * TICK
 
     # What happens.
 
@@ -122,23 +142,47 @@ class Live:
         return (env.due - self.now) / self.speed
 
     def _deliver(self, tokens: Sequence[Sampled]) -> None:
+        """Tell listeners of the *tokens* of a step, which users have now; those of beams come with the end."""
         handles, now = self.handles, self.env.now
         for job, count in tokens:
             request = job.request
             handle = handles.get(request.id)
-            if handle is not None:
-                handle.listener.tokens(count, now, request.sequence)
+            if handle is None or handle.request.beam_width:
+                continue
+            if job.kv_transfer_params is not None:
+                count = handle.count_split(job.kv_transfer_params, count)
+            if count:
+                self._tell(handle, handle.listener.tokens, count, now, request.sequence)
 
     def _end(self, handle: Handle) -> None:
         """The request of *handle* has ended, or was refused."""
         request, now = handle.request, self.env.now
-        failed, reason = self._reasons.pop(request.id, (True, ""))
-        del self.handles[request.id]
-        if not failed:
-            handle.listener.refused(reason)
+        reason = self._reasons.pop(request.id, None)
+        if request.id not in self.handles:
+            return
+        if isinstance(reason, Rejected):
+            self._tell(handle, handle.listener.refused, reason.reason)
         else:
-            handle.listener.finished("error" if reason else _finish_reason(request), now)
-        if self.draining and not self.handles and self._ended:
+            for beam in range(request.beam_width if reason is None else 0):
+                self._tell(handle, handle.listener.tokens, request.output, now, beam)
+            self._tell(handle, handle.listener.finished, "error" if reason else _finish_reason(request), now)
+        self.handles.pop(request.id, None)
+        self._look_for_end()
+
+    def _tell(self, handle: Handle, listen: Callable[..., None], *told: Any) -> None:
+        """Have a listener hear what it is *told*; one that fails hears nothing more, and harms nobody else."""
+        try:
+            listen(*told)
+        except Exception:
+            LOGGER.exception("the listener of request %d failed", handle.request.id)
+            self.abort(handle)
+
+    def _note_reason(self, event: Rejected | Failed) -> None:
+        if event.request_id in self.handles:
+            self._reasons[event.request_id] = event
+
+    def _look_for_end(self) -> None:
+        if self.draining and not self.handles and self._ended is not None:
             self._ended.set()
 
     # The event loop.
@@ -147,8 +191,7 @@ class Live:
         """Play until `drain` was asked for and the last request has ended."""
         self._ended = asyncio.Event()
         self._wake()
-        if self.draining and not self.handles:
-            return
+        self._look_for_end()
         await self._ended.wait()
         if self._timer:
             self._timer.cancel()
@@ -156,8 +199,7 @@ class Live:
     def drain(self) -> None:
         """Have `run` return once those in flight have ended; whoever asks for more is to be turned away."""
         self.draining = True
-        if not self.handles and self._ended:
-            self._ended.set()
+        self._look_for_end()
 
     def _wake(self) -> None:
         """Look at once what is due."""

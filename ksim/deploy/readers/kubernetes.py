@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from ksim.deploy.entries import Entry, documents
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import Entry
 from ksim.deploy.imported import Deployed, Wanted
 from ksim.deploy.manifests import dynamo
 from ksim.deploy.manifests.endpoint_picker import router_of_maps

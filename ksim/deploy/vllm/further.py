@@ -43,10 +43,10 @@ def _max_model_len(reading: Reading, given: Given) -> None:
 
 
 def _lora_modules(reading: Reading, given: Given) -> None:
-    reading.serve["lora_modules"] = [_adapter(reading, given, text) for text in given.value]
+    reading.serve["lora_modules"] = [adapter(reading, given, text) for text in given.value]
 
 
-def _adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
+def adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
     """An adapter as a scenario has it; without its adapter_config.json at hand, its rank is assumed."""
     name, path = _name_and_path(given, text)
     if path and (Path(path) / "adapter_config.json").is_file():

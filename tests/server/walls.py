@@ -1,0 +1,91 @@
+"""Fleets that are played against a wall clock that tests set."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import define, field
+
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.server.live import Handle, Live
+from ksim.simulation.fleet import Fleet
+
+
+@define(eq=False)
+class Wall:
+    """A clock that shows what it is set to."""
+
+    time: float = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@define(eq=False)
+class Ear:
+    """A listener that writes down what it hears, and checks that it hears it in order."""
+
+    tokens_heard: dict[int, int] = field(factory=dict)
+    times: list[float] = field(factory=list)
+    end: tuple[str, str | float] | None = None
+
+    def tokens(self, count: int, time: float, sequence: int) -> None:
+        assert self.end is None and (not self.times or time >= self.times[-1])
+        self.tokens_heard[sequence] = self.tokens_heard.get(sequence, 0) + count
+        self.times.append(time)
+
+    def finished(self, reason: str, time: float) -> None:
+        assert self.end is None
+        self.end = reason, time
+
+    def refused(self, why: str) -> None:
+        assert self.end is None and not self.times
+        self.end = "refused", why
+
+
+@define(eq=False)
+class Played:
+    """A fleet that was played live: its log, and what each client heard."""
+
+    live: Live
+    log: Log
+    handles: list[Handle]
+    ears: list[Ear]
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests with the arrivals that they got."""
+        return [handle.request for handle in self.handles]
+
+
+def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float] | None = None,
+           speed: float = 1.0, tick: float = 0.003) -> Played:
+    """Send *requests* to *fleet* at their arrivals, and let some be *aborts*: so many seconds after they were sent.
+
+    The clock goes on by *tick* at most between looks at what is due.
+    """
+    wall, log = Wall(100.0), Log()
+    live = Live(fleet, speed=speed, wall=wall, kept=log)
+    result, gone = Played(live, log, [], []), []  # type: Any, list[tuple[float, Handle]]
+    for request in requests:
+        pass_time(live, wall, 100.0 + request.arrival / speed, tick, gone)
+        ear = Ear()
+        result.ears.append(ear)
+        result.handles.append(live.submit(request, ear))
+        if aborts and (place := len(result.handles) - 1) in aborts:
+            gone.append((wall.time + aborts[place] / speed, result.handles[-1]))
+            gone.sort(key=lambda abort: abort[0])
+    while live.handles or gone:
+        assert wall.time < 3000, (live.handles, [e.number for e in live.engines if e._done])
+        pass_time(live, wall, wall.time + 50 * tick, tick, gone)
+    return result
+
+
+def pass_time(live: Live, wall: Wall, until: float, tick: float, gone: list[tuple[float, Handle]]) -> None:
+    """Let the clock go on, and clients hang up when it is time."""
+    while wall.time < until:
+        wall.time = min(wall.time + tick, until)
+        while gone and gone[0][0] <= wall.time:
+            live.abort(gone.pop(0)[1])
+        while live.advance() <= 0:
+            pass
