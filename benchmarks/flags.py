@@ -1,6 +1,8 @@
 """`python -m benchmarks.flags NAME ...`: write ksim/data/flags/NAME.json from an engine's own parser.
 
     python -m benchmarks.flags vllm 0.33.0                        # needs vLLM installed, and no GPU
+    python -m benchmarks.flags vllm-bench 0.33.0                  # `vllm bench serve`
+    python -m benchmarks.flags sglang-bench bench_serving.py 0.5.8
     python -m benchmarks.flags sglang FOLDER 0.5.23 OLDER 0.5.8   # folders of the package; flags of the older one alone
     python -m benchmarks.flags trtllm commands/serve.py 1.2       # are marked
 
@@ -26,11 +28,12 @@ KINDS = {"int": "integer", "float": "number", "human_readable_int": "readable", 
 def main() -> None:
     """Write the table of the engine that the command line names."""
     name, source = sys.argv[1:3]
-    flags = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[name](Path(source))
+    flags = {"vllm": _vllm, "vllm-bench": _vllm_bench, "sglang": _sglang, "sglang-bench": _sglang_bench,
+             "trtllm": _trtllm}[name](Path(source))
     if older := sys.argv[4:]:
         names = {name for flag in flags for name in flag["names"]}
         flags += [{**flag, "until": older[1]} for flag in _sglang(Path(older[0])) if not names & {*flag["names"]}]
-    write(name, source if name == "vllm" else sys.argv[3], flags)
+    write(name, source if name.startswith("vllm") else sys.argv[3], flags)
 
 
 def write(name: str, release: str, flags: list[dict[str, Any]]) -> None:
@@ -85,12 +88,25 @@ def _vllm(_: Path) -> list[dict[str, Any]]:
     return of_parser(make_arg_parser(FlexibleArgumentParser()))
 
 
+def _vllm_bench(_: Path) -> list[dict[str, Any]]:
+    from vllm.benchmarks.serve import add_cli_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+    return [{**flag, "default": ""} if flag["dest"] == "request_id_prefix" else flag for flag in of_parser(parser)]
+
+
+def _sglang_bench(path: Path) -> list[dict[str, Any]]:
+    return [*_calls(ast.parse(path.read_text(encoding="utf-8")), set())]
+
+
 def _sglang(folder: Path) -> list[dict[str, Any]]:
     """The flags of SGLang's `ServerArgs`: annotated fields (0.5.20), or calls of add_argument."""
     fields = sorted((folder / "srt" / "arg_groups" / "fields").glob("*.py"))
     server = folder / "srt" / "server_args.py"
     flags = [flag for path in fields for flag in _fields(ast.parse(path.read_text(encoding="utf-8")))]
-    return flags + [*_calls(ast.parse(server.read_text(encoding="utf-8")), {flag["dest"] for flag in flags})]
+    return [*flags, *_calls(ast.parse(server.read_text(encoding="utf-8")), {flag["dest"] for flag in flags})]
 
 
 def _fields(tree: ast.Module) -> Iterator[dict[str, Any]]:

@@ -123,7 +123,7 @@ FENCES: dict[str, set[str]] = {
     "zmq": {"server"},
     "msgspec": {"server"},
     "orjson": {"server"},
-    "tokenizers": {"server"},
+    "tokenizers": {"server", "workload"},
     "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli", "report", "study"},

@@ -18,7 +18,7 @@ SLOW = frozenset({
     "study/capacity/test_coverage.py", "study/capacity/test_early_stop.py", "study/capacity/test_highest_rate.py",
     "study/capacity/test_queues.py",
     # Processes of their own.
-    "cli/test_signals.py", "simulation/test_parallel_replicas.py",
+    "cli/test_signals.py", "server/test_serve.py", "simulation/test_parallel_replicas.py",
     # Every command and key with what it must refuse.
     "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
     # Figures and traces, drawn and written.

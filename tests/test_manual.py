@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 
-from ksim.report.result import Result
 from tests.cli.command import SCENARIO, ksim_here
 from tests.manual import ROOT, shown, words
 
@@ -18,17 +17,18 @@ from tests.manual import ROOT, shown, words
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
              "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
-             "start.md": "below, with what it prints", "import.md": "tests/deploy"}
+             "server.md": "tests/server/test_serve.py",
+             "start.md": "below, with what it prints"}
 #: Commands that are not run, by what is in them, and what they need or where they run.
-NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim validate": "recordings",
+NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
+         "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
          "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/simulation/test_models_documented.py",
-         "fault.toml": "tests/cli/test_explain.py", "-o cheapest": "a hundred trials: tests/cli/test_tune.py",
+         "fault.toml": "tests/cli/test_explain.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
-         "--gpus h200,gb200": "tests/cli/test_roofline.py"}
+         "ksim roofline": "tests/cli/test_roofline.py", "ksim sweep-kernels": "tests/cli/test_calibrate.py"}
 #: Options that make studies short: of one given twice, the last counts.
-SHORT = {"sweep": "--sample latin:2 --repeat 1",
-         "tune": "--trials 2", "routers": "--routers round_robin --staleness 0 --seeds 1"}
+SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_robin --staleness 0 --seeds 1"}
 #: The same in Python.
 SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1", ', "prefix_aware"], ': "], ",
            "rate=60": "rate=3", ', "1s"]': "]", "[8, 16, 256]": "[8]", "[1, 2, 4]": "[1]"}
@@ -38,6 +38,7 @@ CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py",
 BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")],
           "pareto.md": ["ksim sweep scenarios/quickstart.toml --over serve.max_num_seqs=8,16 -o study"
                         " --set energy.price_per_gpu_hour=3"]}
+README = {part.text for part in shown(ROOT / "README.md")}
 #: Commands that answer the same wherever they run.
 PURE = ("step", "roofline", "model", "list", "collectives")
 PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in ELSEWHERE)
@@ -48,8 +49,7 @@ def checkout(tmp_path_factory):
     """Scenarios and traces of few requests, and the files that pages take for granted."""
     made = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "scenarios", made / "scenarios")
-    for path in made.rglob("*.toml"):
-        path.write_text(re.sub(r"^count = \d+", "count = 3", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    cut(made)
     (made / "traces").mkdir()
     for path in (ROOT / "traces").glob("*.[cj]*"):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -59,10 +59,17 @@ def checkout(tmp_path_factory):
     return made
 
 
+def cut(folder, most=9):
+    """Leave three requests of the synthetic loads in *folder* that have more than *most*."""
+    for path in folder.rglob("*.toml"):
+        text = re.sub(r"^count = (\d+)", lambda count: count[0] if int(count[1]) <= most else "count = 3",
+                      path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """No plots, and one process for studies: they take longer than all else, and have tests of their own."""
-    monkeypatch.setattr(Result, "plots", lambda *_: [])
+    """One process for studies: more take longer to start than such runs take."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
@@ -84,12 +91,14 @@ def test_what_a_page_shows_runs(page, checkout, tmp_path, monkeypatch):
             exec(shorter(part.text), names)
         elif part.kind == "command" and not any(need in part.text for need in NEEDS):
             run(part.text, tmp_path)
+            if part.text.startswith(("ksim new", "ksim import")):
+                cut(tmp_path, most=20)
 
 
 def run(command, folder):
     name, *rest = words(command)
     if name in PURE and not {"-o", "--json", "--plot"} & {*rest} and "." not in command.replace("3.", ""):
-        return answered(command)
+        return answered(command) if command not in README else ""  # tests/test_readme.py runs it
     return ended(name, few(rest), folder)
 
 
@@ -101,7 +110,8 @@ def answered(command):
 
 
 def ended(name, rest, folder):
-    done = ksim_here(name, *rest, *shlex.split(SHORT.get(name, "")), folder=folder)
+    quick = ["--no-trace", "--no-plots"] if name == "run" and "-o" in rest else shlex.split(SHORT.get(name, ""))
+    done = ksim_here(name, *rest, *quick, folder=folder)
     assert done.status == 0, f"ksim {shlex.join([name, *rest])}\n{done.stderr}"
     return done.stdout
 

@@ -43,6 +43,7 @@ class Kind(StrEnum):
     TRACES = "traces"
     TEMPLATES = "templates"
     RECORDINGS = "recordings"
+    DATASETS = "datasets"
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
@@ -53,6 +54,7 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
+            Kind.DATASETS: "workload.datasets",
             **{kind: kind.replace("llm_d_", "cluster.llm_d.") for kind in Kind if kind.startswith("llm_d_")}}
 
 #: Those that go by signals of engines, and what one goes by that does not say it.

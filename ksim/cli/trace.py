@@ -31,6 +31,7 @@ from ksim.cli.flags import (
     given,
 )
 from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.trace_to import To, Tokenizer, Wanted, write_dataset
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -41,13 +42,17 @@ def trace(
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     sort: Sort = False, skip_empty: SkipEmpty = False,
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw; by default in this directory,"
-                                                " with the name of the trace")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw, by default in this directory"
+                                                " with the name of the trace; with --to, the file to write")] = None,
     outcome: JsonFile = None,
     cache_curve: CurveFlag = False, block_size: BlockSize = None, cache_sizes: CacheSizes = "", tier: Tiers = None,
     model: Model = "", kv_cache_dtype: KvCacheDtype = None, tensor_parallel_size: TensorParallel = None,
+    to: To = "", tokenizer: Tokenizer = "",
 ) -> None:
-    """Show what a trace contains: counts, rates, lengths, burstiness, shared prefixes; or what a prefix cache hits."""
+    """Show what a trace contains: counts, rates, lengths, burstiness, shared prefixes; or what a prefix cache hits.
+
+    With --to, write it as a data set for a benchmark client.
+    """
     from ksim.foundation.config import structure
     from ksim.workload.replay import Replay
 
@@ -55,7 +60,9 @@ def trace(
                "chunk_tokens": chunk_tokens, "sort": sort, "empty": "skip" if skip_empty else None}
     replay = structure(Replay, given(reading), "trace")
     asked = Asked(block_size, cache_sizes, tier or (), model, kv_cache_dtype, tensor_parallel_size)
-    if cache_curve:
+    if to or tokenizer:
+        write_dataset(replay, Wanted(to, output, block_size, tokenizer, cache_curve or plot), outcome)
+    elif cache_curve:
         _show_curve(replay, asked, plot, output, outcome)
     else:
         asked.refuse()

@@ -7,6 +7,10 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.deploy.bench import bench_of
+from ksim.deploy.connectors import alone_or_joined
+from ksim.deploy.contexts import within_context
+from ksim.deploy.free_share import utilization
 from ksim.deploy.imported import Deployed, Imported, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
@@ -26,9 +30,18 @@ def scenario_text(texts: Sequence[Pasted], wanted: Wanted, output: Path | None =
     """
     from ksim.deploy.scenario_text import commented
 
-    imported = assembled(joined([read(pasted, wanted) for pasted in texts]), wanted)
+    imported = assembled(_with_bench(joined([read(pasted, wanted) for pasted in texts]), wanted), wanted)
     try_to_build(Scenario.of(imported.table, "imported"))
     return commented(imported, output.parent if output else Path())
+
+
+def _with_bench(deployed: Deployed, wanted: Wanted) -> Deployed:
+    """*deployed* under the load of the client whose line the user gives."""
+    if wanted.bench is None:
+        return deployed
+    bench = bench_of(wanted.bench, wanted)
+    return evolve(deployed, scenario={**deployed.scenario, **bench.scenario}, idle=(*deployed.idle, *bench.idle),
+                  remarks=(*deployed.remarks, *bench.remarks))
 
 
 def joined(deployments: Sequence[Deployed]) -> Deployed:
@@ -45,7 +58,8 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     """The scenario of all launches of *deployed*; raises ConfigError where they are none, or not of one fleet."""
     if not deployed.launches:
         raise ConfigError("the text", "starts no engine")
-    launches = _with_roles(_whole(deployed.launches), wanted)
+    launches = [within_context(launch) for launch in
+                alone_or_joined(_with_roles(_whole(deployed.launches), wanted))]
     _check_one_model(launches)
     further: Mapping[str, Any] = {}
     for launch in launches:
@@ -113,8 +127,12 @@ def _engines(launches: Sequence[Launch], wanted: Wanted) -> tuple[dict[str, Any]
 
 
 def _add_pool(pools: dict[str, Any], launch: Launch, own: Mapping[str, Any]) -> None:
-    """Add the engines of *launch* to the pool that is alike, or as a pool of their own."""
-    for pool in pools.values():
+    """Add the engines of *launch* to the pool that is alike, or as a pool of their own, which they are if they have a
+    name of their own.
+    """
+    for name, pool in pools.items():
+        if launch.name not in ("", name):
+            continue
         if {key: pool[key] for key in pool if key != "replicas"} == {"role": launch.role, **own}:
             pool["replicas"] += launch.replicas
             return
@@ -133,8 +151,16 @@ def _described(launch: Launch, wanted: Wanted) -> dict[str, Any]:
                                         " or a --system")
     nodes = wanted.nodes or launch.hardware.get("nodes")
     host = launch.hardware.get("host")
-    return {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
-            **({"host": host} if host else {}), "serve": dict(launch.serve)}
+    engine = {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
+              **({"host": host} if host else {}), "serve": dict(launch.serve)}
+    if launch.free_share is not None:
+        engine["serve"]["gpu_memory_utilization"] = utilization(_alone(engine), launch.model, launch.free_share)
+    return engine
+
+
+def _alone(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """*engine* without what only engines of a fleet have."""
+    return {**engine, "serve": {key: value for key, value in engine["serve"].items() if key != "kv_transfer_config"}}
 
 
 def _with_nodes(table: dict[str, Any], launches: Sequence[Launch]) -> tuple[dict[str, Any], list[Note]]:

@@ -29,9 +29,10 @@ class Contained:
 def unwrapped(command: Command) -> Contained:
     """*command* without the container around it, if there is one; raises ConfigError for one without an image."""
     names = [word.text for word in command.words[:3]]
-    if len(names) < 2 or names[0] not in RUNTIMES or "run" not in names[1:3]:
+    verb = next((name for name in names[1:] if name in ("run", "exec")), "")
+    if not names or names[0] not in RUNTIMES or not verb:
         return Contained(command, ())
-    words = [*command.words[names.index("run") + 1:]]
+    words = [*command.words[names.index(verb) + 1:]]
     environment, idle = dict(command.environment), []
     entrypoint: Word | None = None
     while words and words[0].text.startswith("-"):

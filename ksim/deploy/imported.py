@@ -37,6 +37,8 @@ class Launch:
     """`gpu`, `system`, `nodes` and `host`, as far as the text says them."""
     scenario: Mapping[str, Any] = field(factory=dict)
     """Further keys of the scenario, such as `seed` or `router`."""
+    free_share: float | None = None
+    """TensorRT-LLM's share, for KV, of the memory that weights leave free; in place of gpu_memory_utilization."""
     ports: tuple[int, ...] = ()
     """Where it listens, by which a proxy's line names it."""
     idle: tuple[Note, ...] = ()

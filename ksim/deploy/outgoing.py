@@ -88,8 +88,8 @@ def _pool(scenario: Scenario, pool: Pool, derived: bool, splits: bool) -> Outgoi
         settings = evolve(settings, kv_transfer_config=_transfer(pool, settings))
     gpu = str(pool.deployment.scenario.gpu)
     machine = _MACHINES.get(gpu, system_of(own.gpu, own.system).gpus_per_node)
-    return OutgoingPool(pool.name, pool.role, pool.replicas, gpu, own.engine, settings,
-                        VllmLine.of(own.model, settings), machine)
+    return OutgoingPool(pool.name, pool.role, pool.replicas, gpu, engine=own.engine, settings=settings,
+                        line=VllmLine.of(own.model, settings), machine=machine)
 
 
 def _transfer(pool: Pool, settings: EngineSettings) -> KvTransferConfig:

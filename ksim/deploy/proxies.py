@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from ksim.deploy.commands import Command, Word
+from ksim.deploy.config_file import content, plain
 from ksim.deploy.imported import Deployed, Launch, Note
+from ksim.deploy.launching import behind
 from ksim.foundation.errors import ConfigError
 
 #: Programs and modules that are routers, as the last part of their names.
@@ -38,6 +41,9 @@ class Proxy:
 
 def proxy_of(command: Command) -> Proxy | None:
     """The router that *command* starts, or None; raises ConfigError for a policy that ksim does not have."""
+    words = behind(command.words, (("trtllm-serve", "disaggregated"),))
+    if words is not None:
+        return _of_trtllm(command, words)
     for place, word in enumerate(command.words[:4]):
         if word.text.rpartition("/")[2] in _ROUTERS or _PROXY.search(word.text):
             return _read(command, command.words[place + 1:])
@@ -60,6 +66,21 @@ def _read(command: Command, words: Sequence[Word]) -> Proxy:
             idle.append(Note(flag.where, " ".join(word.text for word in (flag, *values)),
                              "a router's addresses, checks and logs change no schedule"))
     return Proxy(command.where, ports, _routed(policies, options), tuple(idle))
+
+
+def _of_trtllm(command: Command, words: Sequence[Word]) -> Proxy:
+    """The servers that the file of `trtllm-serve disaggregated -c FILE` lists."""
+    path = next((value for flag, value in pairwise(words) if flag.text in ("-c", "--config_file")), None)
+    if path is None:
+        raise ConfigError(command.where, "trtllm-serve disaggregated names no file; say it with -c")
+    node = content(command, path, "-c")
+    table = plain(node) if node is not None else {}
+    ports: dict[int, str] = {}
+    for key, role in (("context_servers", "prefill"), ("generation_servers", "decode")):
+        servers = table.get(key) if isinstance(table, Mapping) else None
+        urls = servers.get("urls", ()) if isinstance(servers, Mapping) else ()
+        ports |= {int(match[1]): role for url in urls if (match := _PORT.search(str(url)))}
+    return Proxy(command.where, ports)
 
 
 def _flags(words: Sequence[Word]) -> list[tuple[Word, list[Word]]]:

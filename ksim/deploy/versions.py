@@ -39,13 +39,19 @@ def release_of(program: str, command: Command, wanted: Wanted) -> Release:
     if wanted.version in catalog.entries("engines"):
         return Release(str(wanted.version))
     said, where = wanted.version, "--version"
-    if said is None and command.image is not None and (match := _TAG.search(command.image.text)):
-        said, where = match[1], command.image.where
+    if said is None and command.image is not None:
+        said, where = tag_of(command.image.text), command.image.where
     if said is None:
         newest = releases[-1][1]
         why = "the newest that ksim simulates; nothing says which release runs (--version, or the image's tag)"
         return Release(newest, (Note("", f"engine = {newest}", why),))
     return _named(program, said, where)
+
+
+def tag_of(image: str) -> str | None:
+    """The release that an image's tag names, or None."""
+    match = _TAG.search(image)
+    return match[1] if match else None
 
 
 def _named(program: str, said: str, where: str) -> Release:

@@ -77,6 +77,7 @@ class VllmLine:
 
     @property
     def words(self) -> tuple[str, ...]:
+        """The words of the command."""
         return ("vllm", "serve", self.model, *(word for flag in self.flags for word in flag.words))
 
     def text(self, *more: Flag) -> str:

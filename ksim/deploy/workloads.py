@@ -11,6 +11,7 @@ MADE_UP: Mapping[str, Any] = {
     "arrivals": {"process": "poisson", "rate": 4.0},
     "prompt": {"kind": "lognormal", "median": 600, "sigma": 0.9},
     "output": {"kind": "lognormal", "median": 150, "sigma": 0.8},
+    "max_tokens": 8192,
 }
 _WHY = ("MADE UP: a launch line says nothing of the traffic; put your own in its place, such as a trace"
         " ([workload.replay]), or give the client's line with --bench")
@@ -18,5 +19,5 @@ _WHY = ("MADE UP: a launch line says nothing of the traffic; put your own in its
 
 def made_up(most: int | None) -> tuple[dict[str, Any], Note]:
     """A workload whose requests have at most *most* tokens, and the note that nobody said so."""
-    load = {**MADE_UP, "max_tokens": min(8192, most or 8192)}
+    load = {**MADE_UP, "max_tokens": min(MADE_UP["max_tokens"], most or MADE_UP["max_tokens"])}
     return {"workload": {"synthetic": load}}, Note("", "workload", _WHY)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from ksim.server.errors import invalid
+from ksim.server.errors import ApiError, invalid
 from ksim.server.fields import ChatFields, CompletionFields, GenerateFields
 
 __all__ = ["check_chat", "check_completion", "check_sampling"]
@@ -34,8 +34,15 @@ def check_chat(body: Mapping[str, Any]) -> None:
     if top and not body.get("logprobs"):
         raise invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
     _check_tools(body)
+    if body.get("chat_template") is not None or _named(body.get("chat_template_kwargs"), "chat_template"):
+        raise ApiError("Chat template is passed with request, but --trust-request-chat-template is not set. Refused"
+                       " request with untrusted chat template.", 400, "BadRequestError")
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+
+
+def _named(table: Any, key: str) -> bool:
+    return isinstance(table, dict) and table.get(key) is not None
 
 
 def _check_generate(body: Mapping[str, Any]) -> None:
@@ -47,6 +54,10 @@ def _check_generate(body: Mapping[str, Any]) -> None:
                       " NUL.", "cache_salt")
     if body.get("stream_options") and not body.get("stream"):
         raise invalid("Stream options can only be defined when `stream=True`.", "stream_options")
+    outputs = body.get("structured_outputs")
+    if isinstance(outputs, dict) and sum(outputs.get(key) is not None for key in ("json", "regex", "choice")) > 1:
+        raise invalid("You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').",
+                      "structured_outputs")
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") == "json_schema" and form.get("json_schema") is None:
         raise invalid("When response_format type is 'json_schema', the 'json_schema' field must be provided.",
@@ -86,6 +97,10 @@ def _check_tools(body: Mapping[str, Any]) -> None:
 
 def check_sampling(asked: GenerateFields, most: int | None, vocabulary: int) -> None:
     """Raise ApiError for sampling parameters out of range; *most* is how many tokens may be generated."""
+    unknown = [key for key in asked.logit_bias or () if not key.removeprefix("-").isdecimal()]
+    if unknown:
+        raise invalid(f"logit_bias contains key(s) that cannot be converted to integer token IDs: {unknown}",
+                      "logit_bias", unknown)
     _check_sequences(asked)
     _check_penalties(asked)
     _check_temperature(asked)
@@ -100,10 +115,10 @@ def check_sampling(asked: GenerateFields, most: int | None, vocabulary: int) -> 
         raise invalid("stop cannot contain an empty string.")
     if "" in asked.bad_words:
         raise invalid(f"bad_words cannot contain an empty string. Got bad_words={list(asked.bad_words)}")
-    unknown = [token for token in asked.stop_token_ids or () if not 0 <= token < vocabulary]
-    if unknown:
-        raise invalid(f"token_id(s) {unknown} in stop_token_ids contain out-of-vocab token ids. Vocabulary size:"
-                      f" {vocabulary}", "stop_token_ids", unknown)
+    beyond = [token for token in asked.stop_token_ids or () if not 0 <= token < vocabulary]
+    if beyond:
+        raise invalid(f"token_id(s) {beyond} in stop_token_ids contain out-of-vocab token ids. Vocabulary size:"
+                      f" {vocabulary}", "stop_token_ids", beyond)
 
 
 def _check_sequences(asked: GenerateFields) -> None:

@@ -14,9 +14,11 @@ from ksim.server.kinds import (
     integer,
     items,
     literal,
+    needing,
     number,
     optional,
     problem,
+    record,
     table,
     text,
 )
@@ -52,12 +54,13 @@ class GenerateFields:
     model: str | None = _known(text)
     frequency_penalty: float | None = _known(number)
     logit_bias: dict[str, float] | None = _known(table)
-    n: int | None = _known(integer(), 1)
+    n: int | None = _known(integer())
     presence_penalty: float | None = _known(number)
     seed: int | None = _known(integer(-_INT64 - 1, _INT64))
     stop: Any = _known(either((text, items(text, _MOST_STOPS))))
     stream: bool | None = _known(flag)
-    stream_options: dict[str, Any] | None = _known(table)
+    stream_options: dict[str, Any] | None = _known(record(
+        "StreamOptions", include_usage=optional(flag), continuous_usage_stats=optional(flag)))
     temperature: float | None = _known(number)
     top_p: float | None = _known(number)
     user: str | None = _known(text)
@@ -75,7 +78,8 @@ class GenerateFields:
     allowed_token_ids: list[int] | None = _known(items(integer()))
     prompt_logprobs: int | None = _known(integer())
     bad_words: list[str] = _known(items(text), ())
-    response_format: dict[str, Any] | None = _known(table)
+    response_format: dict[str, Any] | None = _known(record(
+        "ResponseFormat", type=literal("text", "json_object", "json_schema", "structural_tag")))
     structured_outputs: dict[str, Any] | None = _known(table)
     priority: int = _known(integer(-_INT64 - 1, _INT64), 0)
     request_id: str = _known(text, "")
@@ -105,6 +109,7 @@ class GenerateFields:
 class CompletionFields(GenerateFields):
     """What `/v1/completions` takes."""
 
+    n: int | None = _known(integer(), 1)
     prompt: Any = _known(either((_tokens, items(_tokens), text, items(text))))
     echo: bool | None = _known(flag)
     logprobs: int | None = _known(integer())
@@ -122,7 +127,8 @@ class ChatFields(GenerateFields):
     top_logprobs: int | None = _known(integer())
     max_tokens: int | None = _known(integer())
     max_completion_tokens: int | None = _known(integer())
-    tools: list[dict[str, Any]] | None = _known(items(table))
+    tools: list[dict[str, Any]] | None = _known(items(needing("function")))
+    documents: list[dict[str, str]] | None = _known(items(table))
     tool_choice: Any = _known(either((text, table)))
     parallel_tool_calls: bool | None = _known(flag)
     reasoning_effort: str | None = _known(literal("none", "minimal", "low", "medium", "high", "xhigh", "max"))

@@ -7,7 +7,8 @@ reads it: "16" is a number, and so is 16.0.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "number", "optional", "table", "text"]
+__all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record",
+           "table", "text"]
 
 Problem = dict[str, Any]
 Kind = Callable[[Any, str, list[Problem]], Any]
@@ -21,15 +22,12 @@ def problem(kind: str, place: str, message: str, value: Any, **context: Any) -> 
     return told | ({"ctx": context} if context else {})
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any) -> str:
     """At most 200 characters of *value*; lists and tables are counted."""
-    if isinstance(value, str):
-        return value if len(value) <= 200 else value[:200] + "...[truncated]"
     if isinstance(value, list | dict):
         return f"<{type(value).__name__} of {len(value)} items>"
-    if isinstance(value, int) and abs(value) > 10**200:
-        return "<int>"
-    return value
+    shown = str(value)
+    return shown if len(shown) <= 200 else shown[:200] + "...[truncated]"
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:
@@ -106,6 +104,27 @@ def table(value: Any, place: str, problems: list[Problem]) -> Any:
     return value
 
 
+def record(name: str, **kinds: Kind) -> Kind:
+    """An object with fields of these kinds, and others."""
+    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+        if not isinstance(value, dict):
+            message = f"Input should be a valid dictionary or instance of {name}"
+            problems.append(problem("model_type", place, message, value, class_name=name))
+            return value
+        return value | {key: kind(value[key], f"{place}.{key}", problems) for key, kind in kinds.items()
+                        if key in value}
+    return read
+
+
+def needing(key: str) -> Kind:
+    """An object that has this *key*."""
+    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+        if isinstance(table(value, place, problems), dict) and key not in value:
+            problems.append(problem("missing", f"{place}.{key}", "Field required", value))
+        return value
+    return read
+
+
 def items(of: Kind, most: int | None = None) -> Kind:
     """A list of these, with at most so many."""
     def read(value: Any, place: str, problems: list[Problem]) -> Any:
@@ -114,7 +133,8 @@ def items(of: Kind, most: int | None = None) -> Kind:
             return value
         if most is not None and len(value) > most:
             message = f"List should have at most {most} items after validation, not {len(value)}"
-            problems.append(problem("too_long", place, message, value, max_length=most, actual_length=len(value)))
+            problems.append(problem("too_long", place, message, value, field_type="List", max_length=most,
+                                    actual_length=len(value)))
             return value
         return [of(item, f"{place}.{number}", problems) for number, item in enumerate(value)]
     return read

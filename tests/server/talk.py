@@ -31,8 +31,7 @@ async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, **options):
     playing = asyncio.create_task(live.run())
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url="http://ksim") as made:
-        made.application = application
-        yield made
+        yield made, application
     live.drain()
     await playing
     assert not live.handles
@@ -41,7 +40,7 @@ async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, **options):
 def talk(*calls, headers=None, **server):
     """The answers to POSTs of these pairs of a path and a body, or to GETs of paths alone."""
     async def all_of_them():
-        async with client(**server) as made:
+        async with client(**server) as (made, _):
             return [await (made.get(call, headers=headers) if isinstance(call, str) else
                            made.post(call[0], json=call[1], headers=headers)) for call in calls]
     return asyncio.run(all_of_them())

@@ -55,7 +55,7 @@ def test_logprobs_of_a_chat_have_bytes():
     assert "".join(entry["token"] for entry in content) == choice["message"]["content"]
     for entry in content:
         assert bytes(entry["bytes"]).decode() == entry["token"]
-        assert [top["token"] for top in entry["top_logprobs"]][0] == entry["token"]
+        assert entry["top_logprobs"][0]["token"] == entry["token"]
         assert len(entry["top_logprobs"]) == 2
     assert chat(logprobs=True, **EXACT)["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
 

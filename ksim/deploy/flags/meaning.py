@@ -45,7 +45,7 @@ class Meaning:
     refused_values: Mapping[str, str]
 
     def kinds(self, dest: str) -> list[str]:
-        """Which of these say something of a flag: the tests hold that to one."""
+        """Which of these say something of a flag; a reason to refuse it counts more than one to pass over it."""
         return [kind for kind, says in (
             ("simulated", dest in self.keys or dest in self.values),
             ("idle", any(group.has(dest) for group in self.idle)),
@@ -101,13 +101,11 @@ class Reading:
             self.pass_over(given, "ksim's only way")
 
     def _without_setting(self, given: Given) -> None:
-        for group in self.meaning.idle:
-            if group.has(given.dest):
-                return self.pass_over(given, group.why)
-        if is_default(given):
-            return self.pass_over(given, "its default, and the only value that is simulated")
-        why = next((group.why for group in self.meaning.refused if group.has(given.dest)), "is not simulated")
-        raise ConfigError(given.where, f"{given.said}: {why}")
+        refused = next((group.why for group in self.meaning.refused if group.has(given.dest)), "")
+        if refused and not is_default(given):
+            raise ConfigError(given.where, f"{shown(given.said)}: {refused}")
+        why = next((group.why for group in self.meaning.idle if group.has(given.dest)), "its default")
+        self.pass_over(given, "its default, and the only value that is simulated" if refused else why)
 
     def pass_over(self, given: Given, why: str) -> None:
         """Note that a flag has no effect here."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.deploy.commands import Command, Word, program_of
 from ksim.deploy.entries import Entry
@@ -15,6 +15,7 @@ __all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
 #: The value of a variable that only the cluster knows, such as the address of a pod.
 OUTSIDE = "<set-by-the-cluster>"
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+_BUILT = re.compile(r"(.*(?:llm-d|dynamo)[^:@]*)[:@].*")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 #: Accelerators that ksim does not know, by the names of their resources.
 _FOREIGN = re.compile(r"amd\.com/gpu|google\.com/tpu|gpu\.intel\.com/.+|intel\.com/.*gaudi|habana\.ai/.+|huawei\.com/.+"
@@ -33,10 +34,14 @@ def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[Com
     """The commands of *container*, one of *pod*, that start engines."""
     whole = _command(container, pod, around)
     words = [*container.each("command"), *container.each("args")]
+    ran: Iterator[Command] = iter(())
     if (script := _script(words, whole)) is not None:
-        yield from commands_of_script(words[script], whole.words[script].text, whole)
+        ran = commands_of_script(words[script], whole.words[script].text, whole)
     elif program_of(whole) is not None:
-        yield whole
+        ran = iter((whole,))
+    for command in ran:
+        own = {name: word for name, word in command.environment.items() if name not in around.variables}
+        yield evolve(command, environment=own)
 
 
 def words_of(container: Entry, pod: Entry, around: Surroundings, module: str) -> list[Word]:
@@ -58,9 +63,17 @@ def _command(container: Entry, pod: Entry, around: Surroundings) -> Command:
     values = {name: word.text for name, word in variables.items()}
     words = [Word(_referred(item.text, values), item.where)
              for item in (*container.each("command"), *container.each("args"))]
+    return Command(tuple(words), container.where, variables, _image(container), _files(container, pod, around),
+                   container.pasted.folder)
+
+
+def _image(container: Entry) -> Word | None:
+    """The image; of those that llm-d and Dynamo build, the tag is their own release, and no engine's."""
     image = container.get("image")
-    return Command(tuple(words), container.where, variables, Word(image.text, image.where) if image else None,
-                   _files(container, pod, around), container.pasted.folder)
+    if image is None:
+        return None
+    text = image.text
+    return Word(_BUILT.sub(r"\1", text) if _BUILT.match(text) else text, image.where)
 
 
 def _script(words: Sequence[Entry], command: Command) -> int | None:

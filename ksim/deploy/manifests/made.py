@@ -14,13 +14,20 @@ __all__ = ["listed", "tabled", "text", "texts"]
 def tabled(near: Entry, values: Mapping[str, Entry]) -> Entry:
     """A table of *values*; it stands where *near* does."""
     rows = [(_scalar(value, key), value.node) for key, value in values.items()]
-    return evolve(near, node=yaml.MappingNode("tag:yaml.org,2002:map", rows, near.node.start_mark))
+    node = yaml.MappingNode("tag:yaml.org,2002:map", rows, near.node.start_mark)
+    return evolve(near, node=node, origins=_origins(near, [*values.values()]))
 
 
 def listed(near: Entry, values: Sequence[Entry]) -> Entry:
     """A list of *values*."""
-    nodes = [value.node for value in values]
-    return evolve(near, node=yaml.SequenceNode("tag:yaml.org,2002:seq", nodes, near.node.start_mark))
+    node = yaml.SequenceNode("tag:yaml.org,2002:seq", [value.node for value in values], near.node.start_mark)
+    return evolve(near, node=node, origins=_origins(near, values))
+
+
+def _origins(near: Entry, values: Sequence[Entry]) -> Mapping[int, tuple[str, int]]:
+    """Where the parts stand in the text."""
+    inner = {place: origin for value in values for place, origin in value.origins.items()}
+    return {**near.origins, **inner, **{id(value.node): (value.key, value.line) for value in values}}
 
 
 def text(near: Entry, content: str) -> Entry:

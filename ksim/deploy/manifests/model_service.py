@@ -140,6 +140,8 @@ def _container(values: Entry, side: Entry, container: Entry, sizes: Mapping[str,
         made["args"] = listed(near, [*_given(values, side, near, way, sizes), *container.each("args")])
     if way == "vllmServe":
         made["command"] = listed(near, texts(near, "vllm", "serve"))
+    elif way == "imageDefault":
+        made["command"] = listed(near, texts(near, "python3", "-m", "vllm.entrypoints.openai.api_server"))
     elif way == "custom" and not container.each("command"):
         raise container.error("has no command, which modelCommand: custom needs")
     gpu = text(side.get("parallelism") or side, str(sizes["tensor"] * sizes["dataLocal"]))

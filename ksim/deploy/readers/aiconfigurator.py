@@ -8,7 +8,8 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.entries import Entry, documents
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import Entry
 from ksim.deploy.imported import Deployed, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.readers.kubernetes import Kubernetes
@@ -107,8 +108,9 @@ def _worker(config: Entry, side: str, system: str) -> Worker:
     values["further"] = {name: entry.plain for key, name in _FURTHER.items() if (entry := params.get(key)) is not None}
     image = config.get("K8sConfig", "k8s_image")
     model = config.get("ServiceConfig", "model_path") or config.need("ServiceConfig", "served_model_path")
-    return Worker(params.where, _backend(config, image), "", model.text, system, "both" if side == "agg" else side,
-                  max(count.count, 1) if count is not None else 1, values)
+    return Worker(params.where, _backend(config, image), "", model.text, system,
+                  role="both" if side == "agg" else side, count=max(count.count, 1) if count is not None else 1,
+                  values=values)
 
 
 def _backend(config: Entry, image: Entry | None) -> str:
@@ -124,10 +126,7 @@ def _backend(config: Entry, image: Entry | None) -> str:
 
 def _of_row(pasted: Pasted, wanted: Wanted) -> Deployed:
     """The workers of the first row of a table of results."""
-    row: Mapping[str, str] | None = next(csv.DictReader(io.StringIO(pasted.text)), None)
-    where = pasted.at(2)
-    if row is None:
-        raise ConfigError(pasted.at(1), "has no row of results")
+    row, where = _first_row(pasted), pasted.at(2)
     prefixes = [*_SPLIT] if row.get("(p)tp") else [""]
     launches = [_row_worker(row, prefix, where).launch(wanted) for prefix in prefixes]
     scenario = {"workload": load(row.get("isl"), row.get("osl"), row.get("concurrency"), where)}
@@ -135,9 +134,26 @@ def _of_row(pasted: Pasted, wanted: Wanted) -> Deployed:
                     remarks=(Note(where, "row 1", _WHY_BEST),))
 
 
+def _first_row(pasted: Pasted) -> Mapping[str, str]:
+    try:
+        row: Mapping[str, str] | None = next(csv.DictReader(io.StringIO(pasted.text, newline="")), None)
+    except csv.Error as error:
+        raise ConfigError(pasted.source or "the text", f"is no table of results: {error}") from None
+    if row is None:
+        raise ConfigError(pasted.at(1), "has no row of results")
+    return row
+
+
 def _row_worker(row: Mapping[str, str], prefix: str, where: str) -> Worker:
     columns = {column: row.get(f"{prefix}{column}") for column in _COLUMNS.values()}
     count = row.get(f"{prefix}workers") or 1
     said = {key: str(row.get(f"{prefix}{key}") or row.get(key) or "") for key in ("backend", "version", "system")}
     return Worker(where, said["backend"], said["version"], str(row.get("model") or ""), said["system"],
-                  _SPLIT.get(prefix, "both"), int(float(count)), columns)
+                  role=_SPLIT.get(prefix, "both"), count=_workers(count, where), values=columns)
+
+
+def _workers(text: Any, where: str) -> int:
+    try:
+        return max(int(float(text)), 1)
+    except (ValueError, OverflowError):
+        raise ConfigError(where, f"workers: expected a whole number, not {text!r}") from None

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from ksim.deploy.entries import Entry, documents
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import Entry
 from ksim.deploy.imported import Deployed, Wanted
 from ksim.deploy.manifests import dynamo
 from ksim.deploy.manifests.endpoint_picker import router_of_maps
@@ -22,7 +23,7 @@ class Kubernetes:
 
     def recognises(self, pasted: Pasted) -> bool:
         """Whether the text has a `kind` and an `apiVersion`."""
-        keys = _JSON if pasted.text.lstrip()[:1] in ("{", "[") else _OBJECT
+        keys = _JSON if re.match(r"\s*[{\[](?!\{)", pasted.text) else _OBJECT
         return {match[1] for match in keys.finditer(pasted.text)} == {"kind", "apiVersion"}
 
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:

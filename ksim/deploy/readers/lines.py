@@ -1,13 +1,17 @@
 """Lines of a shell: `vllm serve`, `python -m sglang.launch_server`, `trtllm-serve`, as they are or in containers."""
 
+import re
+
 from attrs import evolve
 
 from ksim.deploy.commands import Command, launch_of, program_of
+from ksim.deploy.config_file import CONDITIONAL
 from ksim.deploy.containers import RUNTIMES, unwrapped
 from ksim.deploy.imported import Deployed, Launch, Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.shell.script import Script, Simple
+from ksim.deploy.versions import tag_of
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]
@@ -32,11 +36,37 @@ class Lines:
         for simple in Script(pasted, wanted.environment).commands(_is_engine):
             _keep_file(simple, files)
             command = _command(simple, pasted, files)
-            if (proxy := proxy_of(command)) is not None:
+            if (inner := _script_of(command)) is not None:
+                further = self.read(evolve(pasted, text=inner), _with_environment(wanted, command))
+                launches += [evolve(launch, idle=(*unwrapped(command).idle, *launch.idle))
+                             for launch in further.launches]
+            elif (proxy := proxy_of(command)) is not None:
                 proxies.append(proxy)
             elif _is_engine([word.text for word in simple.words]):
                 launches.append(_launched(command, simple, wanted))
         return with_proxies(Deployed(tuple(launches)), proxies)
+
+
+def _script_of(command: Command) -> str | None:
+    """The text of `bash -c TEXT`, in a container or not, if it starts an engine."""
+    words = [word.text for word in unwrapped(command).command.words]
+    for place, name in enumerate(words[:-2]):
+        if name.rpartition("/")[2] in ("bash", "sh") and re.fullmatch(r"-\w*c", words[place + 1]):
+            text = words[place + 2]
+            return text if any(_is_engine(line.split()) for line in _simple_lines(text)) else None
+    return None
+
+
+def _simple_lines(text: str) -> list[str]:
+    return re.split(r"\n|&&|;|\|\|", text.replace("\\\n", " "))
+
+
+def _with_environment(wanted: Wanted, command: Command) -> Wanted:
+    """*wanted* with the variables that a container gives to its script."""
+    inner = unwrapped(command).command
+    given = {name: word.text for name, word in inner.environment.items()}
+    return evolve(wanted, environment={**wanted.environment, **given},
+                  version=wanted.version or (tag_of(inner.image.text) if inner.image else None))
 
 
 def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> Command:
@@ -56,7 +86,8 @@ def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
 def _is_engine(names: list[str]) -> bool:
     """Whether a command of these words starts an engine, as far as can be told before variables are filled in."""
     if names[:1] and names[0].rpartition("/")[2] in RUNTIMES:
-        return "run" in names[1:3] and any(sign in name for name in names for sign in ("vllm", "sglang", "tensorrt"))
+        signs = ("vllm", "sglang", "tensorrt", "trtllm")
+        return {"run", "exec"} & {*names[1:3]} != set() and any(sign in name for name in names for sign in signs)
     return program_of(Command.of(names, "")) is not None
 
 
@@ -67,6 +98,7 @@ def _keep_file(simple: Simple, files: dict[str, str]) -> None:
     names = [word.text for word in simple.words]
     into = simple.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
     if names[0] in _PRINTERS and into:
-        files[into] = simple.document
+        differs = simple.condition and files.get(into, "") != simple.document
+        files[into] = f"{CONDITIONAL}{simple.condition}" if differs else simple.document
 
 

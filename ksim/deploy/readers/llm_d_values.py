@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ksim.deploy.entries import RENDER, TEMPLATE, Entry, documents
+from ksim.deploy.documents import documents
+from ksim.deploy.entries import RENDER, TEMPLATE, Entry
 from ksim.deploy.imported import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import pods
 from ksim.deploy.manifests.endpoint_picker import router_of_text

@@ -93,11 +93,24 @@ class Script:
 
     def _assignments(self, words: list[Token], variables: Variables) -> tuple[list[Token], dict[str, Word]]:
         assigned: dict[str, Word] = {}
-        while words and _ASSIGNMENT.match(_raw(words[0])):
+        while words and (match := _ASSIGNMENT.match(_raw(words[0]))):
+            if _raw(words[0])[match.end():].startswith("("):
+                words = self._array(match[0], words, variables)
+                continue
             name, word = self._assignment(words[0], variables)
             assigned[name] = word
             words = words[1:]
         return words, assigned
+
+    def _array(self, name: str, words: list[Token], variables: Variables) -> list[Token]:
+        """Take in `NAME=(...)`; the words behind it."""
+        count = next((place for place, token in enumerate(words) if _raw(token).endswith(")")), len(words) - 1) + 1
+        elements = [text for token in words[:count] for text in variables.words(token.pieces, None)]
+        elements[0] = elements[0].partition("(")[2]
+        elements[-1] = elements[-1].removesuffix(")")
+        before = variables.arrays.get(name[:-2], []) if name.endswith("+=") else []
+        variables.arrays[name.rstrip("+=")] = [*before, *(text for text in elements if text)]
+        return words[count:]
 
     def _assignment(self, token: Token, variables: Variables) -> tuple[str, Word]:
         name, _, _ = _raw(token).partition("=")
@@ -154,6 +167,8 @@ def _statements(tokens: Iterator[Token]) -> Iterator[list[Token]]:
     line: list[list[Token]] = [[]]
     redirects = ""
     for token in tokens:
+        if token.kind == "end" and line[-1] and _opens_array(line[-1]):
+            continue
         if token.kind == "document":
             _reader_of_document(line).append(token)
         elif token.kind == "end":
@@ -177,6 +192,12 @@ def _statements(tokens: Iterator[Token]) -> Iterator[list[Token]]:
             yield from (part for part in line if part)
             line = [[]]
     yield from (part for part in line if part)
+
+
+def _opens_array(part: list[Token]) -> bool:
+    """Whether the brackets of `NAME=(` are open yet."""
+    opened = any(re.match(r"\w+\+?=\(", _raw(token)) for token in part)
+    return opened and not any(_raw(token).endswith(")") for token in part)
 
 
 def _waits_for_document(part: list[Token]) -> bool:

@@ -1,5 +1,7 @@
 """Variables of a shell script: what `$NAME` and `${NAME:-default}` stand for."""
 
+import ast
+import operator
 import re
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +10,10 @@ from attrs import define, field
 from ksim.deploy.shell.words import Piece
 from ksim.foundation.errors import ConfigError
 
-_NAMED = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::?([-=+?])([^}]*))?\}|([@*#?!]))|\$\(([^)]*)\)|`([^`]*)`")
+_NAMED = re.compile(r"(?:\\\$)|\$(?:(\w+)|\{(\w+)(?::?([-=+?])([^}]*))?\}|([@*#?!]))"
+                    r"|\$\((?!\()([^)]*)\)|`([^`]*)`|\$\(\((.*?)\)\)")
+#: All elements of an array.
+_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 
 
 @define
@@ -17,10 +22,19 @@ class Variables:
 
     values: dict[str, str | None]
     """None is a value that depends on a condition, or on what a command prints."""
+    arrays: dict[str, list[str]] = field(factory=dict, init=False)
+    """The elements of arrays by name."""
     _why: dict[str, str] = field(factory=dict, init=False)
+    _given: frozenset[str] = field(init=False)
+
+    @_given.default
+    def _names_given(self) -> frozenset[str]:
+        return frozenset(self.values)
 
     def set(self, name: str, value: str, condition: str = "") -> None:
         """Set a variable; under a *condition*, such as "if", its value is not known from then on."""
+        if condition and name in self._given:
+            return  # the user has said which value holds
         if condition and self.values.get(name) != value:
             self._why[name] = f"is set under `{condition}`"
             self.values[name] = None
@@ -36,7 +50,10 @@ class Variables:
 
     def words(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
         """The words of *pieces*: a variable outside quotes may be several, or none."""
-        if any(not piece.quoted and piece.expands and "$" in piece.text for piece in pieces):
+        array = _ARRAY.fullmatch("".join(piece.text for piece in pieces))
+        if array and array[1] in self.arrays:
+            yield from self.arrays[array[1]]
+        elif any(not piece.quoted and piece.expands and "$" in piece.text for piece in pieces):
             yield from self._split(pieces, where)
         else:
             yield self.filled(pieces, where)
@@ -64,9 +81,8 @@ class Variables:
         if match[0] == r"\$":
             return "$"
         name, operator, other = match[1] or match[2], match[3], match[4]
-        if name is None:
-            return self._unknown(match, where, "is what a shell would have to run to know" if match[6] or match[7]
-                                 else "is an argument of the script")
+        if name is None or name.isdecimal():
+            return self._nameless(match, where)
         value = self.values.get(name)
         if operator in ("-", "=") and not value and name not in self._why:
             return self._fill(other, where)
@@ -75,6 +91,21 @@ class Variables:
         if value is None:
             return self._unknown(match, where, self._why.get(name, "is not set in the text"), name)
         return value if where is None else self._settled(value, name, match, where)
+
+    def _nameless(self, match: "re.Match[str]", where: str | None) -> str:
+        if match[8] is not None:
+            return self._computed(match, where)
+        ran = match[6] or match[7]
+        return self._unknown(match, where, "is what a shell would have to run to know" if ran
+                             else "is an argument of the script")
+
+    def _computed(self, match: "re.Match[str]", where: str | None) -> str:
+        """The value of `$((...))`: whole numbers, variables, and + - * / %."""
+        text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: str(self.values.get(name[1])), match[8])
+        try:
+            return str(arithmetic(text))
+        except ValueError:
+            return self._unknown(match, where, "is what a shell would have to compute")
 
     def _settled(self, value: str, name: str, match: "re.Match[str]", where: str) -> str:
         """*value*, unless it was made from what is not known."""
@@ -87,3 +118,25 @@ class Variables:
             return match[0]
         remedy = f"say what it is: --env {name}=VALUE" if name else "write its value in its place"
         raise ConfigError(where, f"{match[0]} {why}; {remedy}")
+
+
+def arithmetic(text: str) -> int:
+    """The value of *text*, whole numbers with + - * / % and brackets; raises ValueError for anything else."""
+    if len(text) > 200 or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
+        raise ValueError(text)
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ZeroDivisionError, RecursionError) as error:
+        raise ValueError(text) from error
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+                 ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+    if isinstance(node, ast.BinOp) and type(node.op) in operators:
+        return int(operators[type(node.op)](_value(node.left), _value(node.right)))
+    raise ValueError(ast.dump(node))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ksim.deploy.flags.given import Given
 from ksim.deploy.flags.meaning import Handler, Reading
+from ksim.deploy.flags.values import integer
 from ksim.deploy.imported import Note
 from ksim.deploy.tables import known_keys, table_of
 from ksim.foundation.errors import ConfigError
@@ -43,10 +44,10 @@ def _max_model_len(reading: Reading, given: Given) -> None:
 
 
 def _lora_modules(reading: Reading, given: Given) -> None:
-    reading.serve["lora_modules"] = [_adapter(reading, given, text) for text in given.value]
+    reading.serve["lora_modules"] = [adapter(reading, given, text) for text in given.value]
 
 
-def _adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
+def adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
     """An adapter as a scenario has it; without its adapter_config.json at hand, its rank is assumed."""
     name, path = _name_and_path(given, text)
     if path and (Path(path) / "adapter_config.json").is_file():
@@ -73,9 +74,17 @@ def _name_and_path(given: Given, text: Any) -> tuple[str, str]:
 def _eplb(reading: Reading, given: Given) -> None:
     table = table_of(given)
     if table.get("num_redundant_experts") is not None:
-        reading.serve["num_redundant_experts"] = table["num_redundant_experts"]
+        reading.serve["num_redundant_experts"] = _whole(table["num_redundant_experts"], given)
     if others := [key for key in table if key != "num_redundant_experts"]:
         reading.remark(given, f"{', '.join(others)}: ksim's experts are placed evenly from the start")
+
+
+def _whole(value: Any, given: Given) -> Any:
+    """A whole number, which may be in quotes."""
+    try:
+        return integer(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ConfigError(given.where, f"{given.flag.name}: {error}") from None
 
 
 def _limits(reading: Reading, given: Given) -> None:

@@ -3,8 +3,11 @@
 https://github.com/kvcache-ai/Mooncake and https://docs.nvidia.com/aiperf
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
+
+from attrs import field, frozen
+from attrs.validators import in_
 
 from ksim.workload.fields import chunk_names, count, duration, moment
 from ksim.workload.jsonl import first_object, member, objects
@@ -20,12 +23,16 @@ _OUTPUT = ("output_length", "output_tokens")
 _TEXT = ("text_input", "messages", "payload")
 
 
+@frozen
 class Mooncake:
     """Reads the rows of one `session_id` as its turns.
 
     A turn may have a `delay` after the turn before it instead of a `timestamp`; it
-    then arrives with that turn.
+    then arrives with that turn.  With `turns` "new", a later turn's length is that of
+    what it adds to all that was said before, as AIPerf has it; else of all its prompt.
     """
+
+    turns: str = field(default="whole", validator=in_(("whole", "new")))
 
     example = (
         '{"timestamp": 3000, "input_length": 700, "output_length": 52, "hash_ids": [46, 47]}\n'
@@ -45,16 +52,36 @@ class Mooncake:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         turns: dict[str, float] = {}
+        said: dict[str, list[Any]] = {}
         for row in objects(lines):
             _refuse_texts(row, lines)
             session = "" if row.get("session_id") is None else str(row["session_id"])
             arrival = _arrival(row, turns.get(session), lines)
             if session:
                 turns[session] = arrival
-            prompt = count(member(row, _INPUT, lines), "input_length", lines)
-            yield Row(arrival, prompt, count(member(row, _OUTPUT, lines), "output_length", lines),
-                      chunk_names(row.get("hash_ids"), prompt, size, lines), size, session=session,
+            length = count(member(row, _INPUT, lines), "input_length", lines)
+            output = count(member(row, _OUTPUT, lines), "output_length", lines)
+            names = chunk_names(row.get("hash_ids"), length, size, lines)
+            prompt = length
+            if self.turns == "new" and session:
+                prompt, names = _behind(said.setdefault(session, []), session, length, output, (names, size))
+            yield Row(arrival, prompt, output, names, size, session=session,
                       delay=duration(row.get("delay"), "delay", lines, per_second=1000))
+
+
+def _behind(said: list[Any], session: str, length: int, output: int, named: tuple[tuple[Hashable, ...], int]
+            ) -> tuple[int, tuple[Hashable, ...]]:
+    """The prompt of a turn that adds *length* tokens to what was *said*, and names of its blocks and its answer's.
+
+    *said* has the number of tokens so far, and the names of the blocks of the first turn, if that had any.
+    """
+    names, size = named
+    if not said:
+        said += [0, names[:length // size]]
+    prompt = said[0] + length
+    said[0] = prompt + output
+    first = said[1]
+    return prompt, first + tuple((session, place) for place in range(len(first), said[0] // size))
 
 
 def _arrival(row: Mapping[str, Any], turn_before: float | None, lines: Lines) -> float:

@@ -1,0 +1,78 @@
+"""`ksim doctor`: what is installed, what it can do, and whether it works."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ksim.cli import doctor_checks
+from ksim.cli.doctor_checks import BROKEN, NOTE, OK, Finding
+from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.foundation.errors import KsimError
+
+#: Five requests on one GPU, priced by rooflines, and what they have come to on every machine so far.
+SCENARIO: dict[str, Any] = {
+    "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 4096},
+    "workload": {"synthetic": {"count": 5, "arrivals": {"process": "constant", "rate": 100.0},
+                               "prompt": {"kind": "fixed", "value": 200}, "output": {"kind": "fixed", "value": 10}}}}
+DIGITS = {"completed": 5, "total_output_tokens": 50, "duration": 0.06245050000000002,
+          "mean_ttft_ms": 8.118540000000007, "energy_joules": 16.90973610854631}
+#: Processors may round the last digits differently.
+_APART = 1e-9
+_MARKS = {OK: "", NOTE: "note", BROKEN: "[red]broken[/]"}
+
+
+def doctor(json_file: JsonFile = None) -> None:
+    """Say what is installed and what it can do, run a self-check, and end with 1 where something is broken."""
+    findings = [*_findings()]
+    broken = [finding for finding in findings if finding.status == BROKEN]
+    write_json(json_file, {"ok": not broken, "findings": [
+        {"area": finding.area, "name": finding.name, "value": finding.value, "status": finding.status,
+         "remedy": finding.remedy or None} for finding in findings]})
+    console().print(_shown(findings))
+    if broken:
+        said = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
+        raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {said}")
+    print("all is well; try: ksim new, then ksim run scenario.toml")
+
+
+def _findings() -> Iterator[Finding]:
+    yield from doctor_checks.versions()
+    yield from doctor_checks.extras()
+    yield from doctor_checks.data()
+    yield from doctor_checks.caches()
+    yield from doctor_checks.shell()
+    yield from doctor_checks.machine()
+    yield _self_check()
+
+
+def _self_check() -> Finding:
+    """Whether a small run comes to the digits that it comes to elsewhere."""
+    remedy = "reinstall it (pip install --force-reinstall ksim); if that does not help, report it with this table"
+    try:
+        from ksim.simulation.scenario import Scenario
+        from ksim.simulation.simulate import simulate
+
+        summary: Any = simulate(Scenario.of(SCENARIO)).summary
+    except Exception as error:  # whatever an installation in pieces raises is what the user is here for
+        return Finding("self-check", "run", None, f"{type(error).__name__}: {error}", BROKEN, remedy)
+    wrong = [f"{key} is {summary[key]!r}, not {value!r}" for key, value in DIGITS.items()
+             if abs(summary[key] - value) > _APART * abs(value)]
+    if wrong:
+        return Finding("self-check", "run", False, "; ".join(wrong), BROKEN, remedy)
+    return Finding("self-check", "run", True, f"{len(DIGITS)} numbers of a run of {DIGITS['completed']} requests are as"
+                                              f" elsewhere")
+
+
+def _shown(findings: Sequence[Finding]) -> Any:
+    """The findings by area, each as wide as it needs."""
+    from rich.markup import escape
+
+    lines, before = table("", "what", "found", "", "what to do"), ""
+    for column in lines.columns[2:5:2]:
+        column.no_wrap = False
+    for finding in findings:
+        if before and finding.area != before:
+            lines.add_section()
+        lines.add_row("" if finding.area == before else finding.area, finding.name.replace("_", " "),
+                      escape(finding.text), _MARKS[finding.status], escape(finding.remedy))
+        before = finding.area
+    return lines

@@ -1,0 +1,110 @@
+"""SGLang: `python -m sglang.launch_server`, `sglang serve`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ksim.deploy.commands import Command, Word
+from ksim.deploy.config_file import with_config_file
+from ksim.deploy.flags.given import Given, Parser
+from ksim.deploy.flags.meaning import Handler, Reading, meaning
+from ksim.deploy.flags.older import names_of, without_older
+from ksim.deploy.flags.table import flag_table
+from ksim.deploy.imported import Launch, Note, Wanted
+from ksim.deploy.launching import behind, launch, model_of, value_of, word_of
+from ksim.deploy.sglang import hicache, parallel, scheduler, speculation
+from ksim.deploy.versions import release_of
+from ksim.deploy.vllm import further
+from ksim.deploy.vllm.speculation import with_acceptance
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["Sglang"]
+
+_STARTS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("sglang.launch_server",), ("launch_server.py",))
+#: Formats that SGLang names otherwise than vLLM.
+_FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_nvfp4": "nvfp4", "w4afp8": ""}
+_ROLES: Mapping[Any, str] = {"prefill": "prefill", "decode": "decode"}
+_TOGETHER = (*parallel.FLAGS, *scheduler.FLAGS, *speculation.FLAGS, *hicache.FLAGS)
+_READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")
+
+
+def _nothing(reading: Reading, given: Given) -> None:
+    """A flag that is read with others."""
+
+
+def _quantization(reading: Reading, given: Given) -> None:
+    name = _FORMATS.get(str(given.value))
+    if name == "":
+        raise ConfigError(given.where, f"{given.said}: that format is not simulated")
+    if name:
+        reading.serve["quantization"] = name
+    else:
+        further.HANDLERS["quantization"](reading, given)
+
+
+def _adapters(reading: Reading, given: Given) -> None:
+    names = [text if "=" in str(text) or str(text).startswith("{") else f"{text}={text}" for text in given.value]
+    texts = [text.replace('"lora_name"', '"name"').replace('"lora_path"', '"path"') for text in names]
+    reading.serve["lora_modules"] = [further.adapter(reading, given, text) for text in texts]
+    reading.serve.setdefault("enable_lora", True)
+
+
+HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), _nothing), "quantization": _quantization,
+                                   "lora_paths": _adapters}
+
+
+class Sglang:
+    """Reads the flags of SGLang's server."""
+
+    def recognises(self, command: Command) -> bool:
+        return _arguments(command) is not None
+
+    def launch(self, command: Command, wanted: Wanted) -> Launch:
+        """The engine that *command* starts; raises ConfigError for what SGLang or ksim would refuse."""
+        words, older = without_older("sglang", with_config_file(command, _arguments(command) or []))
+        parser = Parser(flag_table("sglang", "SGLang"), names_of("sglang"))
+        given = parser.read(words)
+        if extra := parser.positionals[1:] or (parser.positionals if value_of(given, "model_path") else []):
+            raise ConfigError(extra[0].where, f"{extra[0].text!r} belongs to no flag; quote values that have blanks")
+        said = word_of(given, "model_path") or (parser.positionals[0] if parser.positionals else None)
+        model, assumed = model_of(command, wanted, said)
+        role = _ROLES.get(value_of(given, "disaggregation_mode"), "both")
+        reading = Reading(meaning("sglang"), HANDLERS)
+        reading.take(given)
+        replicas = self._together(reading, given, role)
+        with_acceptance(reading, command.where)
+        return launch(command, release_of("sglang", command, wanted), model, reading, role=role,
+                      replicas=0 if value_of(given, "node_rank", 0) > 0 else replicas, remarks=(*assumed, *older),
+                      ports=(int(value_of(given, "port", 30000)),), hardware={"host": _host(role)})
+
+    def _together(self, reading: Reading, given: Sequence[Given], role: str) -> int:
+        """Take in the flags that depend on each other; how many copies of the engine there are."""
+        parts = parallel.division(given, role)
+        schedule, differs = scheduler.scheduling(given, role)
+        reading.serve = {**schedule, **parts.serve, **reading.serve}
+        if drafts := speculation.speculation(given):
+            reading.serve["speculative_config"] = drafts
+        if tiers := hicache.hierarchical(given):
+            reading.serve["kv_transfer_config"] = tiers
+        elif role != "both":
+            reading.serve["kv_transfer_config"] = {"kv_connector": "sglang"}
+        notes = [*parts.remarks, *differs, *_usual(reading)]
+        reading.remarks += [Note("", what, why) for what, why in notes]
+        return parts.replicas
+
+
+def _usual(reading: Reading) -> list[tuple[str, str]]:
+    """What is different of all SGLang engines."""
+    why = ("SGLang's share is of weights and KV alone, ksim's of activations, too" if
+           "gpu_memory_utilization" in reading.serve else
+           "SGLang computes a share from GPU and batch; 0.9 stands for it")
+    return [("--mem-fraction-static", why)]
+
+
+def _arguments(command: Command) -> list[Word] | None:
+    return behind(command.words, _STARTS)
+
+
+def _host(role: str) -> str:
+    return "sglang" if role == "both" else "sglang-disaggregated"
+
+

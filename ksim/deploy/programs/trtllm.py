@@ -1,0 +1,113 @@
+"""TensorRT-LLM: `trtllm-serve MODEL`, with the YAML of its LLM API."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import yaml
+
+from ksim.deploy.commands import Command, Word
+from ksim.deploy.config_file import content, plain
+from ksim.deploy.flags.given import Given, Parser
+from ksim.deploy.flags.meaning import Reading, meaning
+from ksim.deploy.flags.table import Flag, flag_table
+from ksim.deploy.imported import Launch, Wanted
+from ksim.deploy.launching import behind, launch, model_of, value_of
+from ksim.deploy.trtllm import options
+from ksim.deploy.versions import release_of
+from ksim.deploy.vllm.speculation import with_acceptance
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.simulation.models import model_of as known_model
+
+__all__ = ["Trtllm"]
+
+_STARTS = (("trtllm-serve",), ("-m", "tensorrt_llm.commands.serve"))
+#: Other commands of trtllm-serve's.
+_OTHERS = ("disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve", "grpc")
+_ROLES = {"CONTEXT": "prefill", "GENERATION": "decode"}
+
+
+class Trtllm:
+    """Reads the options of `trtllm-serve` and its YAML."""
+
+    def recognises(self, command: Command) -> bool:
+        words = behind(command.words, _STARTS)
+        return words is not None and not (words and words[0].text in _OTHERS)
+
+    def launch(self, command: Command, wanted: Wanted) -> Launch:
+        """The engine that *command* starts; raises ConfigError for what TensorRT-LLM or ksim would refuse."""
+        words = behind(command.words, _STARTS) or []
+        words = words[1:] if words and words[0].text == "serve" else words
+        parser = Parser(flag_table("trtllm", "TensorRT-LLM"))
+        given = self._with_yaml(parser.read(words), command)
+        if parser.positionals[1:]:
+            extra = parser.positionals[1]
+            raise ConfigError(extra.where, f"{extra.text!r} belongs to no option; quote values that have blanks")
+        model, assumed = model_of(command, wanted, parser.positionals[0] if parser.positionals else None)
+        reading = Reading(meaning("trtllm"), options.HANDLERS)
+        reading.serve = {"admission": "reserve_output", "enable_chunked_prefill": False,
+                         "cudagraph_mode": "FULL_DECODE_ONLY", **options.division(given), **options.waiting(given)}
+        if value_of(given, "disable_kv_cache_reuse"):
+            reading.serve["enable_prefix_caching"] = False
+        reading.take(given)
+        options.fit_prompts(reading, known_model(model.name).max_length)
+        role = _role(given)
+        if role in ("prefill", "decode"):
+            reading.serve["kv_transfer_config"] = {"kv_connector": "tensorrt_llm"}
+        with_acceptance(reading, command.where)
+        return launch(command, release_of("trtllm", command, wanted), model, reading, role=role, remarks=assumed,
+                      ports=(int(value_of(given, "port", 8000)),), hardware={"host": "trtllm"},
+                      free_share=_free_share(given))
+
+    def _with_yaml(self, given: list[Given], command: Command) -> list[Given]:
+        """*given* with the keys of the YAML, which count more than options."""
+        path = next((Word(str(one.value), one.where) for one in given if one.dest == "extra_llm_api_options"), None)
+        if path is None:
+            return given
+        keys = [*_keys(content(command, path, "--config"), path.text)]
+        said = {one.dest for one in keys}
+        return [*(one for one in given if one.dest not in said), *keys]
+
+
+def _keys(node: Any, path: str) -> Iterator[Given]:
+    """The keys of the YAML as flags with their places."""
+    if node is None:
+        return
+    if not isinstance(node, yaml.MappingNode):
+        raise DataError(f"{path}:{node.start_mark.line + 1}", "holds no table of keys and values")
+    for key, value in node.value:
+        where = f"{path}:{key.start_mark.line + 1}"
+        flag = _flag(str(key.value), where)
+        what = plain(value)
+        yield Given(flag, what, f"{key.value}: {what}", where)
+
+
+def _flag(name: str, where: str) -> Flag:
+    """The option, or the key of the LLM API alone; raises ConfigError for one that is not known."""
+    table = {flag.dest: flag for flag in flag_table("trtllm", "TensorRT-LLM").flags}
+    if name in table:
+        return table[name]
+    means = meaning("trtllm")
+    if name in options.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
+        return Flag(name, (name,), "json")
+    known = [*table, *options.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
+    close = get_close_matches(name, known, n=1)
+    raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows"
+                             f"{f'; did you mean {close[0]}?' if close else ''}")
+
+
+def _role(given: Sequence[Given]) -> str:
+    """The role that `--server_role` says; with a transceiver for KV it is open."""
+    said = str(value_of(given, "server_role", "")).upper()
+    if said in _ROLES:
+        return _ROLES[said]
+    return "" if value_of(given, "cache_transceiver_config") else "both"
+
+
+def _free_share(given: Sequence[Given]) -> float | None:
+    """The share, for KV, of the memory that weights leave free."""
+    cache: Mapping[str, Any] = value_of(given, "kv_cache_config") or {}
+    share = cache.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction", 0.9))
+    return float(share)
+
+

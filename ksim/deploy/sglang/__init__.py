@@ -1,0 +1,1 @@
+"""The flags of SGLang's server that depend on each other: parallelism, the scheduler, speculation, the cache."""

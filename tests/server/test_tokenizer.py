@@ -1,0 +1,149 @@
+"""With a tokenizer of Hugging Face's, texts are counted and made up in its tokens."""
+
+import json
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.foundation.errors import ConfigError
+from ksim.server.answer import Author
+from ksim.server.chat import Chat
+from ksim.server.errors import ApiError
+from ksim.server.fields import CompletionFields
+from ksim.server.made_up import COMMON
+from ksim.server.template import Template
+from ksim.server.tokenizer import RealTokenizer
+from tests.properties import examples
+from tests.server.talk import HELLO, talk
+
+tokenizers = pytest.importorskip("tokenizers")
+LLAMA = ("{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] | trim }}<|end|>{% endfor %}"
+         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}")
+
+
+def byte_level():
+    """As of Llama 3, Qwen and GPT: spaces belong to the words after them."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=2000, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        special_tokens=["<s>", "<|end|>"])
+    made.train_from_iterator([" ".join(COMMON[:120]), *COMMON[:100]] * 3, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return made
+
+
+def sentence_piece():
+    """As of Llama 2 and Mistral: a text begins with a space, which is not shown."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=1500, special_tokens=["<unk>"], show_progress=False)
+    made.train_from_iterator([" ".join(COMMON[:120])] * 3, trainer)
+    return made
+
+
+@cache
+def of(kind):
+    return RealTokenizer(kind(), Template())
+
+
+each_kind = pytest.mark.parametrize("kind", [byte_level, sentence_piece])
+
+
+@each_kind
+@examples(20)
+@given(st.integers(0, 1000), st.integers(1, 80), st.booleans())
+def test_an_answer_is_encoded_to_the_tokens_that_it_has(kind, seed, length, leads):
+    tokenizer = of(kind)
+    answer = Author(tokenizer, seed).answer(CompletionFields(), (0, 0), length, length, leads)
+    assert tokenizer.encode(answer.text, False) == list(answer.ids)
+    assert len(answer.ids) == length
+
+
+@each_kind
+def test_words_are_known_by_their_tokens(kind):
+    tokenizer = of(kind)
+    assert len(tokenizer.words) > 20
+    assert [tokenizer.piece(number) for number in tokenizer.next_ids] == [f" {word}" for word in tokenizer.words]
+    assert all(number < tokenizer.vocabulary for number in tokenizer.first_ids)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    config = {"bos_token": {"content": "<s>"}, "chat_template": LLAMA}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_a_server_counts_by_it(folder):
+    tokenizer = RealTokenizer.read(folder)
+    text = "the word of a question"
+    ids = tokenizer.encode(text)
+    tokenized, detokenized, completion, chat = talk(
+        ("/tokenize", {"prompt": text}), ("/detokenize", {"tokens": ids[1:]}),
+        ("/v1/completions", {"prompt": text, "max_tokens": 9, "ignore_eos": True}),
+        ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 9, "ignore_eos": True}), tokenizer=tokenizer)
+    assert tokenized.json()["tokens"] == ids and ids[0] == 0
+    assert detokenized.json()["prompt"] == text
+    assert completion.json()["usage"]["prompt_tokens"] == len(ids)
+    assert len(tokenizer.encode(completion.json()["choices"][0]["text"], False)) == 9
+    assert chat.json()["usage"]["prompt_tokens"] == len(
+        tokenizer.encode("<s><|user|>\nHello<|end|><|assistant|>\n", False))
+    assert len(tokenizer.encode(chat.json()["choices"][0]["message"]["content"], False)) == 9
+
+
+def test_a_template_may_lie_beside_the_tokenizer_or_be_one_of_several(folder):
+    chat = Chat([("user", "Hi")])
+    (folder / "chat_template.jinja").write_text("of its own: {{ messages[0].content }}")
+    assert Template.beside(folder / "tokenizer.json").text(chat) == "of its own: Hi"
+    (folder / "chat_template.jinja").unlink()
+    config = {"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Template.beside(folder / "tokenizer.json").text(chat) == "yes"
+    (folder / "tokenizer_config.json").unlink()
+    assert Template.beside(folder / "tokenizer.json").text(chat) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_template_gets_tools_and_options_and_may_refuse():
+    chat = Chat([("user", "Hi"), ("assistant", "Well")], tools=[{"a": 1}], options={"thinks": True}, answered=False,
+                continued=True)
+    assert Template("{{ tools | tojson }} {{ thinks }} {{ messages[-1].content }}</s>").text(chat) == (
+        '[{"a": 1}] True Well')
+    with pytest.raises(ApiError, match="no roles"):
+        Template("{{ raise_exception('no roles') }}").text(chat)
+    with pytest.raises(ApiError, match="undefined"):
+        Template("{{ nothing.there }}").text(chat)
+
+
+def test_a_template_reaches_nothing_outside_it():
+    with pytest.raises(ApiError):
+        Template("{{ messages.__class__.__mro__[1].__subclasses__() }}").text(Chat([("user", "Hi")]))
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (None, "is not there"), ("", "is not a tokenizer.json"), ("{}", "is not a tokenizer.json"),
+    ("[1]", "is not a tokenizer.json"), ("\0\1", "is not a tokenizer.json")])
+def test_what_is_no_tokenizer_is_refused(tmp_path, text, says):
+    if text is not None:
+        (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        RealTokenizer.read(tmp_path)
+
+
+def test_templates_that_cannot_be_read_are_refused(folder):
+    for text, says in (("{", "is not JSON"), (json.dumps({"chat_template": "{% if"}), "chat template cannot be read")):
+        (folder / "tokenizer_config.json").write_text(text)
+        with pytest.raises(ConfigError, match=says):
+            RealTokenizer.read(folder)
+
+
+def test_a_tokenizer_without_words_is_refused():
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    with pytest.raises(ConfigError, match="no common English words"):
+        RealTokenizer(made, Template())
