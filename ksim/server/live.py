@@ -149,10 +149,9 @@ class Live:
             handle = handles.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if job.kv_transfer_params is not None:
-                count = handle.count_split(job.kv_transfer_params, count)
-            if count:
-                self._tell(handle, handle.listener.tokens, count, now, request.sequence)
+            new = count if job.kv_transfer_params is None else handle.count_split(job.kv_transfer_params, count)
+            if new:
+                self._tell(handle, handle.listener.tokens, new, now, request.sequence)
 
     def _end(self, handle: Handle) -> None:
         """The request of *handle* has ended, or was refused."""

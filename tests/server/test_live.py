@@ -1,6 +1,7 @@
 """A fleet that is played live does what a run on the same arrivals does."""
 
 import json
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -58,7 +59,7 @@ def check(run: Played) -> None:
 def nothing_left(run: Played) -> None:
     """No engine knows of any request, and no block is held."""
     for engine in run.live.engines:
-        scheduler = engine.scheduler
+        scheduler: Any = engine.scheduler
         assert not (scheduler.running or scheduler.waiting or engine._done or engine._inbox or engine._sent)
         assert not engine._aborted and not engine.outstanding and not engine._frontend.env._queue
         assert scheduler.cache.pool.used == 0
@@ -94,10 +95,12 @@ def check_aborts(run: Played) -> None:
         if ear.end and ear.end[0] == "length":
             lengths = request.outputs or [request.output] * max(request.n, request.beam_width)
             assert [ear.tokens_heard[place] for place in range(len(lengths))] == [*lengths]
-    ended = [event.request_id for kind in (Finished, Failed, Rejected) for event in run.log.of(kind)]
+    kinds: tuple[Any, ...] = (Finished, Failed, Rejected)
+    ended = [event.request_id for kind in kinds for event in run.log.of(kind)]
     assert sorted(ended) == [request.id for request in run.requests]
     assert not run.live._reasons and not run.live.handles
-    run.live.wall.time += 1000.0  # leases end
+    wall: Any = run.live.wall
+    wall.time += 1000.0  # leases end
     run.live.advance()
     nothing_left(run)
 

@@ -1,7 +1,6 @@
 """Fleets that are played against a wall clock that tests set."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from attrs import define, field
 
@@ -66,7 +65,8 @@ def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float
     """
     wall, log = Wall(100.0), Log()
     live = Live(fleet, speed=speed, wall=wall, kept=log)
-    result, gone = Played(live, log, [], []), []  # type: Any, list[tuple[float, Handle]]
+    result = Played(live, log, [], [])
+    gone: list[tuple[float, Handle]] = []
     for request in requests:
         pass_time(live, wall, 100.0 + request.arrival / speed, tick, gone)
         ear = Ear()
