@@ -23,6 +23,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.settings import EngineSettings
+from tests.cli.command import ksim
 from tests.properties import examples
 
 FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"
@@ -193,3 +194,36 @@ def test_what_cannot_be_exported_is_refused(keys, problem):
     with pytest.raises(ConfigError, match=problem):
         LlmD().write(Outgoing.of(scenario(**keys)))
 
+
+
+def test_a_run_s_scenario_has_no_flag_for_what_the_checkpoint_says(tmp_path):
+    ksim("new", "s.toml", folder=tmp_path)
+    text = ksim("export", "s.toml", "--derived", folder=tmp_path)
+    assert "serve.quantization" not in text and "--quantization" not in text
+
+
+@pytest.mark.parametrize("words, problem", [
+    (["none.toml"], "none.toml: No such file"), (["."], ". is a folder"[2:]), (["trace.csv"], "is not a scenario"),
+    (["s.toml", "--to", "helm"], "--to: expected vllm, kubernetes, llm-d, not 'helm'"),
+    (["s.toml", "-o", "."], "is a folder; name a file in it"), (["s.toml", "-o", "s.toml"], "exists; --force"),
+    (["two.toml", "--to", "llm-d", "-o", "v.yaml"], "pools: a, b are several of role decode or both"),
+])
+def test_what_the_command_cannot_do_is_said_and_nothing_is_written(words, problem, tmp_path):
+    (tmp_path / "s.toml").write_text(scenario().to_toml(), encoding="utf-8")
+    two = scenario(pools={"a": {"role": "both"}, "b": {"role": "both"}})
+    (tmp_path / "two.toml").write_text(two.to_toml(), encoding="utf-8")
+    (tmp_path / "trace.csv").write_text("arrival,prompt,output\n", encoding="utf-8")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert problem in ksim("export", *words, folder=tmp_path, code=1)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_best_of_a_plan_is_exported_from_its_folder_and_the_router_beside_the_engines(tmp_path):
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    pools = {"a": {"role": "both", "replicas": 2}}
+    (plan / "best.toml").write_text(scenario(pools=pools, router="llm_d").to_toml(), encoding="utf-8")
+    said = ksim("export", "plan", "--to", "llm-d", "-o", "v.yaml", folder=tmp_path)
+    assert said == "wrote v.yaml\nwrote v-router.yaml\n"
+    again = ksim("import", "v.yaml", "v-router.yaml", folder=tmp_path)
+    assert "[pools.a]" in again and "queue-scorer" in again
