@@ -74,7 +74,7 @@ def engines(fleet: Scenario, names: bool) -> list[Any]:
 
 @pytest.mark.parametrize("form", WRITERS)
 @given(st.data())
-@examples(40)
+@examples(24)
 def test_what_is_exported_reads_back_as_the_same_engines(form: str, data: st.DataObject) -> None:
     made = data.draw(fleets())
     if form == "llm_d" and sum(pool.role != "prefill" for pool in made.pools.values()) > 1:
@@ -82,6 +82,12 @@ def test_what_is_exported_reads_back_as_the_same_engines(form: str, data: st.Dat
     texts = WRITERS[form]().write(Outgoing.of(made))
     again = back(texts, **({"gpu": "h200"} if form == "vllm" else {}), nodes=8)
     assert engines(again, names=form != "vllm") == engines(made, names=form != "vllm")
+
+
+def test_pools_of_other_gpus_and_releases_stay_so():
+    made = scenario(nodes=2, pools={"a": {"role": "both", "gpu": "h100"}, "b": {"role": "both", "gpu": "b200"}},
+                    engine="vllm-0.22")
+    assert engines(back(Kubernetes().write(Outgoing.of(made))), True) == engines(made, True)
 
 
 @pytest.mark.parametrize("form", ["kubernetes", "llm_d"])

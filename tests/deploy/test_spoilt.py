@@ -36,7 +36,7 @@ def spoilt(text: str, chance: random.Random) -> str:
 
 
 @given(st.sampled_from(TEXTS), st.randoms(use_true_random=False), st.sampled_from([None, "h200"]))
-@examples(400)
+@examples(240)
 def test_a_spoilt_manifest_is_read_or_refused(text, chance, gpu):
     wanted = Wanted(gpu=gpu)
     try:
