@@ -30,6 +30,7 @@ FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"
 WRITERS: dict[str, Any] = {"vllm": Vllm, "kubernetes": Kubernetes, "llm_d": LlmD}
 SETTINGS = st.fixed_dictionaries({}, optional={
     "tensor_parallel_size": st.sampled_from([1, 2, 4]), "pipeline_parallel_size": st.sampled_from([1, 2]),
+    "data_parallel_size": st.sampled_from([1, 2]),
     "max_num_batched_tokens": st.sampled_from([2048, 8192]), "max_num_seqs": st.integers(1, 512),
     "max_model_len": st.sampled_from([4096, 16384]), "gpu_memory_utilization": st.sampled_from([0.9, 0.92, 0.55]),
     "block_size": st.sampled_from([16, 32]), "enable_prefix_caching": st.booleans(), "enforce_eager": st.booleans(),

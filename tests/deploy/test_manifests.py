@@ -164,3 +164,14 @@ def test_aliases_of_aliases_do_not_fill_the_memory():
     rows = ["a: &a [1,1,1,1,1,1,1,1,1,1]"]
     rows += [f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]" for i in range(8)]
     assert "once its aliases are followed" in refusal("kind: Pod\napiVersion: v1\n" + "\n".join(rows) + "\n")
+
+
+def test_ranks_that_share_experts_are_balanced_on_each_side():
+    """vLLM balances data-parallel ranks itself; where engines prefill for others, it does so on each side."""
+    config = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+    wide = changed(("- --tensor-parallel-size\n            - \"2\"\n", "- --data-parallel-size=2\n"),
+                   ("--max-model-len=$(LENGTH)", f"'{config}'"), ("Llama-3.1-8B-Instruct", "Llama-3.1-8B"))
+    parts = [changed(("labels: {app: llama}}", f"labels: {{llm-d.ai/role: {role}}}}}"), text=wide)
+             for role in ("prefill", "decode")]
+    assert table("---\n".join(parts))["pair_router"] == {
+        "name": "each_side", "prefill": "vllm_dp_balancer", "decode": "vllm_dp_balancer"}
