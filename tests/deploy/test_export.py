@@ -50,7 +50,7 @@ def fleets(draw: st.DrawFn) -> Scenario:
     kind = draw(st.sampled_from(["one", "several", "split"]))
     serve = draw(SETTINGS)
     if kind == "one":
-        return scenario(serve=serve)
+        return scenario(serve=serve, nodes=8)
     roles = ["prefill", "decode"] if kind == "split" else ["both"] * draw(st.integers(1, 2))
     replicas = st.integers(1 if len(roles) > 1 else 2, 3)
     pools = {f"{role}-{number}": {"role": role, "replicas": draw(replicas), "serve": {
