@@ -13,6 +13,8 @@ def checked(run: Recorded) -> Recorded:
     """Return *run*; raises DataError where its latencies cannot be in the unit of their names."""
     if run.count < 1:
         raise DataError(str(run.path), f"{run.name}: no request was answered, and {run.failed} failed")
+    if not run.served and (run.prompts is None or run.outputs is None):
+        raise DataError(str(run.path), f"{run.name}: has neither its requests nor the lengths of prompts and answers")
     for index, one in enumerate(run.served):
         if one.ttft is not None and one.e2e is not None and one.e2e < one.ttft - 1e-6:
             raise DataError(str(run.path), f"{run.name}: request {index} ends ({one.e2e:g} s) before its first token"
