@@ -16,7 +16,7 @@ def checked(run: Recorded) -> Recorded:
     if run.count < 1:
         raise DataError(str(run.path), f"{run.name}: no request was answered, and {run.failed} failed")
     if run.count > _MOST or any(max(one.prompt, one.output) > _LONGEST for one in run.served):
-        raise DataError(str(run.path), f"{run.name}: has {run.count:,} requests, or one of more than {_LONGEST:,} tokens;"
+        raise DataError(str(run.path), f"{run.name}: has {run.count:,} requests, or one of over {_LONGEST:,} tokens;"
                                        f" at most {_MOST:,} requests are simulated")
     if not run.served and (run.prompts is None or run.outputs is None):
         raise DataError(str(run.path), f"{run.name}: has neither its requests nor the lengths of prompts and answers")
