@@ -92,7 +92,7 @@ def _register_studies() -> None:
 
 
 def _register_parts() -> None:
-    from ksim.cli import calibrate, catalogue, collectives, doctor, gpu, model, roofline, step, trace, validate
+    from ksim.cli import calibrate, catalogue, collectives, doctor, gpu, model, roofline, schema, step, trace, validate
 
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
@@ -102,6 +102,7 @@ def _register_parts() -> None:
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
     app.command("model", cls=model.ModelCommand)(model.model)
+    app.command("schema")(schema.schema)
     app.command("doctor")(doctor.doctor)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")

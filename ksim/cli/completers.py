@@ -100,7 +100,7 @@ def _definition(name: str) -> Schema:
 def _properties(value: Schema) -> dict[str, Schema]:
     """The keys of a table; of a plug-in none, whose bare name may stand for it."""
     if "$ref" in value:
-        return _properties(_definition(value["$ref"].rpartition("/")[2]))
+        return _properties(_definition(value["$ref"].removeprefix("#/definitions/")))
     if any("$ref" not in part and "properties" not in part for part in value.get("anyOf", ())):
         return {}
     inner = dict(value.get("properties", {}))
@@ -160,6 +160,8 @@ def _at(inner: dict[str, Schema], dotted: str) -> Schema:
 
 def _parts(value: Schema) -> Iterator[Schema]:
     """*value*, and what it may be instead."""
+    if "$ref" in value:
+        value = _definition(value["$ref"].removeprefix("#/definitions/"))
     yield value
     for part in (*value.get("anyOf", ()), *value.get("allOf", ())):
         yield from _parts(part)

@@ -5,6 +5,8 @@ tables of docs/scenario.md and the help of the flags, it comes from the document
 `python -m benchmarks.reference` writes the file that is kept.
 """
 
+import inspect
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -17,8 +19,9 @@ from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
 from ksim.simulation.scenario import Scenario
 
-#: Where the schema is kept.
+#: Where the schema is kept, and by which name others refer to it.
 FILE = catalog.DATA / "scenario.schema.json"
+ID = "https://raw.githubusercontent.com/ksim-project/ksim/main/ksim/data/scenario.schema.json"
 
 Schema = dict[str, Any]
 
@@ -26,6 +29,10 @@ _SCALARS: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean",
 _BOUNDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 #: Texts that `foundation.units.quantity` accepts: a number, usually with a unit.
 _QUANTITY: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.]"}
+#: A plug-in that is not in ksim's folders, and any at all.
+_OUTSIDE: Schema = {"type": "string", "pattern": r"^[^:]+:[^:]+$"}
+_CHOICE: Schema = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["name"],
+                                                  "properties": {"name": {"type": "string"}}}]}
 _TIME: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.][-+\d.eE]*\s*[kMGTPmunp]?s\s*$"}
 
 
@@ -33,7 +40,8 @@ def schema() -> Schema:
     """The schema of a scenario file, in draft 7, which TOML editors understand."""
     tables: dict[str, Schema] = {}
     whole = _table(Scenario, tables)
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "ksim scenario", **whole,
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "$id": ID, "title": "ksim scenario",
+            "description": "What ksim simulates, on what, under which load: docs/scenario.md.", **whole,
             "definitions": dict(sorted(tables.items()))}
 
 
@@ -47,10 +55,12 @@ def _table(cls: type, tables: dict[str, Schema]) -> Schema:
 
 
 def _key(key: Key, tables: dict[str, Schema]) -> Schema:
-    said = {"description": key.described} if key.text else {}
+    said: Schema = {"description": key.described} if key.text else {}
     default = None if attrs.has(key.kind) or key.part_of or kinds_of(key.kind) else plain(key.default)
     if default is not None and not key.required:
         said["default"] = default
+    if example := key.labels.get("Example"):
+        said["examples"] = [tomllib.loads(f"example = {example}")["example"]]
     value = _value(key, tables)
     return {**({"allOf": [value]} if "$ref" in value else value), **said}
 
@@ -66,7 +76,7 @@ def _value(key: Key, tables: dict[str, Schema]) -> Schema:
         table = [{"type": "object", "additionalProperties": {"anyOf": one}}] if key.tabled else []
         return {"anyOf": [*one, *table]}
     if key.kind is Choice:
-        return _choice(key)
+        return _plugin(key, tables) if key.folders else _CHOICE
     if key.names:
         named = {"anyOf": [{"enum": key.names}, {"type": "string"}]}
         return {"type": "array", "items": named} if get_origin(key.kind) is tuple else named
@@ -77,11 +87,33 @@ def _limits(key: Key) -> Schema:
     return {_BOUNDS[sign]: bound for sign, bound in key.bounds if abs(bound) != float("inf")}
 
 
-def _choice(key: Key) -> Schema:
-    """A plug-in: a name, or a table of one with its options."""
-    name: Schema = {"anyOf": [{"enum": key.names}, {"type": "string"}]} if key.names else {"type": "string"}
-    return {"anyOf": [*name.get("anyOf", [name]),
-                      {"type": "object", "required": ["name"], "properties": {"name": name}}]}
+def _plugin(key: Key, tables: dict[str, Schema]) -> Schema:
+    """A plug-in, or what stands for none where that is the default."""
+    named, default = {"$ref": f"#/definitions/{_plugins(key.folders[0], tables)}"}, plain(key.default)
+    return named if default is None or default in key.names else {"anyOf": [{"const": default}, named]}
+
+
+def _plugins(folder: str, tables: dict[str, Schema]) -> str:
+    """The definition of a plug-in of *folder*: its name, or a table with its name and options, or one from elsewhere.
+    """
+    if folder not in tables:
+        tables[folder] = {}
+        own = [_options(name, catalog.find(folder, name), tables) for name in catalog.names(folder)]
+        outside = {"type": "object", "required": ["name"], "properties": {"name": _OUTSIDE}}
+        tables[folder] = {"anyOf": [{"enum": catalog.names(folder)}, _OUTSIDE, *own, outside]}
+    return folder
+
+
+def _options(name: str, made: Any, tables: dict[str, Schema]) -> Schema:
+    """A table of the plug-in *name*, which is *made* from its options."""
+    options: Schema = {}
+    if attrs.has(made):
+        options = {key.name: {} if key.field.converter and not key.quantity else _key(key, tables)
+                   for key in keys(made)}
+    elif isinstance(made, type):
+        options = {name: {} for name in inspect.signature(made).parameters}
+    return {"type": "object", "required": ["name"], "additionalProperties": False,
+            "properties": {"name": {"const": name}, **options}}
 
 
 def _of_type(kind: Any, tables: dict[str, Schema]) -> Schema:
