@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_letters
 from time import perf_counter
 from typing import Any
 
@@ -106,7 +107,7 @@ async def _stream_all(load: Load) -> Means:
     async with AsyncOpenAI(base_url=f"{load.url}/v1", api_key="none") as client:
         await _stream(client, "w1")  # makes what the first request makes of the library
         for _ in range(load.requests):
-            prompt = " ".join(f"w{drawn.randrange(2000)}" for _ in range(PROMPT))
+            prompt = "".join(drawn.choices(ascii_letters, k=PROMPT))
             tasks.append(asyncio.create_task(_stream(client, prompt)))
             await asyncio.sleep(drawn.expovariate(load.rate))
         pairs = [await task for task in tasks]
@@ -130,9 +131,9 @@ CLIENTS: Mapping[str, Callable[[Load], Means]] = {
 
 
 def _run(*words: object) -> None:
-    """Run a client; what it prints is shown if it fails."""
-    offline = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, env=offline)
+    """Run a client, with packages of its own; what it prints is shown if it fails."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, env=own)
     if done.returncode:
         raise RuntimeError((done.stdout + done.stderr)[-4000:])
 
@@ -183,18 +184,25 @@ def compare(name: str, folder: Path, options: argparse.Namespace, program: str) 
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A tokenizer of words, which gives a text of n words n tokens, as Hugging Face's libraries read it."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    """A tokenizer, as Hugging Face's libraries read it: common words are tokens, and so is each character of others.
+
+    Whatever text a client draws is as long for the server as for the client, and so are the server's answers.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    from ksim.server.made_up import COMMON
 
     folder.mkdir()
-    words = {"<unk>": 0, "</s>": 1, **{f"w{number}": number + 2 for number in range(2000)}}
-    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokens = ["<unk>", "</s>", *map(chr, range(32, 127)), *(word for word in COMMON if len(word) > 1),
+              *(f" {word}" for word in COMMON)]
+    made = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(rf" ?\b(?:{'|'.join(COMMON)})\b|."), "isolated")
+    made.decoder = decoders.Fuse()
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({
         "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "</s>", "pad_token": "</s>",
-        "model_max_length": 131072,
-        "chat_template": "{% for message in messages %}{{ message['content'] }} {% endfor %}"}))
+        "model_max_length": 131072, "clean_up_tokenization_spaces": False,
+        "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}"}))
 
 
 def main(words: Sequence[str]) -> None:

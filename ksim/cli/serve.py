@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.pools import Pools
-from ksim.cli.run import Seed, Settings, changed
+from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _PANEL = "Options named as by vllm serve"
 
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write what happened to, with the"
+                                             " requests as a trace")]
 Speed = Annotated[float, typer.Option(help="simulated seconds in a second")]
 MaxBodySize = Annotated[str, typer.Option(metavar="SIZE", help="longest body of a request, such as 64MiB")]
 Host = Annotated[str, typer.Option(help="name or address at which clients come; 0.0.0.0 lets other machines in",
@@ -41,8 +43,10 @@ def serve(
     max_body_size: MaxBodySize = "64MiB", host: Host = "localhost", port: Port = 8000, uds: Uds = None,
     served_model_name: ServedModelName = None, tokenizer: Tokenizer = None, api_key: ApiKey = None,
     kv_events_config: KvEventsConfig = "", enable_log_requests: EnableLogRequests = False,
+    output: Output = None, force: Force = False,
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
+    from ksim.report import run_directory
     from ksim.simulation.fleet import Fleet
     from ksim.simulation.scenario import Scenario
 
@@ -51,14 +55,20 @@ def serve(
         address={"host": host, "port": port, "uds": uds}, kv_events=kv_events_config, speed=speed,
         served_model_name=served_model_name or (), tokenizer=tokenizer, api_key=api_key or (),
         max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests)
-    from ksim.server import serving
+    from ksim.server import recording, serving
 
     def make() -> Fleet:
         fleet = Fleet.of(chosen)
         fleet.check_memory()
         return fleet
 
-    serving.serve(make, wanted, _say)
+    if output is None:
+        serving.serve(make, wanted, _say)
+        return
+    run_directory.check(output.resolve(), force=force)
+    with recording.recording(chosen, output) as recorded:
+        serving.serve(make, wanted, _say, recorded)
+    _say(f"written to {output}; ksim run {output / 'scenario.toml'} does the same again")
 
 
 def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any, **others: Any) -> "ServerSettings":

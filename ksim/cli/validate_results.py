@@ -25,15 +25,18 @@ def results(paths: Sequence[Path], scenario: Path, settings: Sequence[str], json
     from ksim.validation.benchmarks.as_json import as_json
     from ksim.validation.benchmarks.find import runs_of
     from ksim.validation.benchmarks.scenario import scenario_of
+    from ksim.validation.benchmarks.trends import trends
 
     screen = console()
-    with status("reading") as line:
+    with status("reading") as shown:
         asked = scenario_of(scenario, settings)
-        compared = comparison.compare(runs_of(paths), asked, lambda name: line.update(escape(name)))
+        compared = comparison.compare(runs_of(paths), asked, lambda name: shown.update(escape(name)))
     for one in compared:
         _print_run(one)
     if len(compared) > 1:
         screen.print(_by_run(compared))
+        for line in trends(compared):
+            screen.print(f"from the lowest to the highest load: {line}", highlight=False)
     write_json(json_file, as_json(compared))
     print(_summary(compared))
 

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from ksim.deploy.bench import bench_of
 from ksim.deploy.connectors import alone_or_joined
+from ksim.deploy.contexts import within_context
 from ksim.deploy.free_share import utilization
 from ksim.deploy.imported import Deployed, Imported, Launch, Note, Wanted
 from ksim.deploy.pasted import Pasted
@@ -57,7 +58,8 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     """The scenario of all launches of *deployed*; raises ConfigError where they are none, or not of one fleet."""
     if not deployed.launches:
         raise ConfigError("the text", "starts no engine")
-    launches = alone_or_joined(_with_roles(_whole(deployed.launches), wanted))
+    launches = [within_context(launch) for launch in
+                alone_or_joined(_with_roles(_whole(deployed.launches), wanted))]
     _check_one_model(launches)
     further: Mapping[str, Any] = {}
     for launch in launches:

@@ -89,7 +89,7 @@ def _read(command: Command, table: str, name: str, words: Sequence[Word]) -> Ben
 
 def _check(given: Sequence[Given]) -> None:
     for one in given:
-        if one.dest in _REFUSED and not is_default(one) and one.value != 1:
+        if one.dest in _REFUSED and not is_default(one) and (one.value is True or one.value != 1):
             raise ConfigError(one.where, f"{one.said}: {_REFUSED[one.dest]}")
 
 

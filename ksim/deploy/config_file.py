@@ -10,6 +10,9 @@ import yaml
 from ksim.deploy.commands import Command, Word
 from ksim.foundation.errors import ConfigError, DataError
 
+#: What stands for the content of a file that is written under a condition.
+CONDITIONAL = "\0"
+
 
 def with_config_file(command: Command, words: Sequence[Word], flag: str = "--config") -> list[Word]:
     """*words* with those of the file that *flag* names before them, as flags of the line come last and count.
@@ -41,7 +44,7 @@ def _text(command: Command, path: Word, flag: str) -> str:
         raise ConfigError(path.where, f"{flag} names no file")
     for name, text in command.files.items():
         if Path(name).name == Path(path.text).name:
-            return text
+            return _unconditional(text, path)
     file = command.folder / path.text
     try:
         return file.read_text(encoding="utf-8-sig")
@@ -49,6 +52,14 @@ def _text(command: Command, path: Word, flag: str) -> str:
         said = getattr(error, "strerror", None) or "is not text in UTF-8"
         raise ConfigError(path.where, f"{flag} {path.text}: {said}; it is read from the folder of the text, or from a"
                                       f" here-document in it") from None
+
+
+def _unconditional(text: str, path: Word) -> str:
+    if not text.startswith(CONDITIONAL):
+        return text
+    word = text.removeprefix(CONDITIONAL)
+    raise ConfigError(path.where, f"{path.text} is written under `{word}`, and whether it is, is what a shell would"
+                                  f" have to find out; paste what runs, without the condition")
 
 
 def _words(node: Any, path: str) -> Iterator[Word]:

@@ -11,6 +11,7 @@ from ksim.deploy.imported import Launch, Note, Wanted
 from ksim.deploy.versions import Release
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.model_names import ModelName, named
+from ksim.simulation.models import model_of as known_model
 
 #: Commands that mention a program, and do not start it.
 _MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
@@ -56,8 +57,19 @@ def word_of(given: Sequence[Given], dest: str) -> Word | None:
     return next((Word(str(one.value), one.where) for one in given if one.dest == dest), None)
 
 
+def _keep_checkpoint(model: ModelName, reading: Reading, where: str) -> None:
+    """Let a checkpoint's own FP8 stand where a flag says fp8: engines read it from config.json."""
+    if reading.serve.get("quantization") != "fp8":
+        return
+    stored = model.serve.get("quantization") or known_model(model.name).decoder.quantization
+    if stored.startswith("fp8"):
+        del reading.serve["quantization"]
+        reading.remarks.append(Note(where, "--quantization fp8", f"the checkpoint's own, {stored}"))
+
+
 def launch(command: Command, release: Release, model: ModelName, reading: Reading, **more: Any) -> Launch:
     """The launch of what was read; settings of the line count more than what the model's name implies."""
+    _keep_checkpoint(model, reading, command.where)
     serve: Mapping[str, Any] = {**model.serve, **reading.serve}
     remarks = (*more.pop("remarks", ()), *release.remarks, *reading.remarks)
     idle = (*reading.idle, *notes_of(more.pop("environment", command.environment)))

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
 from hashlib import blake2b
 from math import gcd
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
@@ -14,12 +13,17 @@ from ksim.server.fields import GenerateFields
 
 __all__ = ["Answer", "Author", "Tokenizer", "stopped_by"]
 
+T = TypeVar("T")
+
 
 class Tokenizer(Protocol):
     """Turns texts into tokens and back, and has words of which answers are made."""
 
     @property
     def vocabulary(self) -> int: ...
+
+    @property
+    def longest_token(self) -> int: ...
 
     @property
     def lead(self) -> str: ...
@@ -44,13 +48,14 @@ class Tokenizer(Protocol):
 
 @frozen
 class Answer:
-    """The tokens of a sequence: `ids`, and the `pieces` that they add to its text.
+    """The tokens of a sequence: `ids`, and the `pieces` that they add to its text, which are `escaped` as in JSON.
 
     It ends for `reason`, at the stop string or the stop token `stop`, if it has one.
     """
 
     ids: Sequence[int]
     pieces: Sequence[str]
+    escaped: Sequence[bytes]
     reason: str
     stop: str | int | None = None
 
@@ -58,34 +63,31 @@ class Answer:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    @cached_property
-    def escaped(self) -> list[bytes]:
-        """The pieces as they are within a text of JSON."""
-        return [_escaped(piece) for piece in self.pieces]
-
-
-_ESCAPED: dict[str, bytes] = {}
-
 
 def _escaped(piece: str) -> bytes:
-    known = _ESCAPED.get(piece)
-    if known is None:
-        known = json.dumps(piece)[1:-1].encode()
-        if len(_ESCAPED) < 10_000:
-            _ESCAPED[piece] = known
-    return known
+    return json.dumps(piece)[1:-1].encode()
+
+
+def _repeated(of: Sequence[T], places: Sequence[int], length: int) -> list[T]:
+    """What is at the *places* of a sequence, and again until there are *length*."""
+    return (list(map(of.__getitem__, places)) * -(-length // len(places)))[:length]
 
 
 @define
 class Author:
-    """Makes up answers in the words of `tokenizer`; the same for the same `seed`."""
+    """Makes up answers in the words of `tokenizer`; the same for the same `seed`.
+
+    An answer has all words, in an order of its own, and then again: that is made as fast as lists are copied.
+    """
 
     tokenizer: Tokenizer
     seed: int
-    _next: list[str] = field(init=False)
+    _pieces: list[str] = field(init=False)
+    _escaped: list[bytes] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._next = [f" {word}" for word in self.tokenizer.words]
+        self._pieces = [f" {word}" for word in self.tokenizer.words]
+        self._escaped = [_escaped(piece) for piece in self._pieces]
 
     def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, leads: bool) -> Answer:
         """An answer of *length* tokens, of *most* that are asked for, or of fewer where what is asked for stops it.
@@ -93,18 +95,20 @@ class Author:
         *key* numbers the sequence; one that *leads* begins with a space where the tokenizer has such words.
         """
         places = self._places(key, length)
-        ids, pieces = [self.tokenizer.next_ids[at] for at in places], [self._next[at] for at in places]
+        ids = _repeated(self.tokenizer.next_ids, places, length)
+        pieces, escaped = (_repeated(self._pieces, places, length), _repeated(self._escaped, places, length))
         if not (leads and self.tokenizer.lead):
             ids[0], pieces[0] = self.tokenizer.first_ids[places[0]], self.tokenizer.words[places[0]]
-        answer = Answer(ids, pieces, "length" if length >= most else "stop")
+            escaped[0] = _escaped(pieces[0])
+        answer = Answer(ids, pieces, escaped, "length" if length >= most else "stop")
         return stopped_by(answer, asked) if asked.stops or asked.stop_token_ids else answer
 
     def _places(self, key: tuple[int, ...], length: int) -> list[int]:
-        """Which words it has: from one on, every so many."""
+        """Which words it begins with: from one on, every so many, until all have come."""
         drawn = int.from_bytes(blake2b(repr((self.seed, *key)).encode(), digest_size=8).digest())
-        size = len(self.tokenizer.words)
+        size = len(self._pieces)
         stride = next(step for step in range(1 + drawn // size % size, 2 * size + 1) if gcd(step, size) == 1)
-        return [at % size for at in range(drawn % size, drawn % size + length * stride, stride)]
+        return [at % size for at in range(drawn % size, drawn % size + min(length, size) * stride, stride)]
 
 
 def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
@@ -114,9 +118,10 @@ def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
     if not ends:
         return answer
     (tokens, _), _, stop = first = min(ends, key=lambda end: (end[0][0], end[1]))
-    pieces = list(answer.pieces[:tokens])
+    pieces = answer.pieces[:tokens]
     visible = first[0][1] + (_size(answer, stop, tokens) if asked.include_stop_str_in_output else 0)
-    return Answer(answer.ids[:tokens], _cut(pieces, visible), "stop", stop)
+    shown = _cut(pieces, visible)
+    return Answer(answer.ids[:tokens], shown, [*map(_escaped, shown)], "stop", stop)
 
 
 def _end(answer: Answer, stop: str | int, least: int) -> tuple[int, int] | None:
@@ -139,7 +144,7 @@ def _size(answer: Answer, stop: str | int, tokens: int) -> int:
     return len(stop) if isinstance(stop, str) else len(answer.pieces[tokens - 1])
 
 
-def _cut(pieces: list[str], visible: int) -> list[str]:
+def _cut(pieces: Sequence[str], visible: int) -> list[str]:
     """*pieces* of which together only the first *visible* characters are left."""
     kept, left = list[Any](), visible
     for piece in pieces:

@@ -28,7 +28,7 @@ from ksim.server.fields import (
 from ksim.server.intake import Intake
 from ksim.server.lengths import Lengths
 from ksim.server.live import Handle, Live
-from ksim.server.prompts import Remember, chat_prompt, check_asked, check_ids, completion_prompts
+from ksim.server.prompts import Prompt, Remember, chat_prompt, check_asked, check_ids, check_text, completion_prompts
 from ksim.server.reply import Head, Reply
 from ksim.server.served import Served
 
@@ -36,6 +36,8 @@ __all__ = ["Api", "Job"]
 
 #: vLLM's default of `max_tokens` of a completion.
 _FEW = 16
+#: `/tokenize` takes texts of at least so many tokens, as it takes some time for others to wait.
+_LONG_TEXT = 2**17
 
 
 @frozen
@@ -80,11 +82,11 @@ class Api:
         model, adapter = self._model(asked)
         check_asked(asked, asked.max_tokens, self.served.longest, "max_tokens")
         prompts = [prompt.truncated(asked, self.served.longest) for prompt in completion_prompts(
-            asked, self.tokenizer, self.served.vocabulary)]
+            asked, self.tokenizer, self.served.vocabulary, self.served.longest)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
         taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
         head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
-        made = Completion(asked, head, self.tokenizer, prompts, [one.tokens for one in taken], answers)
+        made = Completion(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
         return Job(made.reply, [one.request for one in taken])
 
     def chat(self, body: Any, headers: Mapping[str, str]) -> Job:
@@ -100,7 +102,7 @@ class Api:
         prompt = self._prompt(chat).truncated(asked, self.served.longest)
         taken = self._intake.take(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
-        made = ChatCompletion(asked, chat, head, self.tokenizer, prompt, taken.tokens, taken.answers)
+        made = ChatCompletion(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
         return Job(made.reply, [taken.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
@@ -108,10 +110,10 @@ class Api:
             raise ApiError("Streaming is not currently supported with beam search", 400, "BadRequestError")
         return self.served.model(asked.model)
 
-    def _prompt(self, chat: Chat) -> Any:
+    def _prompt(self, chat: Chat) -> Prompt:
         if chat.images:
             self.served.check_images()
-        return chat_prompt(chat, self.tokenizer)
+        return chat_prompt(chat, self.tokenizer, self.served.longest)
 
     def start(self, job: Job) -> list[Handle]:
         """Send the requests of *job*, whose reply hears of them."""
@@ -147,6 +149,7 @@ class Api:
         if asked.messages is not None:
             ids = self._prompt(Chat.of(asked)).ids
         else:
+            check_text(len(asked.prompt or ""), self.tokenizer, max(self.served.longest, _LONG_TEXT))
             ids = self.tokenizer.encode(asked.prompt or "", asked.add_special_tokens is not False)
         strings = [self.tokenizer.piece(number) for number in ids] if asked.return_token_strs else None
         return {"count": len(ids), "max_model_len": self.served.longest, "tokens": ids, "token_strs": strings}

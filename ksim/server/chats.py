@@ -1,35 +1,29 @@
 """Replies of `/v1/chat/completions`, in vLLM's shapes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
-from ksim.server.answer import Answer, Tokenizer
 from ksim.server.chat import Chat
-from ksim.server.chunks import Chunk, Chunked, event, plain_chunks, split_event
+from ksim.server.chunks import Chunked, event
 from ksim.server.fields import ChatFields
-from ksim.server.logprobs import Logprobs
 from ksim.server.prompts import Prompt
-from ksim.server.reply import Head, Reply, Whole, usage
+from ksim.server.rendering import Rendering
+from ksim.server.reply import Reply, Whole, usage
 
 __all__ = ["ChatCompletion"]
 
-#: Where the text of a chunk goes; no header of HTTP can have it.
-_MARK = "\u241a"
-
 
 @frozen
-class ChatCompletion:
-    """A completion of `chat` that was `asked` for: `answers` to one prompt, of so many tokens with its images."""
+class ChatCompletion(Rendering[ChatFields]):
+    """A completion of `chat`: answers to one prompt, of so many tokens with its images."""
 
-    asked: ChatFields
     chat: Chat
-    head: Head
-    tokenizer: Tokenizer
     prompt: Prompt
     prompt_tokens: int
-    answers: Sequence[Answer]
+
+    KIND: ClassVar[str] = "chat.completion.chunk"
 
     @property
     def reply(self) -> Reply:
@@ -37,9 +31,7 @@ class ChatCompletion:
         common = self.head, [self.prompt], [self.prompt_tokens], self.answers
         if not self.asked.stream:
             return Whole(*common, self._body)
-        output = sum(len(answer.ids) for answer in self.answers)
-        closing = event(self._table([], usage(self.prompt_tokens, output), True)) if self.asked.wants_usage else b""
-        return Chunked(*common, b"".join(self._openings()), self._chunks, closing)
+        return Chunked(*common, b"".join(self._openings()), self.chunks, self.closing(self.prompt_tokens))
 
     @property
     def _role(self) -> str:
@@ -61,53 +53,33 @@ class ChatCompletion:
             more = {"prompt_token_ids": ids, "prompt_text": None} if not number else {}
             for choice in range(len(self.answers)):
                 told_choice = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
-                chunks.append(event(self._table([told_choice], used, False, more)))
+                chunks.append(event(self.table([told_choice], used, False, more)))
         return chunks
 
     @property
-    def _chunks(self) -> Chunk:
-        asked = self.asked
-        if not (asked.logprobs or asked.return_token_ids or asked.wants_running_usage):
-            return plain_chunks(self.answers, self._framed)
-        return self._chunk
+    def plain(self) -> bool:
+        return not (self.asked.logprobs or self.asked.return_token_ids or self.asked.wants_running_usage)
 
-    def _framed(self, choice: int, last: bool) -> tuple[bytes, bytes]:
-        return split_event(self._with_choice(self._choice(choice, _MARK, last), last), _MARK)
-
-    def _with_choice(self, choice: dict[str, Any], last: bool, used: dict[str, int] | None = None) -> dict[str, Any]:
-        return self._table([choice], used, last and not self.asked.wants_usage, {"kv_transfer_params": None})
-
-    def _table(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None, fingerprint: bool = False,
-               more: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A chunk."""
-        head = self.head
-        table = {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model,
-                 "choices": choices}
-        return table | ({"usage": usage} if usage else {}) | (
-            {"system_fingerprint": head.fingerprint} if fingerprint else {}) | (more or {})
-
-    def _choice(self, choice: int, text: str, last: bool) -> dict[str, Any]:
-        """What a chunk says of a choice beside its text."""
+    def choice(self, choice: int, text: str, last: bool) -> dict[str, Any]:
         answer = self.answers[choice]
         ends = {"finish_reason": answer.reason, "stop_reason": answer.stop} if last else {"finish_reason": None}
         more = {"weight_versions": None} if last else {}
         return {"index": choice, "delta": {"content": text}, "logprobs": None, **ends, "token_ids": None, **more}
 
-    def _chunk(self, choice: int, begin: int, end: int) -> bytes:
-        """A chunk that says more than a text."""
+    def chunk(self, choice: int, begin: int, end: int) -> bytes:
         asked, answer = self.asked, self.answers[choice]
         ids, pieces, last = answer.ids[begin:end], answer.pieces[begin:end], end >= len(answer.ids)
-        told = self._choice(choice, "".join(pieces), last)
+        told = self.choice(choice, "".join(pieces), last)
         if asked.logprobs:
-            told["logprobs"] = self._logprobs.chat(ids, pieces)
+            told["logprobs"] = self._told(ids, pieces)
         if asked.return_token_ids:
             told["token_ids"] = list(ids)
         used = usage(self.prompt_tokens, end) if asked.wants_running_usage else None
-        return event(self._with_choice(told, last, used))
+        return event(self.with_choice(told, last, used))
 
-    @property
-    def _logprobs(self) -> Logprobs:
-        return Logprobs(self.tokenizer, self.asked.top_logprobs or 0, bool(self.asked.return_tokens_as_token_ids))
+    def _told(self, ids: Sequence[int], pieces: Sequence[str]) -> dict[str, Any]:
+        """The log-probabilities of these tokens."""
+        return self.logprobs(self.asked.top_logprobs).chat(ids, pieces)
 
     def _body(self, reply: Whole) -> dict[str, Any]:
         """The whole reply."""
@@ -117,7 +89,7 @@ class ChatCompletion:
                 "choices": [self._whole_choice(choice) for choice in range(len(self.answers))], "service_tier": None,
                 "system_fingerprint": head.fingerprint, "usage": reply.usage,
                 "prompt_logprobs": (
-                    None if wanted is None else Logprobs(self.tokenizer, wanted).prompt(self.prompt.ids)),
+                    None if wanted is None else self.logprobs(wanted).prompt(self.prompt.ids)),
                 "prompt_token_ids": list(self.prompt.ids) if asked.return_token_ids else None, "prompt_text": None,
                 "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
 
@@ -126,7 +98,7 @@ class ChatCompletion:
         message = {"role": self._role, "content": self._echo + answer.text, "refusal": None, "annotations": None,
                    "audio": None, "function_call": None, "reasoning": None}
         return {"index": choice, "message": message,
-                "logprobs": self._logprobs.chat(answer.ids, answer.pieces) if self.asked.logprobs else None,
+                "logprobs": self._told(answer.ids, answer.pieces) if self.asked.logprobs else None,
                 "finish_reason": answer.reason, "stop_reason": answer.stop,
                 "token_ids": list(answer.ids) if self.asked.return_token_ids else None, "routed_experts": None,
                 "weight_versions": None}

@@ -85,7 +85,7 @@ def plain_chunks(answers: Sequence[Answer], framed: Callable[[int, bool], tuple[
     return partial(_plain, [(answer.escaped, *frame) for answer, frame in zip(answers, frames, strict=True)])
 
 
-def _plain(choices: Sequence[tuple[list[bytes], bytes, bytes, bytes, bytes]], choice: int, begin: int,
+def _plain(choices: Sequence[tuple[Sequence[bytes], bytes, bytes, bytes, bytes]], choice: int, begin: int,
            end: int) -> bytes:
     pieces, before, after, last_before, last_after = choices[choice]
     text = pieces[begin] if end - begin == 1 else b"".join(pieces[begin:end])

@@ -1,36 +1,30 @@
 """Replies of `/v1/completions`, in vLLM's shapes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
-from ksim.server.answer import Answer, Tokenizer
-from ksim.server.chunks import Chunk, Chunked, event, plain_chunks, split_event
+from ksim.server.chunks import Chunked, event
 from ksim.server.fields import CompletionFields
-from ksim.server.logprobs import Logprobs
 from ksim.server.prompts import Prompt
-from ksim.server.reply import Head, Reply, Whole, usage
+from ksim.server.rendering import Rendering
+from ksim.server.reply import Reply, Whole, usage
 
 __all__ = ["Completion"]
 
-#: Where the text of a chunk goes; no header of HTTP can have it.
-_MARK = "\u241a"
-
 
 @frozen
-class Completion:
-    """A completion that was `asked` for: `answers` to `prompts`, as many to each.
+class Completion(Rendering[CompletionFields]):
+    """A completion: as many answers to each of `prompts`.
 
     `prompt_tokens` are what each prompt has, its images among them.
     """
 
-    asked: CompletionFields
-    head: Head
-    tokenizer: Tokenizer
     prompts: Sequence[Prompt]
     prompt_tokens: Sequence[int]
-    answers: Sequence[Answer]
+
+    KIND: ClassVar[str] = "text_completion"
 
     @property
     def reply(self) -> Reply:
@@ -38,57 +32,32 @@ class Completion:
         common = self.head, self.prompts, self.prompt_tokens, self.answers
         if not self.asked.stream:
             return Whole(*common, self._body)
-        closing = event(self._table([], usage=usage(sum(self.prompt_tokens), self._output), fingerprint=True)
-                        ) if self.asked.wants_usage else b""
-        return Chunked(*common, b"", self._chunks, closing)
+        return Chunked(*common, b"", self.chunks, self.closing(sum(self.prompt_tokens)))
 
     @property
-    def _output(self) -> int:
-        return sum(len(answer.ids) for answer in self.answers)
-
-    @property
-    def _chunks(self) -> Chunk:
+    def plain(self) -> bool:
         asked = self.asked
-        if asked.logprobs is None and not (asked.echo or asked.return_token_ids or asked.wants_running_usage):
-            return plain_chunks(self.answers, self._framed)
-        return self._chunk
+        return asked.logprobs is None and not (asked.echo or asked.return_token_ids or asked.wants_running_usage)
 
-    def _framed(self, choice: int, last: bool) -> tuple[bytes, bytes]:
-        return split_event(self._with_choice(self._choice(choice, _MARK, last), last), _MARK)
-
-    def _with_choice(self, choice: dict[str, Any], last: bool, used: dict[str, int] | None = None) -> dict[str, Any]:
-        return self._table([choice], used, last and not self.asked.wants_usage, {"kv_transfer_params": None})
-
-    def _table(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None, fingerprint: bool = False,
-               more: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A chunk."""
-        head = self.head
-        table = {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model,
-                 "choices": choices}
-        return table | ({"usage": usage} if usage else {}) | (
-            {"system_fingerprint": head.fingerprint} if fingerprint else {}) | (more or {})
-
-    def _choice(self, choice: int, text: str, last: bool) -> dict[str, Any]:
-        """What a chunk says of a choice beside its text."""
+    def choice(self, choice: int, text: str, last: bool) -> dict[str, Any]:
         answer = self.answers[choice]
         return {"index": choice, "text": text, "logprobs": None, "finish_reason": answer.reason if last else None,
                 "stop_reason": answer.stop if last else None, "prompt_token_ids": None, "token_ids": None,
                 "weight_versions": None}
 
-    def _chunk(self, choice: int, begin: int, end: int) -> bytes:
-        """A chunk that says more than a text."""
+    def chunk(self, choice: int, begin: int, end: int) -> bytes:
         asked, answer, last = self.asked, self.answers[choice], end >= len(self.answers[choice].ids)
         shown, prompt = self._parts(choice, begin, end), self.prompts[self._prompt(choice)]
-        told = self._choice(choice, "".join(shown[1]), last)
+        told = self.choice(choice, "".join(shown[1]), last)
         if asked.logprobs is not None:
             start = 0 if begin == 0 else self._offset(choice, begin)
-            told["logprobs"] = self._logprobs.completion(*shown, start, bool(asked.echo) and begin == 0)
+            told["logprobs"] = self.logprobs(asked.logprobs).completion(*shown, start, bool(asked.echo) and begin == 0)
         if asked.return_token_ids:
             told["token_ids"] = list(answer.ids[begin:end])
         if (asked.return_token_ids or asked.echo) and begin == 0:
             told["prompt_token_ids"] = list(prompt.ids)
         used = usage(self.prompt_tokens[self._prompt(choice)], end) if asked.wants_running_usage else None
-        return event(self._with_choice(told, last, used))
+        return event(self.with_choice(told, last, used))
 
     def _prompt(self, choice: int) -> int:
         """Which prompt it answers."""
@@ -114,10 +83,6 @@ class Completion:
         """How many characters are told before a token."""
         return sum(map(len, self._parts(choice, 0, begin)[1]))
 
-    @property
-    def _logprobs(self) -> Logprobs:
-        return Logprobs(self.tokenizer, self.asked.logprobs or 0, bool(self.asked.return_tokens_as_token_ids))
-
     def _body(self, reply: Whole) -> dict[str, Any]:
         """The whole reply."""
         head = self.head
@@ -129,13 +94,13 @@ class Completion:
     def _whole_choice(self, choice: int) -> dict[str, Any]:
         asked, answer, prompt = self.asked, self.answers[choice], self.prompts[self._prompt(choice)]
         ids, pieces = self._parts(choice, 0, len(answer.ids))
-        told = self._choice(choice, "".join(pieces), True)
+        told = self.choice(choice, "".join(pieces), True)
         del told["prompt_token_ids"], told["token_ids"], told["weight_versions"]
         if asked.logprobs is not None:
-            told["logprobs"] = self._logprobs.completion(ids, pieces, 0, bool(asked.echo))
+            told["logprobs"] = self.logprobs(asked.logprobs).completion(ids, pieces, 0, bool(asked.echo))
         wanted = asked.logprobs if asked.prompt_logprobs is None and asked.echo else asked.prompt_logprobs
         return told | {
             "token_ids": list(answer.ids) if asked.return_token_ids else None,
-            "prompt_logprobs": None if wanted is None else Logprobs(self.tokenizer, wanted).prompt(prompt.ids),
+            "prompt_logprobs": None if wanted is None else self.logprobs(wanted).prompt(prompt.ids),
             "prompt_token_ids": list(prompt.ids) if asked.return_token_ids else None,
             "routed_experts": None, "weight_versions": None}

@@ -9,6 +9,7 @@ from attrs import define, evolve, field, frozen
 from ksim.flow.request import Request
 from ksim.server.answer import Answer, Author
 from ksim.server.checks import check_logprobs, check_sampling
+from ksim.server.errors import ApiError
 from ksim.server.fields import ChatFields, CompletionFields, GenerateFields
 from ksim.server.lengths import Lengths
 from ksim.server.live import Live
@@ -19,6 +20,9 @@ __all__ = ["Intake", "Taken"]
 
 #: Headers that say whose a request is (llm-d's), what comes before others, and which session it is of (vLLM's).
 _TENANT, _PRIORITY, _SESSION = "x-gateway-inference-fairness-id", "x-vllm-priority", "x-session-id"
+
+#: Most tokens of all answers to a prompt: what others would notice the making of.
+_MOST_TOKENS = 2**21
 
 
 @frozen
@@ -72,6 +76,10 @@ class Intake:
         exact = asked.ignore_eos or asked.use_beam_search or asked.min_tokens >= most
         lengths = [most if exact else max(min(self.lengths.draw(), most), asked.min_tokens, 1)
                    for _ in range(asked.sequences)]
+        if sum(lengths) > _MOST_TOKENS:
+            raise ApiError(f"The {len(lengths):,} sequences of this request would have {sum(lengths):,} tokens, and"
+                           f" this server answers with at most {_MOST_TOKENS:,}; ask for fewer, by n or max_tokens",
+                           400, "BadRequestError")
         return [self.author.answer(asked, (number, sequence), length, most, leads)
                 for sequence, length in enumerate(lengths)]
 

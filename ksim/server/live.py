@@ -14,11 +14,13 @@ from ksim.cluster.cluster import Cluster
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Sampled
+from ksim.flow.batch import Batch
 from ksim.flow.events import Failed, Rejected
-from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
+from ksim.server.handle import Handle
 from ksim.server.heard import Heard
+from ksim.server.lateness import Lateness
 from ksim.server.listener import Listener
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
@@ -33,23 +35,8 @@ TICK = 2.0**-20
 SLICE = 2e-3
 
 
-@define(eq=False)
-class Handle:
-    """A request in a live fleet, and who listens."""
-
-    request: Request
-    listener: Listener
-    _handed_over: bool = field(default=False, init=False)
-
-    def count_split(self, params: KvTransferParams, count: int) -> int:
-        """How many tokens a user gets with *count* tokens of an engine that serves a part of the request.
-
-        A token that the other engine hands over comes with the first ones.
-        """
-        if params.do_remote_decode:
-            return 0
-        first, self._handed_over = params.handed_over and not self._handed_over, True
-        return count + first
+def _nothing(handle: Handle) -> None:
+    """Do nothing: nobody is told."""
 
 
 @define(eq=False)
@@ -71,6 +58,10 @@ class Live:
     cluster: Cluster = field(init=False)
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
     draining: bool = field(default=False, init=False)
+    lateness: Lateness = field(factory=Lateness, init=False)
+    #: Who is told of each request that is sent, and of each that is aborted.
+    sent: Callable[[Handle], object] = field(default=_nothing, init=False)
+    aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
     _begun: float | None = field(default=None, init=False)  # by the wall clock
     _submitted: int = field(default=0, init=False)
     _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests end that are not served
@@ -99,16 +90,18 @@ class Live:
 
     @property
     def lag(self) -> float:
-        """How far the simulation is behind the wall clock, in seconds of that clock."""
-        return max(0.0, self.now - self.env.due) / self.speed
+        """By how many seconds of the wall clock tokens left late at worst, in the last ten seconds or a few more."""
+        return max((self.now - self.env.due) / self.speed, self.lateness.recent(self.wall()))
 
     def submit(self, request: Request, listener: Listener) -> Handle:
         """Send *request* now; its number and arrival are set here."""
-        if self._begun is None:
+        first = self._begun is None
+        if first:
             self._begun = self.wall()
-        handle = Handle(evolve(request, id=self._submitted, arrival=self._stamp()), listener)
+        handle = Handle(evolve(request, id=self._submitted, arrival=0.0 if first else self._stamp()), listener)
         self._submitted += 1
         self.handles[handle.request.id] = handle
+        self.sent(handle)
         self.env.call_at(handle.request.arrival, lambda: self._send(handle))
         self._wake()
         return handle
@@ -121,6 +114,7 @@ class Live:
     def abort(self, handle: Handle) -> None:
         """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
         if self.handles.pop(handle.request.id, None) is not None:
+            self.aborted(handle)
             self.env.call_at(self._stamp(), lambda: self.cluster.abort(handle.request.id))
             self._wake()
             self._look_for_end()
@@ -128,6 +122,19 @@ class Live:
     def _stamp(self) -> float:
         """The simulated time of something that a client does now."""
         return ceil(self.now / TICK) * TICK
+
+    def warm_up(self) -> None:
+        """Play a request on a fleet like this one, and price a prompt and a decode on each engine.
+
+        So the first requests do not wait for what is made only once.
+        """
+        env = Horizon()
+        again = build(self.fleet, env, Heard(), lambda: None)
+        env.process(again.serve([Request(0, 0.0, 100, 5)]))
+        env.run()
+        for timer in [timer for engine in self.engines for timer in engine.timers]:
+            for batch in (Batch.of((256, 0), samples=1), Batch.of((1, 256))):
+                timer.step_cost(batch, ())
 
     # What happens.
 
@@ -149,10 +156,10 @@ class Live:
             handle = handles.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if job.kv_transfer_params is not None:
-                count = handle.count_split(job.kv_transfer_params, count)
-            if count:
-                self._tell(handle, handle.listener.tokens, count, now, request.sequence)
+            if got := handle.take(job, count):
+                self._tell(handle, handle.listener.tokens, got, now, request.sequence)
+        if tokens:
+            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
 
     def _end(self, handle: Handle) -> None:
         """The request of *handle* has ended, or was refused."""
@@ -193,6 +200,8 @@ class Live:
         self._wake()
         self._look_for_end()
         await self._ended.wait()
+        while self.advance() <= 0:  # aborts that are due
+            pass
         if self._timer:
             self._timer.cancel()
 

@@ -12,8 +12,8 @@ from ksim.server.chat import Chat
 __all__ = ["COMMON", "MadeUpTokenizer"]
 
 #: A token is up to six letters with the space before them, up to three digits, up to three marks with the space before
-#: them, a character of CJK, or white space.
-_PIECES = re.compile(r"[\u2e80-\uffef]| ?[^\W\d_]{1,6}|\d{1,3}| ?[^\s\w]{1,3}|_|\s+(?!\S)|\s")
+#: them, a character of CJK, or up to sixteen of white space.
+_PIECES = re.compile(r"[\u2e80-\uffef]| ?[^\W\d_]{1,6}|\d{1,3}| ?[^\s\w]{1,3}|_|\s{1,16}(?!\S)|\s")
 _WORDS = (
     "the of and to in is that for it as with was on are by be this at from have or an not but they which you all can"
     " more one time when about other some its into than only new also two may like then first any work use how our well"
@@ -55,6 +55,8 @@ class MadeUpTokenizer:
     vocabulary: int = field(converter=_at_least)
     #: A text may begin with a space: it is the same token.
     lead: str = " "
+    #: Characters of the longest token.
+    longest_token: int = 16
     words: Sequence[str] = field(init=False)
     _known: dict[str, int] = field(factory=dict, init=False)
 

@@ -13,7 +13,8 @@ from ksim.server.chat import Chat
 from ksim.server.errors import ApiError, invalid
 from ksim.server.fields import CompletionFields, GenerateFields
 
-__all__ = ["CHUNK", "Prompt", "Remember", "chat_prompt", "check_asked", "check_ids", "completion_prompts", "names"]
+__all__ = ["CHUNK", "Prompt", "Remember", "chat_prompt", "check_asked", "check_ids", "check_text", "completion_prompts",
+           "names"]
 
 #: Tokens of a block that has a name, as of vLLM's.
 CHUNK = 16
@@ -63,22 +64,33 @@ def check_asked(asked: GenerateFields, most: int | None, longest: int, name: str
                       f" request a smaller truncation size.", "truncate_prompt_tokens", kept)
 
 
-def chat_prompt(chat: Chat, tokenizer: Tokenizer) -> Prompt:
+def check_text(characters: int, tokenizer: Tokenizer, longest: int) -> None:
+    """Raise ApiError for a text of so many *characters* that it has too many tokens however they are cut."""
+    if characters > (most := longest * tokenizer.longest_token):
+        raise invalid(f"This model's maximum context length is {longest} tokens. However, your prompt contains"
+                      f" {characters} characters (more than {most} characters, which is the upper bound for {longest}"
+                      f" input tokens). Please reduce the length of the input prompt.", "input_text", characters)
+
+
+def chat_prompt(chat: Chat, tokenizer: Tokenizer, longest: int) -> Prompt:
     """The prompt that *chat* makes; images are behind the text of their messages."""
+    check_text(sum(len(text) for _, text in chat.messages), tokenizer, longest)
     places = {number: len(tokenizer.chat(evolve(chat, messages=chat.messages[:number + 1], answered=False,
                                                 continued=True))) for number, _ in chat.images}
     return Prompt(tokenizer.chat(chat), "", [evolve(image, at=places[number]) for number, image in chat.images])
 
 
-def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int) -> list[Prompt]:
+def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int, longest: int) -> list[Prompt]:
     """The prompts of a completion: one, or a list of them, as texts or as ids of tokens."""
     prompt = asked.prompt
     if not prompt:
         raise invalid("You must pass at least one prompt", "prompt")
     several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
-    for ids in several:
-        if not isinstance(ids, str):
-            check_ids(ids, max(vocabulary, tokenizer.vocabulary))
+    for part in several:
+        if isinstance(part, str):
+            check_text(len(part), tokenizer, longest)
+        else:
+            check_ids(part, max(vocabulary, tokenizer.vocabulary))
     return [Prompt(tokenizer.encode(part, asked.add_special_tokens), part) if isinstance(part, str) else Prompt(part)
             for part in several]
 

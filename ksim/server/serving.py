@@ -11,7 +11,6 @@ from types import FrameType
 import uvicorn
 from attrs import define, field, frozen
 
-from ksim.flow.log import Log
 from ksim.server.answer import Tokenizer
 from ksim.server.api import Api
 from ksim.server.application import Application
@@ -21,6 +20,7 @@ from ksim.server.live import Live
 from ksim.server.made_up import MadeUpTokenizer
 from ksim.server.meter import Meter
 from ksim.server.prompts import CHUNK
+from ksim.server.recording import Recording
 from ksim.server.served import Served
 from ksim.server.sockets import Address, allow_many_files
 from ksim.server.tokenizer import RealTokenizer
@@ -47,18 +47,18 @@ class ServerSettings:
 
 
 def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[str], object],
-          kept: Log | None = None) -> Live | None:
+          recorded: Recording | None = None) -> Live | None:
     """Serve the fleet that *make* returns until SIGINT or SIGTERM, and until all requests have ended then.
 
-    A second signal drops them.  *say* is told when clients may come.  Raises KsimError for what cannot be served.
-    Returns what was played, if it came to that.
+    A second signal drops them.  *say* is told when clients may come.  What happens is *recorded*, if that is wished.
+    Raises KsimError for what cannot be served.  Returns what was played, if it came to that.
     """
     tokenizer = RealTokenizer.read(settings.tokenizer) if settings.tokenizer else None
     allow_many_files()
     with settings.address.bound() as listening:
         server = _Server.on(settings)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            return runner.run(_Service(make, settings, say, kept, tokenizer, server).run(listening))
+            return runner.run(_Service(make, settings, say, recorded, tokenizer, server).run(listening))
 
 
 class _Server(uvicorn.Server):
@@ -94,7 +94,7 @@ class _Service:
     make: Callable[[], Fleet]
     settings: ServerSettings
     say: Callable[[str], object]
-    kept: Log | None
+    recorded: Recording | None
     tokenizer: Tokenizer | None
     server: _Server
     _signals: int = field(default=0, init=False)
@@ -116,7 +116,12 @@ class _Service:
         return self._live
 
     def _built(self) -> Live:
-        return Live(self.make(), self.settings.speed, kept=self.kept, tells=self.settings.kv_events.publishes)
+        kept = self.recorded.sink if self.recorded else None
+        live = Live(self.make(), self.settings.speed, kept=kept, tells=self.settings.kv_events.publishes)
+        live.warm_up()
+        if self.recorded:
+            self.recorded.attach(live)
+        return live
 
     async def _play(self, live: Live, url: str, serving: "asyncio.Task[None]") -> None:
         """Answer clients until it is over."""

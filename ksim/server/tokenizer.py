@@ -23,6 +23,7 @@ class RealTokenizer:
 
     codec: Any
     template: Template
+    longest_token: int = field(init=False)
     lead: str = field(init=False)
     words: Sequence[str] = field(init=False)
     first_ids: Sequence[int] = field(init=False)
@@ -46,6 +47,7 @@ class RealTokenizer:
         return cls(codec, Template.beside(file))
 
     def __attrs_post_init__(self) -> None:
+        self.longest_token = max(map(len, self.codec.get_vocab()), default=1)
         known = [word for word in COMMON if self._is_one_token(word)]
         self.words = self._apart(known)
         if len(self.words) < 2:

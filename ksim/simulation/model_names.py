@@ -60,10 +60,10 @@ def _known(text: str, where: str, remedy: str) -> ModelName:
         raise ConfigError(where, f"{text}: weights in that format are not simulated; name the model, or a config.json,"
                                  f" with {remedy}, and a format with --quantization")
     plain, serve = _without_format(stem, text.lower())
-    name, notes = _of_stem(plain)
+    name, stem, notes = _of_stem(plain)
     if not name:
         raise ConfigError(where, _unknown(text, plain, remedy))
-    serve = {**_table()["serve"].get(plain, {}), **serve}
+    serve = {**_table()["serve"].get(plain, _table()["serve"].get(stem, {})), **serve}
     return ModelName(name, serve, (f"taken as {name} of the catalogue{notes}", *([_said(serve)] if serve else [])))
 
 
@@ -91,19 +91,22 @@ def _of_owner(text: str, serve: dict[str, Any]) -> Mapping[str, Any]:
     return serve
 
 
-def _of_stem(stem: str) -> tuple[str, str]:
-    """The catalogue's name of a *stem*, or of it with endings cut off; empty if there is none."""
+def _of_stem(stem: str) -> tuple[str, str, str]:
+    """The catalogue's name of a *stem* or of it with endings cut off, what is left, and what to say of the endings.
+
+    The name is empty if there is none.
+    """
     names = _names()
     cut: list[str] = []
     while stem:
         if stem in names:
-            return names[stem], f"; {', '.join(reversed(cut))} changes no shape" if cut else ""
+            return names[stem], stem, f"; {', '.join(reversed(cut))} changes no shape" if cut else ""
         ending = _ending(stem)
         if not ending:
-            return "", ""
+            break
         cut.append(ending.lstrip("-"))
         stem = stem[:-len(ending)]
-    return "", ""
+    return "", "", ""
 
 
 def _ending(stem: str) -> str:

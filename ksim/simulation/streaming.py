@@ -1,10 +1,11 @@
 """Run a scenario that is too long to keep in memory: write its rows while it runs."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from attrs import Factory, frozen
+from attrs import Factory, define, field, frozen
 
 from ksim.flow.request import Request
 from ksim.report import run_directory
@@ -59,15 +60,36 @@ def stream(scenario: Scenario | Deployment | Fleet, directory: Path | str,
 def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], directory: Path | str,
                     on_end: Callable[[], None] = lambda: None, ledger: Ledger | None = None) -> Streamed:
     """Run *fleet* as `stream` does, with these *requests*, ordered by arrival, as its workload."""
-    fleet, target = Fleet.of(fleet), Path(directory).resolve()
-    scenario = fleet.scenario
-    targets = targets_of(scenario)
-    with run_directory.replacing(target) as new:
-        with Sink(new, targets) as sink:
-            serve(fleet, requests, sink, on_end)
-            summary = judged(sink.summary(), labels_of(fleet), targets, fleet.rates, fleet.pool_rates)
-        (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
-        text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
-        (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *power_cap.remarks(fleet, summary))
-    return Streamed(summary, target, remarks, sink.refusals)
+    fleet = Fleet.of(fleet)
+    with writing(fleet.scenario, directory) as written:
+        serve(fleet, requests, written.sink, on_end)
+        written.end(fleet)
+    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *power_cap.remarks(fleet, written.summary))
+    return Streamed(written.summary, written.target, remarks, written.sink.refusals)
+
+
+@define(eq=False)
+class Written:
+    """A run whose rows `sink` writes to `directory`, which becomes `target` once it has ended."""
+
+    directory: Path
+    target: Path
+    sink: Sink
+    summary: Summary = field(factory=dict, init=False)
+
+    def end(self, fleet: Fleet) -> None:
+        """Write the summary of what *fleet* did, and its scenario."""
+        scenario = fleet.scenario
+        self.summary = judged(self.sink.summary(), labels_of(fleet), targets_of(scenario), fleet.rates,
+                              fleet.pool_rates)
+        (self.directory / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
+        text = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        (self.directory / "summary.json").write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def writing(scenario: Scenario, directory: Path | str) -> Iterator[Written]:
+    """Write the run of *scenario* that the caller makes to *directory*, whole or not at all."""
+    target = Path(directory).resolve()
+    with run_directory.replacing(target) as new, Sink(new, targets_of(scenario)) as sink:
+        yield Written(new, target, sink)

@@ -103,7 +103,8 @@ class Replay:
                 id=number, arrival=arrival, prompt=row.prompt, output=row.output, chunks=row.chunks,
                 chunk_tokens=row.chunk_tokens, priority=row.priority, session=row.session, delay=delay,
                 tenant=row.tenant, adapter=row.adapter, images=row.images, acceptance=row.acceptance,
-                max_tokens=row.max_tokens, n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width)
+                max_tokens=row.max_tokens, n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width,
+                outputs=row.outputs)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))

@@ -33,6 +33,7 @@ class Row(NamedTuple):
     n: int = 1
     prompt_logprobs: int | None = None
     beam_width: int = 0
+    outputs: tuple[int, ...] = ()
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -39,3 +39,18 @@ def most_tokens(value: Any, name: str, output: int, lines: Lines) -> int:
     if most < output:
         raise lines.error(f"{name} is {shown(value)}, and the output has {output:,} tokens; an engine ends it there")
     return most
+
+
+def output_lengths(value: Any, name: str, expected: tuple[Any, int], lines: Lines) -> tuple[int, ...]:
+    """Return *value*, such as 20|31, as the output tokens of each sequence of a request.
+
+    What is *expected* is how many sequences there are, and the tokens of the longest; raises DataError for others.
+    """
+    parts, (number, longest) = value.split("|") if isinstance(value, str) else value, expected
+    if not isinstance(parts, list):
+        raise lines.error(f"{name} is {shown(value)}; expected the output tokens of each sequence, such as 20|31")
+    lengths = tuple(count(part, name, lines) for part in parts)
+    if str(len(lengths)) != str(number) or max(lengths) != longest:
+        raise lines.error(f"{name} is {shown(value)}; expected a number for each of n sequences, and that of output for"
+                          f" the longest")
+    return lengths

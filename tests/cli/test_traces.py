@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 
 def test_the_page_has_examples():
-    assert len(FILES) == 6 and len(COMMANDS) == 13
+    assert len(FILES) == 6 and len(COMMANDS) == 16
 
 
 @pytest.mark.parametrize("command", COMMANDS)

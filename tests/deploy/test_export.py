@@ -26,7 +26,7 @@ from ksim.specs.settings import EngineSettings
 from tests.properties import examples
 
 FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"
-WRITERS = {"vllm": Vllm, "kubernetes": Kubernetes, "llm_d": LlmD}
+WRITERS: dict[str, Any] = {"vllm": Vllm, "kubernetes": Kubernetes, "llm_d": LlmD}
 SETTINGS = st.fixed_dictionaries({}, optional={
     "tensor_parallel_size": st.sampled_from([1, 2, 4]), "pipeline_parallel_size": st.sampled_from([1, 2]),
     "max_num_batched_tokens": st.sampled_from([2048, 8192]), "max_num_seqs": st.integers(1, 512),

@@ -122,7 +122,7 @@ class EndpointWorkers:
         for job in schedule.sends:
             steps = self.connector.requests[job].send
             lasts = self.connector.settings.lease_steps if steps is None else steps
-            engines.own.network.at(step + lasts, self.connector.transfer(job)._release_blocks)
+            engines.own.network.at(step + lasts, self.connector.transfer(job).release_blocks)
         engines.pass_to(step)
         found = engines.own.report(step)
         if found is None:

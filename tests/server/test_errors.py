@@ -17,6 +17,10 @@ REFUSED = [
     ({"prompt": "a " * 300}, "This model's maximum context length is 256 tokens. However, your prompt contains at"
      " least 257 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of"
      " the input prompt. (parameter=input_tokens, value=257)", "input_tokens"),
+    ({"prompt": "a " * 3000}, "This model's maximum context length is 256 tokens. However, your prompt contains 6000"
+     " characters (more than 4096 characters, which is the upper bound for 256 input tokens).", "input_text"),
+    ({"prompt": "a", "n": 16_384, "max_tokens": 255, "ignore_eos": True}, "The 16,384 sequences of this request would"
+     " have 4,177,920 tokens", None),
     ({"prompt": [1] * 300}, "This model's maximum context length is 256 tokens. However, your prompt contains 300"
      " input tokens", "input_tokens"),
     ({"prompt": [1] * 256}, "max_tokens must be at least 1, got 0.", "max_tokens"),

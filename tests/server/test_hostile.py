@@ -1,4 +1,4 @@
-"""Clients that go when it suits them, send half a request, nonsense or too much, or do not read: nothing is left behind.
+"""Clients that go when it suits them, send half a request, nonsense or too much, or do not read: nothing is left.
 
 `python -m benchmarks.disconnects` does the same to a server of its own, by ten thousand sockets.
 """

@@ -21,7 +21,7 @@ from tests.properties import examples
 from tests.server.fake import FakeLive
 
 
-class BlockStored(msgspec.Struct, omit_defaults=True, tag=True):  # type: ignore[call-arg]
+class BlockStored(msgspec.Struct, omit_defaults=True, tag=True):
     block_hashes: list[int]
     parent_block_hash: int | None
     token_ids: list[int]
@@ -33,13 +33,13 @@ class BlockStored(msgspec.Struct, omit_defaults=True, tag=True):  # type: ignore
     group_idx: int | None = None
 
 
-class BlockRemoved(msgspec.Struct, omit_defaults=True, tag=True):  # type: ignore[call-arg]
+class BlockRemoved(msgspec.Struct, omit_defaults=True, tag=True):
     block_hashes: list[int]
     medium: str | None
     group_idx: int | None = None
 
 
-class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):  # type: ignore[call-arg]
+class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
     ts: float
     events: list[BlockStored | BlockRemoved]
     data_parallel_rank: int | None = None

@@ -1,5 +1,6 @@
 """What GET /metrics answers: vLLM's metrics, with the numbers of the run."""
 
+import asyncio
 import json
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.metrics import summarise
+from ksim.server.http_metrics import HttpMetrics
 from ksim.server.meter import Meter
 from ksim.simulation.scenario import Scenario
 from tests.laws.tiny import TINY, uniform
@@ -28,6 +30,24 @@ UNKNOWN = {"vllm:admission_rejections", "vllm:nixl_post_time_seconds", "vllm:nix
            "vllm:nixl_num_failed_transfers", "vllm:nixl_num_failed_notifications", "vllm:nixl_num_kv_expired_reqs",
            "vllm:nixl_num_notifications_after_expiry", "vllm:estimated_flops_per_gpu",
            "vllm:estimated_read_bytes_per_gpu", "vllm:estimated_write_bytes_per_gpu"}
+
+#: What the dashboards in vLLM's repository select (examples/observability): samples, and labels that they go by.
+SELECTED = {
+    "vllm:request_success_total": {"model_name", "engine", "finished_reason"}, "vllm:prompt_tokens_total": {"engine"},
+    "vllm:generation_tokens_total": {"engine"}, "http_requests_total": {"status", "method", "handler"},
+    "vllm:time_to_first_token_seconds_bucket": {"le", "model_name"},
+    "vllm:inter_token_latency_seconds_bucket": {"le", "model_name"},
+    "vllm:e2e_request_latency_seconds_bucket": {"le"}, "vllm:e2e_request_latency_seconds_sum": {"model_name"},
+    "vllm:num_requests_running": {"engine"}, "vllm:num_requests_waiting": {"engine"},
+    "vllm:num_requests_waiting_by_reason": {"reason"}, "vllm:kv_cache_usage_perc": {"engine"},
+    "vllm:request_queue_time_seconds_sum": {"model_name"}, "vllm:request_prefill_time_seconds_sum": {"model_name"},
+    "vllm:request_decode_time_seconds_sum": {"model_name"}, "vllm:request_prompt_tokens_bucket": {"le"},
+    "vllm:request_generation_tokens_bucket": {"le"}, "vllm:request_max_num_generation_tokens_sum": {"model_name"},
+    "vllm:prefix_cache_hits_total": {"engine"}, "vllm:prefix_cache_queries_total": {"engine"},
+    "vllm:num_preemptions_total": {"engine"}, "vllm:cache_config_info": {"block_size", "num_gpu_blocks"},
+    "vllm:spec_decode_num_accepted_tokens_total": {"engine"}, "vllm:spec_decode_num_draft_tokens_total": {"engine"},
+    "vllm:spec_decode_num_drafts_total": {"engine"},
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": {"position"}}
 
 
 def scenario(model: Path | str = "llama-3.1-8b", **serve: Any) -> dict[str, Any]:
@@ -58,6 +78,28 @@ def test_metrics_have_vllms_names_types_labels_and_buckets() -> None:
     assert VLLM.keys() - told.keys() == UNKNOWN
     assert {name: family for name, family in told.items() if name != "vllm:cache_config_info"} == {
         name: {"labels": {}, "buckets": []} | family for name, family in VLLM.items() if name not in UNKNOWN}
+
+
+def test_dashboards_of_vllm_find_what_they_select() -> None:
+    drafted = scenario()
+    drafted["serve"]["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 2,
+                                              "acceptance": {"name": "geometric", "rate": 0.7}}
+    http = HttpMetrics(lambda *_: _nothing(), ["/v1/completions"])
+    asyncio.run(http({"type": "http", "path": "/v1/completions", "method": "POST", "headers": []}, _nothing,
+                     lambda _: _nothing()))
+    told = Meter(FakeLive(drafted).live, "m").text(*http.families).decode()
+    labels = {sample.name: set(sample.labels) for family in text_string_to_metric_families(told)
+              for sample in family.samples}
+    assert not {name for name, asked in SELECTED.items() if not asked <= labels.get(name, set())}
+
+
+async def _nothing() -> Any:
+    return None
+
+
+def test_the_page_lists_what_is_not_simulated() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    assert not {name for name in UNKNOWN if f"`{name}`" not in page}
 
 
 def _families(text: bytes) -> dict[str, dict[str, Any]]:

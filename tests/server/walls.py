@@ -1,13 +1,13 @@
 """Fleets that are played against a wall clock that tests set."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from attrs import define, field
 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.server.live import Handle, Live
+from ksim.server.recording import Recording
 from ksim.simulation.fleet import Fleet
 
 
@@ -59,13 +59,15 @@ class Played:
 
 
 def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float] | None = None,
-           speed: float = 1.0, tick: float = 0.003) -> Played:
+           speed: float = 1.0, tick: float = 0.003, recorded: Recording | None = None) -> Played:
     """Send *requests* to *fleet* at their arrivals, and let some be *aborts*: so many seconds after they were sent.
 
     The clock goes on by *tick* at most between looks at what is due.
     """
     wall, log = Wall(100.0), Log()
-    live = Live(fleet, speed=speed, wall=wall, kept=log)
+    live = Live(fleet, speed=speed, wall=wall, kept=recorded.sink if recorded else log)
+    if recorded:
+        recorded.attach(live)
     result, gone = Played(live, log, [], []), []  # type: Any, list[tuple[float, Handle]]
     for request in requests:
         pass_time(live, wall, 100.0 + request.arrival / speed, tick, gone)

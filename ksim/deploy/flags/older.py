@@ -24,6 +24,8 @@ class Older:
     """How many words follow it; -1 for all up to the next flag."""
     instead: str = ""
     """The flag that it is taken as; with `=VALUE` where it has that value."""
+    single: str = ""
+    """The flag that it is taken as where it has one value."""
     why: str = ""
     """Why it has no effect, where nothing takes its place."""
     refused: str = ""
@@ -80,11 +82,15 @@ def _instead(older: Older, word: Word, values: Sequence[Word]) -> list[Word]:
         return []
     if "=" in older.instead or not values:
         return [Word(older.instead, word.where)]
-    return [Word(older.instead, word.where), *values]
+    return [Word(_name(older, values), word.where), *values]
+
+
+def _name(older: Older, values: Sequence[Word]) -> str:
+    return older.single if older.single and len(values) == 1 else older.instead
 
 
 def _note(older: Older, word: Word, values: Sequence[Word]) -> Note:
-    what = f"taken as {older.instead}" if older.instead else older.why
+    what = f"taken as {_name(older, values)}" if older.instead else older.why
     said = shown(" ".join([word.text, *(value.text for value in values)]) if "=" not in word.text else word.text)
     return Note(word.where, said, f"a flag of another release ({_release(older)}): {what}")
 

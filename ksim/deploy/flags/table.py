@@ -65,7 +65,8 @@ class FlagTable:
 
     def _unknown(self, plain: str, begun: Sequence[str], further: Iterable[str]) -> str:
         if begun:
-            return f"could mean {', '.join(sorted(begun))}; write it out"
+            shown = ", ".join(sorted(begun)[:6]) + (", and others" if len(begun) > 6 else "")
+            return f"could mean {shown}; write it out"
         close = get_close_matches(plain, [*self.by_name, *map(plain_name, further)], n=1, cutoff=0.6)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"{self.program} {self.release} has no such flag{hint}"

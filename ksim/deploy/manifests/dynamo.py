@@ -139,7 +139,7 @@ def _pod_of_component(component: Entry, shared: list[Entry]) -> Entry:
     """The pod of a component of v1beta1: its `podTemplate`, in which the first container is the component's."""
     template = component.get("podTemplate")
     spec = template.get("spec") if template is not None else None
-    if template is None or spec is None:
+    if template is None or spec is None or not spec.each("containers"):
         return tabled(component, {"spec": tabled(component, {"containers": listed(component, [])})})
     first, *others = spec.each("containers")
     container = {**first.table, "env": listed(first, [*shared, *first.each("env")])}

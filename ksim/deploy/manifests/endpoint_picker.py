@@ -4,15 +4,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
 from ksim.cluster.llm_d.handlers import HANDLERS
+from ksim.deploy.documents import documents
+from ksim.deploy.embedded import Embedded
 from ksim.deploy.entries import Entry
 from ksim.deploy.imported import Launch, Note
-from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.errors import ConfigError
 
 __all__ = ["KIND", "router_of_maps", "router_of_text"]
 
@@ -56,11 +56,10 @@ def _named(document: Entry) -> Iterator[str]:
 
 def router_of_text(entry: Entry, text: str) -> dict[str, Any]:
     """`router` or `pair_router`, as the YAML *text* at *entry* says; raises ConfigError for what is not simulated."""
-    try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(entry.where, f"is not valid YAML: {str(error).splitlines()[0]}") from None
-    return router_of_table(entry.where, config)
+    read = documents(Embedded(text, "", entry.pasted.folder, entry))
+    if len(read) != 1:
+        raise entry.error(f"holds {len(read)} documents, and an {KIND} is one")
+    return router_of_table(entry.where, read[0].plain)
 
 
 def router_of_table(where: str, config: Any) -> dict[str, Any]:
@@ -80,6 +79,8 @@ def _with_decider(config: Any) -> Any:
         return config
     handler = next((plugin for plugin in plugins if plugin.get("type") == "pd-profile-handler"), None)
     if handler is None or any(str(plugin.get("type")).endswith("decider") for plugin in plugins):
+        return config
+    if not isinstance(handler.get("parameters") or {}, Mapping):
         return config
     parameters = dict(handler.get("parameters") or {})
     tokens = parameters.get("threshold") or 0

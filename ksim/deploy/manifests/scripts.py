@@ -5,9 +5,10 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ksim.deploy.commands import Command, Word, program_of
+from ksim.deploy.embedded import Embedded
 from ksim.deploy.entries import Entry
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.shell.script import Script, Simple
@@ -23,26 +24,13 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
               ast.Mod: operator.mod}
 
 
-@frozen
-class _Embedded(Pasted):
-    """A script inside a manifest, whose places are the manifest's."""
-
-    entry: Entry | None = None
-
-    def at(self, line: int, column: int = 0) -> str:
-        assert self.entry is not None, "a script stands somewhere"
-        entry, literal = self.entry, getattr(self.entry.node, "style", None) == "|"
-        first = entry.node.start_mark.line + 1
-        return evolve(entry, line=first + line if literal else first).where
-
-
 def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:
     """The commands of *script*, whose *text* has the cluster's variables filled in, that start engines.
 
     They run as *command* does: in its environment, its image and with its files.
     """
     environment = {name: word.text for name, word in command.environment.items()}
-    pasted = _Embedded(_written_out(text, environment), "", command.folder, script)
+    pasted = Embedded(_written_out(text, environment), "", command.folder, script)
     files = dict(command.files)
     for simple in Script(pasted, environment).commands(_is_engine):
         if simple.document is not None and simple.into:
@@ -54,7 +42,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
 def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tuple[Word, ...]]:
     """The words of all commands of *script*, which runs as *command* does."""
     environment = {name: word.text for name, word in command.environment.items()}
-    pasted = _Embedded(_written_out(text, environment), "", command.folder, script)
+    pasted = Embedded(_written_out(text, environment), "", command.folder, script)
     for simple in Script(pasted, environment).commands(lambda names: False):
         yield simple.words
 

@@ -126,15 +126,22 @@ def _backend(config: Entry, image: Entry | None) -> str:
 
 def _of_row(pasted: Pasted, wanted: Wanted) -> Deployed:
     """The workers of the first row of a table of results."""
-    row: Mapping[str, str] | None = next(csv.DictReader(io.StringIO(pasted.text)), None)
-    where = pasted.at(2)
-    if row is None:
-        raise ConfigError(pasted.at(1), "has no row of results")
+    row, where = _first_row(pasted), pasted.at(2)
     prefixes = [*_SPLIT] if row.get("(p)tp") else [""]
     launches = [_row_worker(row, prefix, where).launch(wanted) for prefix in prefixes]
     scenario = {"workload": load(row.get("isl"), row.get("osl"), row.get("concurrency"), where)}
     return Deployed(tuple(launches), {**_router(launches, False), **scenario},
                     remarks=(Note(where, "row 1", _WHY_BEST),))
+
+
+def _first_row(pasted: Pasted) -> Mapping[str, str]:
+    try:
+        row: Mapping[str, str] | None = next(csv.DictReader(io.StringIO(pasted.text, newline="")), None)
+    except csv.Error as error:
+        raise ConfigError(pasted.source or "the text", f"is no table of results: {error}") from None
+    if row is None:
+        raise ConfigError(pasted.at(1), "has no row of results")
+    return row
 
 
 def _row_worker(row: Mapping[str, str], prefix: str, where: str) -> Worker:

@@ -23,7 +23,7 @@ class Kubernetes:
 
     def recognises(self, pasted: Pasted) -> bool:
         """Whether the text has a `kind` and an `apiVersion`."""
-        keys = _JSON if pasted.text.lstrip()[:1] in ("{", "[") else _OBJECT
+        keys = _JSON if re.match(r"\s*[{\[](?!\{)", pasted.text) else _OBJECT
         return {match[1] for match in keys.finditer(pasted.text)} == {"kind", "apiVersion"}
 
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:

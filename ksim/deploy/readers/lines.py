@@ -5,6 +5,7 @@ import re
 from attrs import evolve
 
 from ksim.deploy.commands import Command, launch_of, program_of
+from ksim.deploy.config_file import CONDITIONAL
 from ksim.deploy.containers import RUNTIMES, unwrapped
 from ksim.deploy.imported import Deployed, Launch, Wanted
 from ksim.deploy.pasted import Pasted
@@ -97,6 +98,7 @@ def _keep_file(simple: Simple, files: dict[str, str]) -> None:
     names = [word.text for word in simple.words]
     into = simple.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
     if names[0] in _PRINTERS and into:
-        files[into] = simple.document
+        differs = simple.condition and files.get(into, "") != simple.document
+        files[into] = f"{CONDITIONAL}{simple.condition}" if differs else simple.document
 
 

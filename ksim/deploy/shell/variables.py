@@ -25,9 +25,16 @@ class Variables:
     arrays: dict[str, list[str]] = field(factory=dict, init=False)
     """The elements of arrays by name."""
     _why: dict[str, str] = field(factory=dict, init=False)
+    _given: frozenset[str] = field(init=False)
+
+    @_given.default
+    def _names_given(self) -> frozenset[str]:
+        return frozenset(self.values)
 
     def set(self, name: str, value: str, condition: str = "") -> None:
         """Set a variable; under a *condition*, such as "if", its value is not known from then on."""
+        if condition and name in self._given:
+            return  # the user has said which value holds
         if condition and self.values.get(name) != value:
             self._why[name] = f"is set under `{condition}`"
             self.values[name] = None
@@ -74,7 +81,7 @@ class Variables:
         if match[0] == r"\$":
             return "$"
         name, operator, other = match[1] or match[2], match[3], match[4]
-        if name is None:
+        if name is None or name.isdecimal():
             return self._nameless(match, where)
         value = self.values.get(name)
         if operator in ("-", "=") and not value and name not in self._why:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ksim.deploy.flags.given import Given
 from ksim.deploy.flags.meaning import Handler, Reading
+from ksim.deploy.flags.values import integer
 from ksim.deploy.imported import Note
 from ksim.deploy.tables import known_keys, table_of
 from ksim.foundation.errors import ConfigError
@@ -73,9 +74,17 @@ def _name_and_path(given: Given, text: Any) -> tuple[str, str]:
 def _eplb(reading: Reading, given: Given) -> None:
     table = table_of(given)
     if table.get("num_redundant_experts") is not None:
-        reading.serve["num_redundant_experts"] = table["num_redundant_experts"]
+        reading.serve["num_redundant_experts"] = _whole(table["num_redundant_experts"], given)
     if others := [key for key in table if key != "num_redundant_experts"]:
         reading.remark(given, f"{', '.join(others)}: ksim's experts are placed evenly from the start")
+
+
+def _whole(value: Any, given: Given) -> Any:
+    """A whole number, which may be in quotes."""
+    try:
+        return integer(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ConfigError(given.where, f"{given.flag.name}: {error}") from None
 
 
 def _limits(reading: Reading, given: Given) -> None:

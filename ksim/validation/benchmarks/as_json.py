@@ -9,6 +9,7 @@ from attrs import asdict
 
 from ksim.validation.benchmarks.comparison import Compared, Part
 from ksim.validation.benchmarks.recorded import RATES
+from ksim.validation.benchmarks.trends import trends
 
 #: The figures whose errors sum up a comparison.
 HEADLINES = {"ttft": "ttft_p50", "tpot": "tpot_p50", "throughput": "output_throughput"}
@@ -17,7 +18,7 @@ HEADLINES = {"ttft": "ttft_p50", "tpot": "tpot_p50", "throughput": "output_throu
 def as_json(compared: Sequence[Compared]) -> dict[str, Any]:
     """The runs, and the medians over them of absolute errors in per cent."""
     return {**{f"{name}_median_ape": _known(median_ape(compared, figure)) for name, figure in HEADLINES.items()},
-            "runs": [_run(one) for one in compared]}
+            "trends": list(trends(compared)), "runs": [_run(one) for one in compared]}
 
 
 def median_ape(compared: Sequence[Compared], figure: str) -> float:

@@ -12,6 +12,7 @@ from itertools import takewhile
 import numpy as np
 from attrs import frozen
 
+from ksim.validation.benchmarks.fit import fitted
 from ksim.validation.benchmarks.recorded import Floats, Served
 
 #: Latencies that are nearer than this are taken to be equal, as a share.
@@ -128,32 +129,42 @@ def _with_queue(pairs: Pairs, late: Floats) -> Iterator[Cause]:
 
 def _fitted(pairs: Pairs, late: Floats, start: int) -> Iterator[Cause]:
     """Fit the differences by a constant and by shares of the simulated times for the prompt and in the queue."""
-    prefill, queue = pairs.own_ttft - pairs.queue, pairs.queue
-    varies = [times.std() > _ALIKE * times.mean() > 0 for times in (prefill, queue)]
+    times = {"prefill": pairs.own_ttft - pairs.queue, "queue": pairs.queue}
+    told = times["prefill"].std() > _ALIKE * times["prefill"].mean()
+    columns = {"prefill": times["prefill"]} if told else {}
     # A queue that hardly ever forms explains nothing.
-    varies[1] = bool(varies[1] and queue.mean() > NEAR * pairs.own_ttft.mean())
-    columns = [np.ones(len(late))] + [times for times, some in zip((prefill, queue), varies, strict=True) if some]
-    fit, *_ = np.linalg.lstsq(np.stack(columns, 1)[start:], late[start:], rcond=None)
-    shares = iter(fit.tolist())
-    constant = next(shares)
-    if varies[0]:
-        share = next(shares)
-        yield Cause("prefill", "ttft", share * float(prefill.mean()), f"the difference is {100 * share:+.0f} % of the"
-                    f" simulated time for the prompt, {1e3 * prefill.min():,.1f} to {1e3 * prefill.max():,.1f} ms")
-    if varies[1]:
-        share = next(shares)
-        yield Cause("queue", "ttft", share * float(queue.mean()), f"the difference is {100 * share:+.0f} % of the"
-                    f" simulated time in the queue, {1e3 * queue.mean():,.1f} ms on average")
-    yield Cause(*_constant(pairs, constant, varies[0]))
+    if pairs.queue.std() > 0 and pairs.queue.mean() > NEAR * pairs.own_ttft.mean():
+        columns["queue"] = pairs.queue
+    fit = fitted(late, columns, start)
+    if _compensate(fit.constant, fit.shares.get("prefill", 0.0) * float(times["prefill"].mean())):
+        told = np.bool_(False)
+        fit = fitted(late, {name: column for name, column in columns.items() if name != "prefill"}, start)
+    for name, share in fit.shares.items():
+        spent = 1e3 * times[name]
+        word = {"prefill": "for the prompt", "queue": "in the queue"}[name]
+        cached = "; prompts that hit a prefix cache look so, too" if name == "prefill" and share < 0 else ""
+        yield Cause(name, "ttft", share * float(times[name].mean()), f"the difference is {100 * share:+.0f} % of the"
+                    f" simulated time {word}, {spent.min():,.1f} to {spent.max():,.1f} ms{cached}")
+    if fit.outliers.any():
+        far = fit.rest[fit.outliers]
+        yield Cause("single requests", "ttft", float(far.sum()) / len(late), f"{len(far)} of {len(late)} requests are"
+                    f" {1e3 * far.mean():+,.0f} ms from what explains the others: pauses of the client, the network or"
+                    " the host")
+    yield Cause(*_constant(pairs, fit.constant, bool(told)))
+
+
+def _compensate(one: float, other: float) -> bool:
+    """Whether two parts have opposite signs and are about as large: the data do not tell them apart."""
+    return one * other < 0 and min(abs(one), abs(other)) > max(abs(one), abs(other)) / 2
 
 
 def _constant(pairs: Pairs, seconds: float, told: bool) -> tuple[str, str, float, str]:
     if told:
         return ("client or network", "ttft", seconds, f"{1e3 * seconds:+,.1f} ms of every request, however short"
                 " its prompt and however few others there are: HTTP, tokenisation, the client itself")
-    return ("prefill or client", "ttft", seconds, f"{1e3 * seconds:+,.1f} ms of every request; prompts are all about"
-            f" {pairs.prompt.mean():,.0f} tokens, so a slower prefill and a constant delay cannot be told apart: record"
-            " several lengths")
+    return ("prefill or client", "ttft", seconds, f"{1e3 * seconds:+,.1f} ms of every request; prompts of"
+            f" {pairs.prompt.min():,.0f} to {pairs.prompt.max():,.0f} tokens do not tell a slower prefill from a"
+            " constant delay: record more lengths, or more requests")
 
 
 def _between(pairs: Pairs) -> Iterator[Cause]:

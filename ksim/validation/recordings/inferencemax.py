@@ -3,7 +3,7 @@
 https://github.com/InferenceMAX/InferenceMAX: utils/process_result.py
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ksim.validation.benchmarks.files import Table
@@ -34,11 +34,20 @@ class InferenceMax:
     )
 
     def recognises(self, first: Table) -> bool:
-        return "hw" in first and "conc" in first and "tput_per_gpu" in first
+        flat = _flat(first)
+        return "hw" in flat and "conc" in flat and "tput_per_gpu" in flat
 
     def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
         for number, table in enumerate(tables):
-            yield _run(path, table, labelled(path.stem, number, len(tables)))
+            yield _run(path, _flat(table), labelled(path.stem, number, len(tables)))
+
+
+def _flat(table: Table) -> Table:
+    """A row of its site as a file of its repository has it: there, figures are in `metrics`."""
+    if not isinstance(table.get("metrics"), Mapping) or "conc" not in table:
+        return table
+    named = {"hw": table.get("hardware") or table.get("hw"), "tp": table.get("tp") or table.get("decode_tp")}
+    return Table(table.where, {**table.values, **named, **table.inner("metrics").values})
 
 
 def _run(path: Path, table: Table, name: str) -> Recorded:
@@ -60,7 +69,9 @@ def _run(path: Path, table: Table, name: str) -> Recorded:
 
 def _gpus(table: Table) -> int:
     """The GPUs that throughputs are divided by; 0 where prefill and decode GPUs are counted apart."""
-    return 0 if "num_prefill_gpu" in table else table.count("tp") if "tp" in table else 0
+    if "num_prefill_gpu" in table or "tp" not in table:
+        return 0
+    return table.count("tp") * (table.count("pp") if "pp" in table else 1)
 
 
 def _lengths(table: Table, reported: dict[str, float]) -> tuple[Lengths, Lengths, str]:

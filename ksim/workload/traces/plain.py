@@ -24,7 +24,7 @@ from ksim.workload.images import images_of
 from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
-from ksim.workload.sampling import beams, logprobs, most_tokens, sequences
+from ksim.workload.sampling import beams, logprobs, most_tokens, output_lengths, sequences
 
 __all__ = ["Plain"]
 
@@ -59,17 +59,19 @@ class Plain:
         size = chunk_tokens or _CHUNK_TOKENS
         names = [self.columns.get(name, name) for name in FIELDS]
         (at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_adapter, of_ids, of_images,
-         of_acceptance, of_most, of_n, of_logprobs, of_beams) = names
+         of_acceptance, of_most, of_n, of_logprobs, of_beams, of_outputs, of_further) = names
         values = self._values(lines, names)
         first = next(values, None)
         if first is None:
             return
         seconds = _times(first[0], lines)
         for (time, tokens, output, priority, session, delay, tenant, adapter, ids, images, acceptance, most, n, scores,
-             width) in chain((first,), values):
+             width, outputs, further) in chain((first,), values):
             prompt, sampled = count(tokens, of_prompt, lines), count(output, of_output, lines)
             yield Row(seconds(time, at), prompt, sampled,
-                      _chunks(ids, of_ids, prompt, size, lines) if ids != "" else (), size,
+                      _chunks(ids, of_ids, prompt, size, lines) if further == "" and ids != "" else
+                      _all_chunks((ids, further), of_further, (prompt, sampled), size, lines) if further != "" else (),
+                      size,
                       integer(priority, of_priority, lines) if priority != "" else 0,
                       session if session.__class__ is str else label(session, of_session, lines),
                       duration(delay, of_delay, lines) if delay != "" else 0.0,
@@ -80,7 +82,8 @@ class Plain:
                       max_tokens=most_tokens(most, of_most, sampled, lines) if most != "" else None,
                       n=sequences(n, of_n, lines) if n != "" else 1,
                       prompt_logprobs=logprobs(scores, of_logprobs, lines) if scores != "" else None,
-                      beam_width=beams(width, of_beams, lines) if width != "" else 0)
+                      beam_width=beams(width, of_beams, lines) if width != "" else 0,
+                      outputs=output_lengths(outputs, of_outputs, (n, sampled), lines) if outputs != "" else ())
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield the values of all fields, in the order of `FIELDS`, of CSV or JSON."""
@@ -103,3 +106,16 @@ def _times(first: Any, lines: Lines) -> Callable[[Any, str], float]:
 
 def _chunks(ids: Any, name: str, prompt: int, size: int, lines: Lines) -> tuple[Hashable, ...]:
     return chunk_names(id_list(ids, name, lines) if isinstance(ids, str) else ids, prompt, size, lines, loose=True)
+
+
+def _all_chunks(ids: tuple[Any, Any], name: str, lengths: tuple[int, int], size: int, lines: Lines
+                ) -> tuple[Hashable, ...]:
+    """The names of the blocks that the prompt fills, and of those after them, with the output in them."""
+    prompt, output = lengths
+    filled, further = ([] if part == "" else id_list(part, name, lines) if isinstance(part, str) else part
+                       for part in ids)
+    most = -(-(prompt % size + output) // size)
+    if not isinstance(further, list) or len(further) > most or len(filled) != prompt // size:
+        raise lines.error(f"{name} is a list of at most {most:,} blocks of {size} after those that the prompt fills,"
+                          f" and hash_ids has the {prompt // size:,} that it fills")
+    return chunk_names([*filled, *further], (len(filled) + len(further)) * size, size, lines)

@@ -54,6 +54,18 @@ def test_a_longer_queue():
     assert found.name == "queue" and found.seconds == pytest.approx(0.8 * own, rel=0.05)
 
 
+def test_a_few_requests_that_something_held_up():
+    (found, *_) = causes(lambda number, one: later(one, 0.3 if number in (11, 25) else 0.0), SPARSE)
+    assert found.name == "single requests" and found.evidence.startswith("2 of 40 requests are +300 ms")
+    assert found.seconds == pytest.approx(0.6 / 40, rel=0.05)
+
+
+def test_noise_is_no_cause_of_its_own():
+    noise = np.random.default_rng(1).exponential(0.004, len(SPARSE))
+    names = [one.name for one in causes(lambda number, one: later(one, 0.02 + noise[number]), SPARSE)]
+    assert names[0] == "client or network" and not {"prefill", "queue"} & {*names}
+
+
 def test_a_queue_that_the_server_measured():
     def planted(number, one):
         return evolve(later(one, 0.05), queue=one.queue + 0.05)
@@ -64,7 +76,7 @@ def test_a_queue_that_the_server_measured():
 
 def test_equal_prompts_cannot_tell_the_prefill_from_the_client():
     (found, *_) = causes(lambda number, one: later(one, 0.03), run(((300, 5),) * 20, gap=0.08))
-    assert found.name == "prefill or client" and "cannot be told apart" in found.evidence
+    assert found.name == "prefill or client" and "do not tell a slower prefill" in found.evidence
 
 
 def test_a_slower_decode_step():

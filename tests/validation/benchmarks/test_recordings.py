@@ -190,3 +190,14 @@ def test_a_result_of_another_deployment_is_said(result):
     _, other = errors([evolve(one, facts={"model": "Qwen/Qwen3-8B", "tp": 8, "gpu": "b200-nv"})])
     assert not any("the scenario of" in remark for remark in same.remarks)
     assert sum("the scenario of" in remark for remark in other.remarks) == 3
+
+
+def test_rows_of_inferencemaxs_site_read_as_its_files(result):
+    served = run(((200, 9),) * 20, concurrency=2)
+    table = json.loads(fabricate.inferencemax(served, 2))
+    figures = {key: table.pop(key) for key in [*table] if "_" in key and key != "dp_attention"}
+    row = {**table, "hardware": table.pop("hw"), "decode_tp": table.pop("tp"), "metrics": figures}
+    del row["hw"], row["tp"]
+    (one,) = read(result(json.dumps([row])))
+    (same,) = read(result(fabricate.inferencemax(served, 2)))
+    assert (one.figures, one.load, one.facts) == (same.figures, same.load, same.facts)

@@ -1,0 +1,126 @@
+"""Every flag of every engine is simulated, without effect, or refused; tables are those of the engines' parsers."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from benchmarks import flags as regenerated
+from ksim.deploy.flags.meaning import meaning
+from ksim.deploy.flags.older import names_of
+from ksim.deploy.flags.table import flag_table, plain_name
+from ksim.deploy.programs import sglang, vllm
+from ksim.deploy.trtllm import options
+from ksim.foundation.errors import ConfigError
+from tests.deploy.launching import launched, served
+
+HANDLERS = {"vllm": vllm.HANDLERS, "sglang": sglang.HANDLERS, "trtllm": options.HANDLERS}
+FLAGS = [(program, flag.dest) for program in HANDLERS for flag in flag_table(program, program).flags]
+
+
+def test_every_flag_has_one_meaning():
+    for program, dest in FLAGS:
+        kinds = meaning(program).kinds(dest)
+        if dest in HANDLERS[program]:
+            assert "refused" not in kinds, (program, dest)
+        else:
+            assert kinds in (["simulated"], ["idle"], ["refused"], ["idle", "refused"],
+                             ["simulated", "refused"]), (program, dest)
+
+
+def test_every_reason_is_of_a_flag_that_there_is():
+    for program in ("vllm", "sglang"):
+        dests = {dest for name, dest in FLAGS if name == program}
+        groups = (*meaning(program).idle, *meaning(program).refused)
+        assert not [pattern for group in groups for pattern in group.flags
+                    if not any(type(group)("", [pattern]).has(dest) for dest in dests)]
+        assert meaning(program).keys.keys() | meaning(program).values.keys() <= dests
+
+
+def test_flags_of_other_releases_are_none_of_today():
+    for program in ("vllm", "sglang"):
+        assert not {plain_name(name) for name in names_of(program)} & {
+            name for name, (flag, _) in flag_table(program, program).by_name.items() if not flag.until}
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_the_table_is_that_of_the_installed_vllm():
+    from vllm import __version__
+
+    if __version__ != flag_table("vllm", "vLLM").release:
+        pytest.skip(f"vLLM {__version__} is installed")
+    made = {flag["dest"]: flag for flag in regenerated._vllm(None)}
+    assert made.keys() == {flag.dest for flag in flag_table("vllm", "vLLM").flags}
+
+
+def test_a_parser_is_read_flag_by_flag():
+    import argparse
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--max-model-len", "-m", type=int, default=5)
+    parser.add_argument("--lora", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--sizes", type=float, nargs="+", choices=[1.0, 2.0])
+    assert regenerated.of_parser(parser) == [
+        {"dest": "max_model_len", "names": ["--max-model-len", "-m"], "kind": "integer", "default": 5},
+        {"dest": "lora", "names": ["--lora", "--no-lora"], "kind": "switch"},
+        {"dest": "sizes", "names": ["--sizes"], "kind": "number", "nargs": "+", "choices": [1.0, 2.0]}]
+
+
+def test_flags_may_be_written_as_the_parser_allows():
+    assert served("--max_num_seqs=8")["max_num_seqs"] == 8
+    assert served("--max-num-se", "8")["max_num_seqs"] == 8
+    assert served("-tp", "2", "--max-num-seqs", "4", "--max-num-seqs", "8")["max_num_seqs"] == 8
+    assert served("--compilation-config.cudagraph_mode", "full", "-cc.pass_config.fuse_allreduce_rms=true") == {
+        "cudagraph_mode": "FULL", "fuse_allreduce_rms": True, "gpu_memory_utilization": 0.92}
+    assert served("-O0")["enforce_eager"] and served("-O", "1")["cudagraph_mode"] == "PIECEWISE"
+    assert "cudagraph_mode" not in served("-O3")
+    assert served("--cudagraph-capture-sizes", "1", "2", "--enforce-eager")["cudagraph_capture_sizes"] == [1, 2]
+    assert served("--kv-transfer-config", '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config":'
+                                          ' {"cpu_bytes_to_use": 80m}}')["kv_transfer_config"] == {
+        "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 80_000_000}}
+
+
+def test_a_flag_of_another_release_says_so_and_is_taken_as_todays():
+    launch = launched("vllm", "serve", "Qwen/Qwen3-8B", "--num-speculative-tokens", "3", "--speculative-model=[ngram]",
+                      "--cuda-graph-sizes", "2048", "--full-cuda-graph", "--use-v2-block-manager")
+    assert launch.serve["speculative_config"]["num_speculative_tokens"] == 3
+    assert launch.serve["max_cudagraph_capture_size"] == 2048 and launch.serve["cudagraph_mode"] == "FULL"
+    assert sum("another release" in note.why for note in launch.remarks) == 5
+
+
+@pytest.mark.parametrize(("flags", "says"), [
+    (["--max-num-sequences", "4"], "did you mean --max-num-seqs?"),
+    (["--num-scheduler-step", "4"], "--num-scheduler-steps"),
+    (["--max-num"], "could mean"),
+    (["--max-num-seqs"], "needs a value"),
+    (["--max-num-seqs", "--enforce-eager"], "needs a"),
+    (["--max-num-seqs", "many"], "a whole number"),
+    (["--max-model-len", "1.5K"], "did you mean 1.5k?"),
+    (["--enforce-eager=yes"], "takes no value"),
+    (["--speculative-config", "{"], "is not valid JSON"),
+    (["--speculative-config", "[1]"], "expected a table"),
+    (['--speculative-config', '{"methd": 1}'], "did you mean method?"),
+    (["--scheduling-policy", "lifo"], "must be one of fcfs, priority"),
+    (["--max-num-seqs.a", "1"], "takes no keys"),
+    (["--decode-context-parallel-size", "2"], "context parallelism"),
+    (["--quantization", "bitsandbytes"], "not simulated"),
+    (["--scheduler-delay-factor", "0.5"], "up to 0.10"),
+    (['--hf-overrides', '{"num_layers": 2}'], "copy of its config"),
+    (["extra"], "belongs to no flag"),
+    (["--lora-modules", "sql"], "NAME=PATH"),
+    (["-O9"], "levels 0 to 3"),
+    (["--kv-cache-dtype", "int4"], "is not simulated"),
+    (["--load-format", "gguf"], "kind of weights"),
+])
+def test_what_cannot_be_is_named_with_its_place(flags, says):
+    with pytest.raises(ConfigError, match="line 1") as refused:
+        served(*flags)
+    assert says in str(refused.value)
+
+
+def test_a_refused_flag_may_have_its_default():
+    assert served("--cpu-offload-gb", "0", "--decode-context-parallel-size", "1", "--no-enable-dbo") == served()
+
+
+def test_secrets_are_not_repeated():
+    launch = launched("vllm", "serve", "Qwen/Qwen3-8B", "--api-key", "sk-123", "--hf-token", "hf-123")
+    assert "123" not in str(launch)

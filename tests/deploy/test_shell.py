@@ -1,0 +1,101 @@
+"""Scripts are read as a shell reads them, and what only a shell could know is refused by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.deploy.imported import Wanted
+from ksim.deploy.pasted import Pasted
+from ksim.deploy.readers.lines import Lines
+from ksim.deploy.shell.script import Script
+from ksim.deploy.shell.variables import arithmetic
+from ksim.foundation.errors import ConfigError
+from tests.deploy.launching import table_of
+from tests.properties import examples
+
+
+def commands(text, **variables):
+    """The words of each simple command of *text*."""
+    return [[word.text for word in simple.words]
+            for simple in Script(Pasted(text), variables).commands(lambda names: names[0] == "vllm")]
+
+
+def test_words_are_those_of_a_shell():
+    assert commands("vllm serve 'a b' \"c d\" e\\ f g'h'\"i\"  # the rest") == [["vllm", "serve", "a b", "c d", "e f",
+                                                                                 "ghi"]]
+    assert commands("vllm a \\\n  # a remark between\n  b \\  \n c\nvllm d&vllm e|tee log; vllm f 2>&1 >x <y") == [
+        ["vllm", "a", "b", "c"], ["vllm", "d"], ["vllm", "e"], ["tee", "log"], ["vllm", "f"]]
+    assert commands("$ vllm a \\\n>   b\n$ vllm c") == [["vllm", "a", "b"], ["vllm", "c"]]
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0\r"), min_size=1), min_size=1, max_size=5))
+@examples(60)
+def test_quoted_words_come_back(words):
+    import shlex
+
+    assert commands("vllm " + shlex.join(words)) == [["vllm", *words]]
+
+
+def test_variables_arrays_and_sums_are_filled_in():
+    text = """export TP=4 NAME="a b"
+ARGS=(--x "$NAME"
+  --y ${PORT:-8000}  # remark
+)
+ARGS+=(--z)
+FLAGS="--one 1"
+vllm $TP "${NAME}" ${ARGS[@]} $FLAGS $((TP * 2 + 1)) '$TP' "\\$TP" ${NONE:+x} $OUTSIDE"""
+    assert commands(text, OUTSIDE="out") == [["vllm", "4", "a b", "--x", "a b", "--y", "8000", "--z", "--one", "1", "9",
+                                              "$TP", "$TP", "out"]]
+
+
+@given(st.integers(0, 99), st.integers(1, 99), st.sampled_from("+-*/%"))
+@examples(30)
+def test_sums_are_those_of_a_shell(left, right, sign):
+    expected = {"+": left + right, "-": left - right, "*": left * right, "/": left // right, "%": left % right}[sign]
+    assert arithmetic(f"({left} {sign} {right})") == expected
+
+
+@pytest.mark.parametrize("text", ["", "1 +", "x", "2 ** 3", "1 / 0", "__import__('os')", "9" * 300, "1.5"])
+def test_other_sums_are_refused(text):
+    with pytest.raises(ValueError):
+        arithmetic(text)
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("vllm serve $MODEL", "--env MODEL=VALUE"), ("vllm serve $(cat model)", "have to run to know"),
+    ("M=$(cat model)\nvllm serve $M", "--env M=VALUE"), ("if x; then\nM=a\nfi\nvllm serve $M", "set under `if`"),
+    ("vllm serve $1", "an argument of the script"), ("if x; then vllm serve a; fi", "under `if`"),
+    ("vllm serve 'a", "quote ' is left open"), ("vllm serve ${A", "is left open"), ("cat << ", "names no mark"),
+    ("if x; then\ncat > c.yaml <<E\nseed: 1\nE\nfi\nvllm serve Qwen/Qwen3-8B --config c.yaml", "written under `if`"),
+    ("vllm serve Qwen/Qwen3-8B --config none.yaml", "No such file"),
+    ("vllm serve Qwen/Qwen3-8B --config", "names no file"),
+    ("cat > c.yaml <<E\n- a\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: holds no table"),
+    ("cat > c.yaml <<E\na: [\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "is no YAML"),
+    ("cat > c.yaml <<E\nmax-num-sequences: 3\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: --max-num-seq"),
+])
+def test_what_a_shell_would_have_to_find_out_is_refused(text, says):
+    with pytest.raises(ConfigError) as refused:
+        Lines().read(Pasted(text), Wanted())
+    assert says in str(refused.value)
+
+
+@given(st.text(st.sampled_from("vllm serve$(){}'\"\\\n#<>|&;=-EOFif`[]@*12 "), max_size=60))
+@examples(300)
+def test_no_text_escapes_as_anything_but_an_error(text):
+    try:
+        Lines().read(Pasted("vllm serve Qwen/Qwen3-8B " + text), Wanted())
+    except ConfigError as error:
+        assert str(error)
+
+
+def test_lines_in_containers_are_unwrapped():
+    docker = ("docker run --gpus all -p8000:8000 -e VLLM_ALL2ALL_BACKEND=deepep_low_latency --name=x"
+              " vllm/vllm-openai:v0.33.0")
+    table = table_of(f"{docker} --model deepseek-ai/DeepSeek-R1 -dp 8 -ep")
+    assert table["serve"]["all2all_backend"] == "deepep_low_latency" and table["engine"] == "vllm-0.33"
+    assert table["router"] == "vllm_dp_balancer"
+    old = table_of("docker run vllm/vllm-openai:v0.11.2 Qwen/Qwen3-8B")
+    assert (old["engine"] == "vllm-0.22" and "serve" not in old) or "gpu_memory_utilization" not in old.get("serve", {})
+    inner = ("docker run -e TP=2 lmsysorg/sglang:v0.5.6 bash -c 'cd / && python3 -m sglang.launch_server --model"
+             " Qwen/Qwen3-8B --tp $TP'")
+    assert table_of(inner)["serve"]["tensor_parallel_size"] == 2 and table_of(inner)["engine"] == "sglang-0.5"
