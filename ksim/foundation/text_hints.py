@@ -68,7 +68,8 @@ def number_hint(text: object, kind: type = float) -> str:
         return "; write a plain - as the minus"
     if kind is int:
         return _whole_hint(text.strip())
-    return f"; write a decimal point: {text.replace(',', '.', 1).strip()!r}" if re.match(r"\s*[-+]?\d+,\d", text) else ""
+    has_comma = re.match(r"\s*[-+]?\d+,\d", text)
+    return f"; write a decimal point: {text.replace(',', '.', 1).strip()!r}" if has_comma else ""
 
 
 def _whole_hint(text: str) -> str:
