@@ -53,7 +53,7 @@ def _hint(text: str, line: str, problem: str) -> str:
 def not_utf8(content: bytes) -> str:
     """Why *content* is no text in UTF-8."""
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "is in UTF-16; save it as UTF-8"
+        return "is not text in UTF-8, but in UTF-16; save it as UTF-8"
     kinds = {b"PAR1": "a Parquet file", b"\x1f\x8b": "gzipped", b"PK\x03\x04": "a zip archive", b"\x89PNG": "a picture",
              b"%PDF": "a PDF", b"\x93NUMPY": "an array of NumPy's"}
     kind = next((kind for start, kind in kinds.items() if content.startswith(start)), "")

@@ -6,7 +6,7 @@ from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (SCENARIO.encode("utf-16"), "is in UTF-16; save it as UTF-8"),
+    (SCENARIO.encode("utf-16"), "but in UTF-16; save it as UTF-8"),
     (b"PAR1\xff\xfe", "is not text in UTF-8, but a Parquet file"),
     (b"\x1f\x8b\x08\xff", "but gzipped"), (b"\x89PNG\r\n", "but a picture"), (b"a = \xff", "is not text in UTF-8")])
 def test_bytes_that_are_no_scenario_are_said_to_be_what_they_are(content, said, tmp_path):

@@ -33,7 +33,7 @@ def test_long_lines_are_cut_and_unknown_places_left_out():
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"\xff\xfea\0", "UTF-16; save it as UTF-8"),
+    (b"\xff\xfea\0", "in UTF-16; save it as UTF-8"),
     (b"PAR1\xff", "Parquet"), (b"\x1f\x8b\xff", "gzipped"), (b"\xff", "UTF-8")])
 def test_bytes_that_are_no_text_say_what_they_are(content, said):
     assert said in not_utf8(content)
