@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ksim.flow.events import Admitted
-from tests.server.talk import HELLO, SCENARIO, ask, chunks, client, talk
+from tests.server.talk import HELLO, SCENARIO, ask, client, talk
 
 ADAPTERS = {**SCENARIO, "serve": {"max_model_len": 256, "enable_lora": True,
                                   "lora_modules": [{"name": "sql", "rank": 16}, {"name": "law", "rank": 8}]}}
@@ -101,7 +101,8 @@ def test_load_is_how_many_requests_are_in_flight():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_gateway_that_refuses_answers_429(stream):
-    _, answer = talk(*[("/v1/completions", {"prompt": "a", "stream": stream})] * 2, scenario=BUSY)  # one sees a scrape
+    call = "/v1/completions", {"prompt": "a", "stream": stream}
+    _, answer = talk(call, call, scenario=BUSY)  # at the beginning, metrics are not stale
     assert answer.status_code == 429
     assert answer.json()["error"]["type"] == "Too Many Requests"
 
@@ -130,15 +131,6 @@ def test_what_was_computed_before_is_a_prefix_hit():
             await made.post("/v1/chat/completions", json={**chat, "messages": more})
             return hits
     assert asyncio.run(play()) == [0, 112, 0, 0, 96]
-
-
-def test_usage_tells_of_prefix_hits_where_it_is_asked_to():
-    body = {"prompt": [*range(64)], "max_tokens": 2, "ignore_eos": True}
-    stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    first, again, streamed = talk(*[("/v1/completions", asked) for asked in (body, body, stream)], tells_cached=True)
-    details = [answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again)]
-    assert details == [0, 48]
-    assert chunks(streamed)[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 48}
 
 
 def test_tokens_and_texts_are_what_requests_are_counted_by():
