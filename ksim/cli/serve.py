@@ -35,6 +35,8 @@ KvEventsConfig = Annotated[str, typer.Option(metavar="JSON", help="publish KV ev
                                              " '{\"enable_kv_cache_events\": true}'", rich_help_panel=_PANEL)]
 EnableLogRequests = Annotated[bool, typer.Option("--enable-log-requests", help="print a line for each request",
                                                  rich_help_panel=_PANEL)]
+EnablePromptTokensDetails = Annotated[bool, typer.Option("--enable-prompt-tokens-details", help="tell in usage how much"
+                                                         " of a prompt was cached", rich_help_panel=_PANEL)]
 
 
 def serve(
@@ -43,6 +45,7 @@ def serve(
     max_body_size: MaxBodySize = "64MiB", host: Host = "localhost", port: Port = 8000, uds: Uds = None,
     served_model_name: ServedModelName = None, tokenizer: Tokenizer = None, api_key: ApiKey = None,
     kv_events_config: KvEventsConfig = "", enable_log_requests: EnableLogRequests = False,
+    enable_prompt_tokens_details: EnablePromptTokensDetails = False,
     output: Output = None, force: Force = False,
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
@@ -54,7 +57,8 @@ def serve(
     wanted = _wanted(
         address={"host": host, "port": port, "uds": uds}, kv_events=kv_events_config, speed=speed,
         served_model_name=served_model_name or (), tokenizer=tokenizer, api_key=api_key or (),
-        max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests)
+        max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests,
+        enable_prompt_tokens_details=enable_prompt_tokens_details)
     from ksim.server import recording, serving
 
     def make() -> Fleet:

@@ -43,6 +43,7 @@ class ServerSettings:
     api_key: Sequence[str] = ()
     max_body_size: int = 64 * 2**20
     enable_log_requests: bool = False
+    enable_prompt_tokens_details: bool = False
     kv_events: KvEventsConfig = KvEventsConfig()
 
 
@@ -148,7 +149,7 @@ class _Service:
         application.metrics = lambda: meter.text(*http.families)
         tokenizer = self.tokenizer or MadeUpTokenizer(served.vocabulary)
         application.api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
-                              meter.aborted)
+                              meter.aborted, tells_cached=self.settings.enable_prompt_tokens_details)
         self._live = live
         gc.collect()
         gc.freeze()  # what is there by now stays
