@@ -52,7 +52,7 @@ pages: $(READY)
 # The manual, in site/.  A link that leads nowhere, or a page that is not in its navigation, is an error.
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The wheel and the source distribution, in dist/.
 dist: $(READY)

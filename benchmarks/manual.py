@@ -13,6 +13,7 @@ from typing import Any
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/ksim-project/ksim"
 #: Pages in the root of the repository that the site has, too.
 PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+_NAME = re.compile(r"\[(?:docs/)?([\w-]+\.md)\](?=\()")
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=(?:#[^)]*)?\))")
 
 
@@ -39,7 +41,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     text = re.sub(r"^<!-- .* -->$", "\n", markdown, flags=re.MULTILINE)  # a table begins after an empty line
     text = re.sub(r"^ {2,3}(?=\* )", " " * 4, text, flags=re.MULTILINE)  # lists in lists are indented by four
     text = re.sub(r"^\|.*", lambda row: _bars(row[0]), text, flags=re.MULTILINE)
+    text = _NAME.sub(lambda name: f"[{_title(name[1])}]", text)
     return _LINK.sub(lambda link: target_of(link[1], place), text)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that loads anything from another host."""
+    if foreign := re.search(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)="https?://[^>]*>""", output):
+        raise PluginError(f"{page.file.src_uri} loads from another host: {foreign[0]}")
+    return output
+
+
+def _title(name: str) -> str:
+    """What a link to the page *name* says on the site: its heading; GitHub shows names of files instead."""
+    path = ROOT / "docs" / name if name not in PAGES else ROOT / name
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if path.exists() else name
 
 
 def target_of(link: str, place: PurePosixPath) -> str:

@@ -76,6 +76,7 @@ def _quick(monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_shows_runs(page, checkout, tmp_path, monkeypatch):
     shutil.copytree(checkout, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")  # whose launch lines a page imports
     if re.search(r"^    ksim (new|import) .*scenario\.toml", page.read_text(encoding="utf-8"), re.MULTILINE):
         (tmp_path / "scenario.toml").unlink()  # it makes its own
     monkeypatch.chdir(tmp_path)
