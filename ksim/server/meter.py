@@ -118,7 +118,7 @@ class Meter:
         live = self.live
         values = [("ksim:simulated_seconds", "gauge", "Simulated seconds since the first request.", live.now),
                   ("ksim:speed", "gauge", "Simulated seconds in a second of the wall clock.", live.speed),
-                  ("ksim:lag_seconds", "gauge", "Seconds of the wall clock by which the simulation is behind it.",
+                  ("ksim:lag_seconds", "gauge", "The most seconds that tokens left late of late.",
                    live.lag),
                   ("ksim:requests_in_flight", "gauge", "Requests that have not ended.", len(live.handles)),
                   ("ksim:requests_refused", "counter", "Requests that no engine served.", self._refused)]
