@@ -68,7 +68,8 @@ def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float
     live = Live(fleet, speed=speed, wall=wall, kept=recorded.sink if recorded else log)
     if recorded:
         recorded.attach(live)
-    result, gone = Played(live, log, [], []), []  # type: Any, list[tuple[float, Handle]]
+    result = Played(live, log, [], [])
+    gone: list[tuple[float, Handle]] = []
     for request in requests:
         pass_time(live, wall, 100.0 + request.arrival / speed, tick, gone)
         ear = Ear()
