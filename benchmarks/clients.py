@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from attrs import frozen
@@ -141,31 +142,26 @@ def _run(*words: object) -> None:
 # The server, and what it played.
 
 
-def serve(folder: Path, speed: float) -> None:
-    """Serve until a signal comes, and write what `ksim run` makes of the requests that came."""
-    from ksim.flow.events import Arrived
-    from ksim.flow.log import Log
-    from ksim.server import serving
-    from ksim.server.sockets import Address
-    from ksim.simulation.fleet import Fleet
+def played(folder: Path) -> Mapping[str, Sequence[float]]:
+    """The TTFT and the TPOT of each request in the run of a server's *folder*, which is played again, without a clock.
+    """
     from ksim.simulation.scenario import Scenario
-    from ksim.simulation.simulate import play
+    from ksim.simulation.simulate import simulate
 
-    fleet, kept = Fleet.of(Scenario.read(folder / "scenario.toml")), Log()
-    settings = serving.ServerSettings(Address(port=0), speed, tokenizer=folder / "tokenizer")
-    serving.serve(lambda: fleet, settings, lambda text: print(text, file=sys.stderr, flush=True), kept)
-    requests = sorted((event.request for event in kept.of(Arrived)), key=lambda request: request.arrival)
-    history = play(fleet, requests).history
-    (folder / "played.json").write_text(json.dumps({
-        "ttft": history.requests.ttft.tolist(), "tpot": history.requests.tpot.tolist()}))
+    requests = simulate(Scenario.read(folder / "scenario.toml")).history.requests
+    return {"ttft": requests.ttft.tolist(), "tpot": requests.tpot.tolist()}
 
 
 def compare(name: str, folder: Path, options: argparse.Namespace, program: str) -> Iterator[str]:
     """The rows of one client."""
-    server = subprocess.Popen([sys.executable, "-m", "benchmarks.clients", "--serve", str(folder), "--speed",
-                               str(options.speed)], stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    url = next(word.rstrip(";") for line in server.stderr for word in line.split() if word.startswith("http://"))
+    said = folder / "said.txt"
+    with said.open("w") as stderr:
+        server = subprocess.Popen([
+            sys.executable, "-m", "ksim", "serve", str(folder / "scenario.toml"), "--port", "0", "--speed",
+            str(options.speed), "--tokenizer", str(folder / "tokenizer"), "-o", str(folder / "served")], stderr=stderr)
+    while not (found := re.search(r"http://[^;\s]+", said.read_text())) and server.poll() is None:
+        sleep(0.1)
+    url = found[0] if found else ""
     try:
         measured = CLIENTS[name](Load(url, options.requests, options.rate * options.speed, folder, program))
     except RuntimeError as error:
@@ -174,13 +170,15 @@ def compare(name: str, folder: Path, options: argparse.Namespace, program: str) 
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
-    played = json.loads((folder / "played.json").read_text())
+    ran = played(folder / "served")
     for figure in ("ttft", "tpot"):
-        counted = played[figure][-options.requests:]  # what came before tried whether the server is there
+        counted = ran[figure][-options.requests:]  # what came before tried whether the server is there
         theirs, ours = measured[figure], sum(counted) / len(counted) / options.speed
         off, missed = theirs / ours - 1, "" if abs(theirs / ours - 1) <= GOAL else " missed"
         yield (f"| {name} | {len(counted)} | {options.speed:g} | {figure.upper()} | {1e3 * theirs:.2f} |"
                f" {1e3 * ours:.2f} | {off:+.2%} | {1e3 * (theirs - ours):+.2f} |{missed} |")
+    for late in re.findall(r".*late.*", said.read_text())[-1:]:
+        print(late)
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -208,9 +206,6 @@ def write_tokenizer(folder: Path) -> None:
 def main(words: Sequence[str]) -> None:
     """Compare the clients that are there."""
     options = _options(words)
-    if options.serve:
-        serve(options.serve, options.speed)
-        return
     print("| client | requests | speed | figure | client (ms) | `ksim run` (ms) | off | ms | |\n"
           "|---|--:|--:|---|--:|--:|--:|--:|---|")
     for name in options.only or CLIENTS:
@@ -235,7 +230,6 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--vllm", help="a Python that imports vllm.benchmarks")
     parser.add_argument("--guidellm", help="the program, where it is not on the PATH")
     parser.add_argument("--aiperf", help="the same of aiperf")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
 

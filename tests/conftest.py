@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent
 # For processes that tests start, too.  Numerical libraries read theirs when they are loaded.  Their threads wait in
 # busy loops: where processes share cores, that takes four times the CPU seconds.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Workers of pytest-xdist have one; output that is captured is as wide as that of a pipe.
+os.environ.pop("COLUMNS", None)
 load_profile()
 # A collection looks through all that a session has loaded, and finds next to nothing.
 gc.set_threshold(50_000, 20, 100)

@@ -9,6 +9,7 @@ import typer
 
 from ksim.cli import completion, terminal
 from ksim.cli.completion_scripts import InstallCompletion, MainGroup, ShowCompletion
+from ksim.cli.usage_hints import hint
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
@@ -52,6 +53,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, after which typer exits without a word
             print("ksim: interrupted; nothing was written", file=sys.stderr)
+        if stop.code == 2 and (said := hint(app, sys.argv[1:])):
+            print(f"ksim: {said}", file=sys.stderr)
         raise
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,12 +27,14 @@ def export(
 
     if to not in _FORMS:
         raise ConfigError("--to", f"expected {', '.join(_FORMS)}, not {to!r}")
+    if output is not None and output.is_dir():
+        raise ConfigError(str(output), "is a folder; name a file in it")
     texts = exported(_scenario_file(scenario), to.replace("-", "_"), derived)
     if output is None:
         sys.stdout.write("---\n".join(texts.values()))
         return
     files = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
-    _check(output, files, force)
+    _check(files, force)
     _write(files)
 
 
@@ -44,9 +46,7 @@ def _scenario_file(path: Path) -> Path:
     return path
 
 
-def _check(output: Path, files: dict[Path, str], force: bool) -> None:
-    if output.is_dir():
-        raise ConfigError(str(output), "is a folder; name a file in it")
+def _check(files: dict[Path, str], force: bool) -> None:
     for file in files:
         if file.exists() and not force:
             raise ConfigError(str(file), "exists; --force replaces it")

@@ -65,7 +65,7 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     for launch in launches:
         further = merged(further, launch.scenario)
     table, remarks = _engines(launches, wanted)
-    whole = {"model": launches[0].model, **table, **merged(further, deployed.scenario)}
+    whole = {"model": launches[0].model, **table, **merged(_by_sides(further, launches), deployed.scenario)}
     if "workload" not in whole:
         load, note = made_up(min((launch.serve["max_model_len"] for launch in launches
                                   if launch.serve.get("max_model_len")), default=None))
@@ -73,6 +73,14 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     notes = [note for launch in deployed.launches for note in launch.idle]
     said = [note for launch in launches for note in launch.remarks]
     return Imported(whole, _once([*notes, *deployed.idle]), _once([*remarks, *said, *deployed.remarks]))
+
+
+def _by_sides(further: Mapping[str, Any], launches: Sequence[Launch]) -> Mapping[str, Any]:
+    """*further*, in which the router of data-parallel ranks chooses on each side where engines prefill for others."""
+    if "router" not in further or not any(launch.role == "prefill" for launch in launches):
+        return further
+    others = {key: value for key, value in further.items() if key != "router"}
+    return {"pair_router": {"name": "each_side", "prefill": further["router"], "decode": further["router"]}, **others}
 
 
 def _once(notes: Sequence[Note]) -> tuple[Note, ...]:

@@ -1,17 +1,20 @@
 """What launches of all programs have in common: finding the program in a command, the model, and the notes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ksim.deploy.commands import Command, Word
 from ksim.deploy.environment import notes_of
 from ksim.deploy.flags.given import Given
-from ksim.deploy.flags.meaning import Reading
+from ksim.deploy.flags.meaning import Reading, shown
 from ksim.deploy.imported import Launch, Note, Wanted
 from ksim.deploy.versions import Release
+from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.model_names import ModelName, named
 from ksim.simulation.models import model_of as known_model
+from ksim.specs.settings import EngineSettings
 
 #: Commands that mention a program, and do not start it.
 _MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
@@ -67,10 +70,25 @@ def _keep_checkpoint(model: ModelName, reading: Reading, where: str) -> None:
         reading.remarks.append(Note(where, "--quantization fp8", f"the checkpoint's own, {stored}"))
 
 
+def _check_settings(serve: Mapping[str, Any], reading: Reading, where: str) -> None:
+    """Raise ConfigError for settings that cannot be, at the place of the flag that they come from."""
+    try:
+        structure(EngineSettings, serve, "serve")
+    except ConfigError as error:
+        path, problem = error.args
+        inner = path.removeprefix("serve").lstrip(": .")
+        named = re.match(r"'(\w+)'", problem)
+        key = re.split(r"[.\[]", inner)[0] or (named[1] if named else "")
+        if (given := reading.places.get(key)) is None:
+            raise ConfigError(where, f"{inner}: {problem}" if inner else problem) from None
+        raise ConfigError(given.where, f"{shown(given.said)}: {inner}{': ' if inner else ''}{problem}") from None
+
+
 def launch(command: Command, release: Release, model: ModelName, reading: Reading, **more: Any) -> Launch:
     """The launch of what was read; settings of the line count more than what the model's name implies."""
     _keep_checkpoint(model, reading, command.where)
     serve: Mapping[str, Any] = {**model.serve, **reading.serve}
+    _check_settings(serve, reading, command.where)
     remarks = (*more.pop("remarks", ()), *release.remarks, *reading.remarks)
     idle = (*reading.idle, *notes_of(more.pop("environment", command.environment)))
     return Launch(command.where, release.engine, model.name, serve, idle=idle, remarks=remarks, **more)

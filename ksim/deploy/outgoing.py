@@ -8,6 +8,7 @@ from attrs import evolve, field, frozen
 from ksim.deploy.vllm_line import VllmLine, served_name
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.hardware import system_of
 from ksim.simulation.pool import Pool
@@ -83,13 +84,23 @@ def _pool(scenario: Scenario, pool: Pool, derived: bool, splits: bool) -> Outgoi
         raise ConfigError(f"pools.{pool.name}.engine" if pool.name else "engine",
                           f"is {own.engine!r}; launch lines are written for vLLM alone: set an engine such as vllm-0.33"
                           " to see its line")
-    settings = pool.deployment.serve if derived else own.serve
+    settings = _by_checkpoint(own, pool.deployment.serve if derived else own.serve)
     if splits:
         settings = evolve(settings, kv_transfer_config=_transfer(pool, settings))
     gpu = str(pool.deployment.scenario.gpu)
     machine = _MACHINES.get(gpu, system_of(own.gpu, own.system).gpus_per_node)
     return OutgoingPool(pool.name, pool.role, pool.replicas, gpu, engine=own.engine, settings=settings,
                         line=VllmLine.of(own.model, settings), machine=machine)
+
+
+def _by_checkpoint(own: Scenario, settings: EngineSettings) -> EngineSettings:
+    """*settings* without the formats of weights that the checkpoint says anyway, such as those that a run filled in."""
+    if settings.quantization == "auto" and settings.unquantized is None:
+        return settings
+    plain_formats = evolve(settings, quantization="auto", unquantized=None)
+    said = Deployment.of(evolve(own, serve=plain_formats)).serve
+    same = (said.quantization, said.unquantized or ()) == (settings.quantization, settings.unquantized or ())
+    return plain_formats if same else settings
 
 
 def _transfer(pool: Pool, settings: EngineSettings) -> KvTransferConfig:

@@ -16,8 +16,9 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ksim.foundation.config import structure
-from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
 from ksim.foundation.files import FileVersion, regular_file, version
+from ksim.foundation.text_hints import broken_line, not_utf8
 
 T = TypeVar("T")
 
@@ -113,8 +114,9 @@ def path_of(folder: str, name: str) -> Path:
         return path / "config.json"
     if Path(name).name != name:
         kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"
+        close = near(Path(name).name, entries(folder))
         raise DataError(name, f"is no {_singular(folder)}: there is no such path; name {kinds}, or one of"
-                              f" `ksim list {folder}`")
+                              f" `ksim list {folder}`{f'; did you mean {close!r}?' if close else ''}")
     raise UnknownName(_singular(folder), name, entries(folder))
 
 
@@ -133,10 +135,11 @@ def read(path: Path) -> dict[str, Any]:
         table = loads(_parsed(regular_file(path), version(path)))
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
-    except UnicodeDecodeError:
-        raise DataError(str(path), "is not text in UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise DataError(str(path), not_utf8(error.object)) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(str(path), f"is not valid {path.suffix[1:].upper()}: {error}") from None
+        where = broken_line(path.read_text(encoding="utf-8-sig"), str(error))
+        raise DataError(str(path), f"is not valid {path.suffix[1:].upper()}: {error}{where}") from None
     if not isinstance(table, Mapping):
         raise DataError(str(path), "holds no table of keys and values")
     return dict(table)

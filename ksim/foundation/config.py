@@ -17,6 +17,7 @@ from cattrs.errors import (
 )
 
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey
+from ksim.foundation.text_hints import number_hint
 from ksim.foundation.unit_keys import UnitKeys
 from ksim.foundation.units import DType
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
+#: More keys than so many are not listed where one of them is near.
+_MANY = 25
 
 
 @attrs.frozen
@@ -54,7 +57,7 @@ def _strict(kinds: tuple[type, ...], word: str) -> Any:
 
     def hook(value: Any, target: type) -> Any:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ValueError(f"expected {word}, not {value!r}")
+            raise ValueError(f"expected {word}, not {value!r}{number_hint(value, target) if kinds != (str,) else ''}")
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"expected {word} that is finite, not {value!r}")
         if isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
@@ -177,7 +180,9 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
         return ("" if missing == key else missing), "is missing"
     table = next((member for member in (cls, *get_args(cls)) if attrs.has(member)), None)
     if isinstance(error, StructureHandlerNotFoundError | TypeError | AttributeError) and table is not None:
-        return "", f"expected a table with {', '.join(field.name for field in attrs.fields(table))}"
+        known = [field.name for field in attrs.fields(table)]
+        more = f" and {len(known) - _MANY} more" if len(known) > _MANY else ""
+        return "", f"expected a table with {', '.join(known[:_MANY])}{more}"
     # attrs validators pass (message, attribute, ...): the message is what a user can read.
     return "", str(error.args[0]) if error.args else str(error)
 
@@ -186,6 +191,8 @@ def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
     known = [field.name for field in attrs.fields(error.cl) if field.init]
     key = min(error.extra_fields)
     close = get_close_matches(key, known, n=1)
+    if close and len(known) > _MANY:
+        return key, f"{_UNKNOWN}; did you mean {close[0]!r}?"
     hint = f"did you mean {close[0]!r}? " if close else ""
     return key, f"{_UNKNOWN}; {hint}expected {', '.join(known)}"
 

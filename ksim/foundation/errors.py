@@ -37,9 +37,22 @@ class UnknownName(KsimError):
 
     def __str__(self) -> str:
         kind, name, known = self.args
-        close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        return f"no {kind} named {name!r}{hint} ({kind}: {', '.join(known)})"
+        close = near(name, known)
+        hint = f"; did you mean {close!r}?" if close else ""
+        listed = ", ".join(known) if len(known) <= _MANY else f"one of {len(known)}, see `ksim list {kind}s`"
+        return f"no {kind} named {name!r}{hint} ({kind}: {listed if kind in _LISTED else ', '.join(known)})"
+
+
+#: Names that `ksim list` has, and how many of them are too many for a message.
+_LISTED, _MANY = ("model",), 30
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The one of *known* names that is meant by *name*, whatever its case: it begins so, or is similar; "" for none."""
+    by_lower = {each.lower(): each for each in known}
+    begun = [lower for lower in by_lower if len(name) > 2 and lower.startswith(name.lower())]
+    close = get_close_matches(name.lower(), begun or by_lower, n=1, cutoff=0.0 if begun else 0.6)
+    return by_lower[close[0]] if close else ""
 
 
 #: The libraries of extras that have other names.

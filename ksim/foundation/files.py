@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 from ksim.foundation.errors import ConfigError, DataError
@@ -16,7 +17,7 @@ def regular_file(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise DataError(str(path), error.strerror or str(error)) from None
+        raise DataError(str(path), f"{error.strerror or error}{nearest(path)}") from None
     except ValueError as error:  # a null character
         raise DataError(repr(str(path)), f"is not the name of a file: {error}") from None
     if stat.S_ISDIR(mode):
@@ -24,6 +25,19 @@ def regular_file(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         raise DataError(str(path), "is a pipe or a device; save its content to a file, and name that")
     return path
+
+
+def nearest(path: Path) -> str:
+    """The file beside *path* with the most similar name, and what to do where there is not even the folder."""
+    try:
+        if not path.parent.is_dir():
+            return f"; there is no folder {path.parent}"
+        names = [file.name for file in path.parent.iterdir() if not file.name.startswith(".")]
+    except OSError:
+        return ""
+    close = get_close_matches(path.name, names, n=1, cutoff=0.75) or [
+        name for name in names if Path(name).stem in (path.name, path.stem)]
+    return f"; did you mean {path.with_name(close[0])}?" if close else ""
 
 
 #: What changes when a file is written anew: its device, its inode, its size and when it was changed.

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from attrs import Attribute, frozen
 
+from ksim.foundation.text_hints import number_hint
+
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
            "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
            "m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
@@ -75,8 +77,9 @@ def measured(value: float | str, unit: str) -> float:
 
     Raises ValueError for another unit, and for a time without one: it could be meant in seconds or in milliseconds.
     """
-    if unit == "s" and isinstance(value, str) and not _QUANTITY.fullmatch(value.strip()):
-        raise ValueError(f"{value!r} is not a quantity such as '200 ms' or '1 s'")
+    if isinstance(value, str) and not _QUANTITY.fullmatch(value.strip()):
+        example = "'200 ms' or '1 s'" if unit == "s" else repr(_EXAMPLES.get(unit, "1.5"))
+        raise ValueError(f"{value!r} is not a quantity such as {example}{number_hint(value)}")
     number = quantity(value)
     given = (isinstance(value, str) and _unit_in(value)) or ""
     if unit == "s" and not given and number:

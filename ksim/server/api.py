@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from ksim.flow.events import Admitted
 from ksim.flow.gateway import Refused
 from ksim.flow.request import Request
 from ksim.server.answer import Author, Tokenizer
@@ -53,7 +54,8 @@ class Api:
     """Reads what clients ask of a `live` fleet that is `served`, and has the answers made up.
 
     The same requests in the same order get the same answers, for the same `seed`.  `remember` is told the tokens of
-    each block that has a name, and `on_abort` the number of each request whose client has gone.
+    each block that has a name, and `on_abort` the number of each request whose client has gone.  If it `tells_cached`,
+    usage has the tokens that were found in the prefix cache.
     """
 
     live: Live
@@ -62,15 +64,19 @@ class Api:
     seed: int = 0
     remember: Remember | None = None
     on_abort: Callable[[int], object] = lambda request: None
+    tells_cached: bool = False
     clock: Callable[[], float] = time
     _intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
     _turned_away: dict[int, int] = field(factory=dict, init=False)  # statuses by requests
+    _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
         lengths = Lengths(self.live.fleet.scenario.workload, self.seed)
         self._intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
         self.live.log.hear(Refused, lambda event: self._turned_away.update({event.request_id: event.status}))
+        if self.tells_cached:
+            self.live.log.hear(Admitted, self._admitted)
 
     def completion(self, body: Any, headers: Mapping[str, str]) -> Job:
         """What a body of `/v1/completions` asks for; raises ApiError for what cannot be."""
@@ -120,18 +126,26 @@ class Api:
         ears = job.reply.ears
         handles = [self.live.submit(request, ear) for request, ear in zip(job.requests, ears, strict=True)]
         numbers = {ear.first: handle.request.id for ear, handle in zip(ears, handles, strict=True)}
+        if self.tells_cached:
+            self._replies.update((handle.request.id, job.reply) for handle in handles)
         job.reply.refusal = lambda first: self._refusal(numbers[first])
         return handles
+
+    def _admitted(self, event: Admitted) -> None:
+        if (reply := self._replies.pop(event.request_id, None)) is not None:
+            reply.cached = event.cached + (reply.cached or 0)
 
     def abort(self, handles: Sequence[Handle]) -> None:
         """Drop the requests of a client that has gone; those that have ended stay as they are."""
         for handle in handles:
+            self._replies.pop(handle.request.id, None)
             if handle.request.id in self.live.handles:
                 self.live.abort(handle)
                 self.on_abort(handle.request.id)
 
     def _refusal(self, number: int) -> tuple[int, str]:
         """The status and the type of an error, where a request is refused: 429 at the gateway, 400 by an engine."""
+        self._replies.pop(number, None)
         status = self._turned_away.pop(number, 400)
         return status, "BadRequestError" if status == 400 else ""
 

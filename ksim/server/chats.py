@@ -1,6 +1,7 @@
 """Replies of `/v1/chat/completions`, in vLLM's shapes."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -31,7 +32,7 @@ class ChatCompletion(Rendering[ChatFields]):
         common = self.head, [self.prompt], [self.prompt_tokens], self.answers
         if not self.asked.stream:
             return Whole(*common, self._body)
-        return Chunked(*common, b"".join(self._openings()), self.chunks, self.closing(self.prompt_tokens))
+        return Chunked(*common, b"".join(self._openings()), self.chunks, partial(self.closing, self.prompt_tokens))
 
     @property
     def _role(self) -> str:

@@ -22,12 +22,12 @@ class Chunked(Reply):
     """A reply in chunks: one for each step that gives a sequence tokens.
 
     Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
-    before another.  `closing` is the last chunk before the end, if there is one.
+    before another.  `closing` makes the last chunk before the end, if there is one.
     """
 
     opening: bytes
     chunk: Chunk
-    closing: bytes
+    closing: Callable[[int | None], bytes]
     _begun: bool = field(default=False, init=False)
     _done: list[int] = field(init=False)
 
@@ -53,7 +53,7 @@ class Chunked(Reply):
     def complete(self) -> None:
         if not self._begun:
             self._begin()
-        self.sink.write(self.closing + _DONE, True)
+        self.sink.write(self.closing(self.cached) + _DONE, True)
 
     def failed(self, error: ApiError) -> None:
         if self.over:

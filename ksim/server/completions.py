@@ -1,6 +1,7 @@
 """Replies of `/v1/completions`, in vLLM's shapes."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -32,7 +33,7 @@ class Completion(Rendering[CompletionFields]):
         common = self.head, self.prompts, self.prompt_tokens, self.answers
         if not self.asked.stream:
             return Whole(*common, self._body)
-        return Chunked(*common, b"", self.chunks, self.closing(sum(self.prompt_tokens)))
+        return Chunked(*common, b"", self.chunks, partial(self.closing, sum(self.prompt_tokens)))
 
     @property
     def plain(self) -> bool:

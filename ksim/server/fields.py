@@ -39,7 +39,7 @@ def _known(kind: Kind, default: Any = None) -> Any:
 
 def _tokens(value: Any, place: str, problems: list[Problem]) -> Any:
     """Ids of tokens; one problem is enough of a long list."""
-    if type(value) is list and all(type(item) is int and item >= 0 for item in value):
+    if type(value) is list and {*map(type, value)} <= {int} and min(value, default=0) >= 0:
         return value
     own = list[Problem]()
     taken = items(integer(0))(value, place, own)

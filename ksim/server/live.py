@@ -39,7 +39,7 @@ def _nothing(handle: Handle) -> None:
     """Do nothing: nobody is told."""
 
 
-@define(eq=False)
+@define(eq=False, repr=False)  # asyncio shows callbacks, whose owner would take seconds to show
 class Live:
     """Plays `fleet` as time passes on the `wall` clock, times `speed`.
 

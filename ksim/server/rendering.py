@@ -53,11 +53,11 @@ class Rendering(Generic[F]):
     def _framed(self, choice: int, last: bool) -> tuple[bytes, bytes]:
         return split_event(self.with_choice(self.choice(choice, _MARK, last), last), _MARK)
 
-    def with_choice(self, choice: dict[str, Any], last: bool, used: dict[str, int] | None = None) -> dict[str, Any]:
+    def with_choice(self, choice: dict[str, Any], last: bool, used: dict[str, Any] | None = None) -> dict[str, Any]:
         """A chunk with this choice, the *last* one of it or not."""
         return self.table([choice], used, last and not self.asked.wants_usage, {"kv_transfer_params": None})
 
-    def table(self, choices: list[dict[str, Any]], used: dict[str, int] | None = None, fingerprint: bool = False,
+    def table(self, choices: list[dict[str, Any]], used: dict[str, Any] | None = None, fingerprint: bool = False,
               more: dict[str, Any] | None = None) -> dict[str, Any]:
         """A chunk with these choices, what was *used* so far, the fingerprint, and *more*."""
         head = self.head
@@ -65,11 +65,13 @@ class Rendering(Generic[F]):
         return table | ({"usage": used} if used else {}) | (
             {"system_fingerprint": head.fingerprint} if fingerprint else {}) | (more or {})
 
-    def closing(self, prompt_tokens: int) -> bytes:
-        """The chunk that says what was used, if it is asked for."""
+    def closing(self, prompt_tokens: int, cached: int | None) -> bytes:
+        """The chunk that says what was used, if it is asked for, and how much of it was *cached*, if that is told."""
         if not self.asked.wants_usage:
             return b""
-        return event(self.table([], usage(prompt_tokens, sum(len(answer.ids) for answer in self.answers)), True))
+        used = usage(prompt_tokens, sum(len(answer.ids) for answer in self.answers))
+        details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+        return event(self.table([], used | details, True))
 
     def logprobs(self, number: int | None) -> Logprobs:
         """What makes up log-probabilities of so many likeliest tokens."""

@@ -39,7 +39,7 @@ def dumped(table: Any) -> bytes:
     return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def usage(prompt: int, output: int) -> dict[str, int]:
+def usage(prompt: int, output: int) -> dict[str, Any]:
     """What was used, as chunks say it."""
     return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
@@ -65,7 +65,8 @@ class Ear:
 class Reply:
     """The reply to `prompts`, each with as many of the `answers` as any other.
 
-    `prompt_tokens` are what each prompt has, its images among them.
+    `prompt_tokens` are what each prompt has, its images among them.  The `cached` first of them were in the prefix
+    cache, if that is told.
     """
 
     head: Head
@@ -75,6 +76,7 @@ class Reply:
     sink: Sink = field(init=False)
     refusal: Callable[[int], tuple[int, str]] = field(default=lambda first: (400, "BadRequestError"), init=False)
     over: bool = field(default=False, init=False)
+    cached: int | None = field(default=None, init=False)
     _left: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -134,5 +136,7 @@ class Whole(Reply):
     @property
     def usage(self) -> dict[str, Any]:
         """What was used, as a whole reply says it."""
+        details = None if self.cached is None else {
+            "cached_tokens": self.cached, "created_cache_tokens": None, "multimodal_tokens": None}
         return usage(sum(self.prompt_tokens), self.output_tokens) | {
-            "prompt_tokens_details": None, "completion_tokens_details": None}
+            "prompt_tokens_details": details, "completion_tokens_details": None}

@@ -152,6 +152,7 @@ class _Service:
         self._live = live
         gc.collect()
         gc.freeze()  # what is there by now stays
+        gc.set_threshold(100_000, 20, 50)  # a collection stops all streams, and next to nothing is in cycles
 
     def _served(self, live: Live) -> Served:
         return Served.of(live.fleet, self.settings.served_model_name, int(time()))

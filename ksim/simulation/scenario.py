@@ -12,8 +12,9 @@ from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
-from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.errors import ConfigError, UnknownKey
 from ksim.simulation.adapter_configs import with_configs
+from ksim.simulation.scenario_files import check_content, check_scenario_file, misplaced
 from ksim.simulation.scenario_tables import merged, native, put, rooted
 from ksim.specs.footprint import Footprint
 from ksim.specs.hardware import MOST
@@ -26,6 +27,9 @@ from ksim.workload.workload import Workload
 
 #: What the name of a pool is made of: no dots, which separate keys.
 _POOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+#: A name in a dotted key: no quotes, as chat programs make them, and no brackets.
+_KEY_PART = re.compile(r"[\w:/@ -]+")
 
 _ONE = {"kind": "fixed", "value": 1}
 #: A workload for those who price batches of their own, because a scenario has to have one.
@@ -103,8 +107,10 @@ class Scenario:
     def read(cls, path: str | Path) -> "Scenario":
         """Read a scenario file; raises ConfigError or DataError, which name the file and the key."""
         path = Path(path)
-        _check_scenario_file(path)
-        return cls.of(catalog.read(path), str(path), path.parent)
+        check_scenario_file(path)
+        table = catalog.read(path)
+        check_content(path, table)
+        return cls.of(table, str(path), path.parent)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
@@ -116,7 +122,11 @@ class Scenario:
         if not isinstance(table, Mapping):
             raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
                                      f" {table!r}; Scenario.read reads a file")
-        made = structure(cls, with_configs(rooted(native(table, where), folder or Path()), folder or Path()), where)
+        whole = with_configs(rooted(native(table, where), folder or Path()), folder or Path())
+        try:
+            made = structure(cls, whole, where)
+        except UnknownKey as error:
+            raise misplaced(error, cls) from None
         for name in made.pools:
             _check_pool(made, name, where)
         return made
@@ -139,15 +149,6 @@ class Scenario:
     def to_toml(self) -> str:
         """The scenario as TOML, which reads back as an equal scenario."""
         return tomli_w.dumps(_table(self))
-
-
-def _check_scenario_file(path: Path) -> None:
-    """Raise DataError for a path that is no scenario file, such as a trace or the directory of a run."""
-    if path.is_dir() and (path / "scenario.toml").is_file():
-        raise DataError(str(path), f"is the directory of a run; its scenario is {path / 'scenario.toml'}")
-    if not path.is_dir() and not catalog.is_file(str(path)):
-        raise DataError(str(path), f"is not a scenario, which ends in .toml; if it is a trace:"
-                                   f" ksim replay {path} --model MODEL --gpu GPU")
 
 
 def _table(scenario: Scenario) -> dict[str, Any]:
@@ -181,11 +182,19 @@ class _Serving:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Parse ``key=value`` as ``--set`` takes it; a value that is not TOML is text."""
-    key, equals, value = text.partition("=")
+    """Parse ``key=value`` as ``--set`` takes it; a value that is not TOML is text.
+
+    Raises ConfigError for a key that cannot be one, and for a quote or a bracket that is left open.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise ConfigError("--set", f"expected key=value, not {text!r}")
+    if not all(map(_KEY_PART.fullmatch, key.split("."))):
+        raise ConfigError("--set", f"{key!r} is no key; keys are names with dots between them, such as"
+                                   f" serve.max_num_seqs=64")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return key.strip(), value.strip()
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        if value.startswith(("{", "[", '"', "'")):
+            raise ConfigError("--set", f"{key}: {value} is not valid TOML: {error}") from None
+        return key, value

@@ -46,8 +46,9 @@ class Written:
             text = ""
         found, untold = _HEADER.search(text), _UNTOLD.search(text)
         if found is None:
+            how = f"; to get one: ksim run {path} -o DIR" if path.suffix == ".toml" else ""
             raise ConfigError(str(path), "is neither the directory of a run nor a counter-example of `check_policy`,"
-                                         " a scenario whose first line says what breaks")
+                                         f" a scenario whose first line says what breaks{how}")
         return cls(found[1], found[2], int(found[3]), found[4], untold[1] if untold else "")
 
     @property

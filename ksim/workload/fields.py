@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from ksim.foundation.text_hints import number_hint
 from ksim.foundation.units import LONGEST
 from ksim.workload.lines import Lines
 
@@ -38,7 +39,8 @@ def count(value: Any, name: str, lines: Lines) -> int:
     else:
         number = _number(value)
         if not number.is_integer() or not 0 <= number <= _MOST:
-            raise lines.error(f"{name} is {shown(value)}; expected a whole number of tokens, at most {_MOST:,}")
+            raise lines.error(f"{name} is {shown(value)}; expected a whole number of tokens, at most {_MOST:,}"
+                              f"{number_hint(value, int)}")
         tokens = int(number)
     if tokens < lines.least_tokens:
         raise lines.error(f'{name} is 0; a request has at least one token; to leave out such rows, set empty = "skip" '

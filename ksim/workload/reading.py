@@ -29,11 +29,26 @@ def recognise(path: Path) -> str:
     first_object.cache_clear()  # the line may be a whole session of megabytes
     if len(fitting) == 1:
         return fitting[0]
+    if is_scenario(first, path):
+        raise DataError(str(path), f"is a scenario, not a trace: ksim run {path.name}")
     seen = first if len(first) <= 80 else f"{first[:77]}..."
     problem = f"fits the formats {' and '.join(fitting)}" if fitting else "is in no known format"
     raise DataError(f"{path}:1", f"{problem} (begins {seen!r}); "
                                  f"name one with --format or format = ...: {', '.join(fitting or names(FOLDER))}; "
-                                 f"or say what its columns are, with --columns arrival=...,prompt=...,output=...")
+                                 f"or say what its columns are, with --columns arrival=...,prompt=...,output=..."
+                                 f"{separator_hint(first)}")
+
+
+def is_scenario(first: str, path: Path) -> bool:
+    """Whether a file that begins with the line *first* is a scenario."""
+    return path.suffix.lower() == ".toml" and not first.startswith("{")
+
+
+def separator_hint(first: str) -> str:
+    """What to do with a table whose columns have something other than commas between them, by its *first* line."""
+    between = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    found = next((name for mark, name in between.items() if mark in first and "," not in first), "")
+    return f"; between its columns are {found}: save it with commas" if found else ""
 
 
 def reader(format: "str | Choice", seed: int = 0) -> TraceReader:

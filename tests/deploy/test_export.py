@@ -23,12 +23,14 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.settings import EngineSettings
+from tests.cli.command import ksim
 from tests.properties import examples
 
 FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"
 WRITERS: dict[str, Any] = {"vllm": Vllm, "kubernetes": Kubernetes, "llm_d": LlmD}
 SETTINGS = st.fixed_dictionaries({}, optional={
     "tensor_parallel_size": st.sampled_from([1, 2, 4]), "pipeline_parallel_size": st.sampled_from([1, 2]),
+    "data_parallel_size": st.sampled_from([1, 2]),
     "max_num_batched_tokens": st.sampled_from([2048, 8192]), "max_num_seqs": st.integers(1, 512),
     "max_model_len": st.sampled_from([4096, 16384]), "gpu_memory_utilization": st.sampled_from([0.9, 0.92, 0.55]),
     "block_size": st.sampled_from([16, 32]), "enable_prefix_caching": st.booleans(), "enforce_eager": st.booleans(),
@@ -48,7 +50,7 @@ def fleets(draw: st.DrawFn) -> Scenario:
     kind = draw(st.sampled_from(["one", "several", "split"]))
     serve = draw(SETTINGS)
     if kind == "one":
-        return scenario(serve=serve)
+        return scenario(serve=serve, nodes=8)
     roles = ["prefill", "decode"] if kind == "split" else ["both"] * draw(st.integers(1, 2))
     replicas = st.integers(1 if len(roles) > 1 else 2, 3)
     pools = {f"{role}-{number}": {"role": role, "replicas": draw(replicas), "serve": {
@@ -73,7 +75,7 @@ def engines(fleet: Scenario, names: bool) -> list[Any]:
 
 @pytest.mark.parametrize("form", WRITERS)
 @given(st.data())
-@examples(40)
+@examples(24)
 def test_what_is_exported_reads_back_as_the_same_engines(form: str, data: st.DataObject) -> None:
     made = data.draw(fleets())
     if form == "llm_d" and sum(pool.role != "prefill" for pool in made.pools.values()) > 1:
@@ -81,6 +83,12 @@ def test_what_is_exported_reads_back_as_the_same_engines(form: str, data: st.Dat
     texts = WRITERS[form]().write(Outgoing.of(made))
     again = back(texts, **({"gpu": "h200"} if form == "vllm" else {}), nodes=8)
     assert engines(again, names=form != "vllm") == engines(made, names=form != "vllm")
+
+
+def test_pools_of_other_gpus_and_releases_stay_so():
+    made = scenario(nodes=2, pools={"a": {"role": "both", "gpu": "h100"}, "b": {"role": "both", "gpu": "b200"}},
+                    engine="vllm-0.22")
+    assert engines(back(Kubernetes().write(Outgoing.of(made))), True) == engines(made, True)
 
 
 @pytest.mark.parametrize("form", ["kubernetes", "llm_d"])
@@ -193,3 +201,36 @@ def test_what_cannot_be_exported_is_refused(keys, problem):
     with pytest.raises(ConfigError, match=problem):
         LlmD().write(Outgoing.of(scenario(**keys)))
 
+
+
+def test_a_run_s_scenario_has_no_flag_for_what_the_checkpoint_says(tmp_path):
+    ksim("new", "s.toml", folder=tmp_path)
+    text = ksim("export", "s.toml", "--derived", folder=tmp_path)
+    assert "serve.quantization" not in text and "--quantization" not in text
+
+
+@pytest.mark.parametrize("words, problem", [
+    (["none.toml"], "none.toml: No such file"), (["."], ". is a folder"[2:]), (["trace.csv"], "is not a scenario"),
+    (["s.toml", "--to", "helm"], "--to: expected vllm, kubernetes, llm-d, not 'helm'"),
+    (["s.toml", "-o", "."], "is a folder; name a file in it"), (["s.toml", "-o", "s.toml"], "exists; --force"),
+    (["two.toml", "--to", "llm-d", "-o", "v.yaml"], "pools: a, b are several of role decode or both"),
+])
+def test_what_the_command_cannot_do_is_said_and_nothing_is_written(words, problem, tmp_path):
+    (tmp_path / "s.toml").write_text(scenario().to_toml(), encoding="utf-8")
+    two = scenario(pools={"a": {"role": "both"}, "b": {"role": "both"}})
+    (tmp_path / "two.toml").write_text(two.to_toml(), encoding="utf-8")
+    (tmp_path / "trace.csv").write_text("arrival,prompt,output\n", encoding="utf-8")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert problem in ksim("export", *words, folder=tmp_path, code=1)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_best_of_a_plan_is_exported_from_its_folder_and_the_router_beside_the_engines(tmp_path):
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    pools = {"a": {"role": "both", "replicas": 2}}
+    (plan / "best.toml").write_text(scenario(pools=pools, router="llm_d").to_toml(), encoding="utf-8")
+    said = ksim("export", "plan", "--to", "llm-d", "-o", "v.yaml", folder=tmp_path)
+    assert said == "wrote v.yaml\nwrote v-router.yaml\n"
+    again = ksim("import", "v.yaml", "v-router.yaml", folder=tmp_path)
+    assert "[pools.a]" in again and "queue-scorer" in again

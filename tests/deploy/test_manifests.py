@@ -12,36 +12,7 @@ from ksim.deploy.imported import Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
 from ksim.foundation.errors import KsimError
-
-DEPLOYMENT = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: llama
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: llama}}
-  template:
-    metadata: {labels: {app: llama}}
-    spec:
-      nodeSelector:
-        nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
-      containers:
-        - name: vllm
-          image: vllm/vllm-openai:v0.33.0
-          command: [vllm, serve]
-          args:
-            - meta-llama/Llama-3.1-8B-Instruct
-            - --tensor-parallel-size
-            - "2"
-            - --max-model-len=$(LENGTH)
-          env:
-            - {name: LENGTH, value: "8192"}
-          resources:
-            limits: {nvidia.com/gpu: "2"}
-          readinessProbe: {httpGet: {path: /health, port: 8000}}
-"""
-SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: llama}\nspec: {ports: [{port: 80}]}\n"
+from tests.deploy.texts import DEPLOYMENT, SCRIPT, SERVICE
 
 
 def table(text: str, **wanted: Any) -> Any:
@@ -103,46 +74,6 @@ def test_a_pod_is_one_engine():
         """)
     made = table(pod, gpu="h200")
     assert made["model"] == "qwen3-8b" and "pools" not in made
-
-
-SCRIPT = dedent("""\
-    apiVersion: leaderworkerset.x-k8s.io/v1
-    kind: LeaderWorkerSet
-    metadata: {name: wide}
-    spec:
-      replicas: 2
-      leaderWorkerTemplate:
-        size: 2
-        workerTemplate:
-          spec:
-            affinity:
-              nodeAffinity:
-                requiredDuringSchedulingIgnoredDuringExecution:
-                  nodeSelectorTerms:
-                  - matchExpressions:
-                    - {key: node.kubernetes.io/instance-type, operator: In, values: [p5en.48xlarge]}
-            containers:
-            - name: vllm
-              image: ghcr.io/llm-d/llm-d-cuda:v0.7.0
-              command: [/bin/bash, -c]
-              args:
-              - |-
-                # start
-                START_RANK=$(( ${LWS_WORKER_INDEX:-0} * DP_SIZE_LOCAL ))
-                args=(
-                  --enable-expert-parallel  # experts
-                )
-                args+=(--max-num-seqs ${MAX_TOKENS})
-                exec vllm serve deepseek-ai/DeepSeek-R1 \\
-                  --data-parallel-size $((LWS_GROUP_SIZE * DP_SIZE_LOCAL)) \\
-                  --data-parallel-size-local $DP_SIZE_LOCAL \\
-                  --data-parallel-address ${LWS_LEADER_ADDRESS} \\
-                  --data-parallel-start-rank $START_RANK "${args[@]}"
-              env:
-              - {name: MAX_TOKENS, value: "256"}
-              - {name: DP_SIZE_LOCAL, value: "8"}
-              resources: {limits: {nvidia.com/gpu: "8"}}
-    """)
 
 
 def test_a_group_of_pods_is_an_engine_and_its_script_is_read_as_a_shell_reads_it():
@@ -233,3 +164,14 @@ def test_aliases_of_aliases_do_not_fill_the_memory():
     rows = ["a: &a [1,1,1,1,1,1,1,1,1,1]"]
     rows += [f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]" for i in range(8)]
     assert "once its aliases are followed" in refusal("kind: Pod\napiVersion: v1\n" + "\n".join(rows) + "\n")
+
+
+def test_ranks_that_share_experts_are_balanced_on_each_side():
+    """vLLM balances data-parallel ranks itself; where engines prefill for others, it does so on each side."""
+    config = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+    wide = changed(("- --tensor-parallel-size\n            - \"2\"\n", "- --data-parallel-size=2\n"),
+                   ("--max-model-len=$(LENGTH)", f"'{config}'"), ("Llama-3.1-8B-Instruct", "Llama-3.1-8B"))
+    parts = [changed(("labels: {app: llama}}", f"labels: {{llm-d.ai/role: {role}}}}}"), text=wide)
+             for role in ("prefill", "decode")]
+    assert table("---\n".join(parts))["pair_router"] == {
+        "name": "each_side", "prefill": "vllm_dp_balancer", "decode": "vllm_dp_balancer"}

@@ -1,9 +1,6 @@
 """llm-d's values, Dynamo's graphs and AIConfigurator's results are pools, roles and routers of a scenario."""
 
-import csv
-import io
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -14,122 +11,7 @@ from ksim.deploy.imported import Wanted
 from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
 from ksim.foundation.errors import KsimError
-
-VALUES = dedent("""\
-    multinode: false
-    modelArtifacts:
-      uri: "hf://{{ .Values.modelArtifacts.name }}"
-      name: "Qwen/Qwen3-32B"
-    routing:
-      proxy: {enabled: false}
-    accelerator: {type: nvidia}
-    decode:
-      parallelism: {tensor: 2, data: 1}
-      replicas: 8
-      acceleratorTypes: {labelKey: nvidia.com/gpu.product, labelValues: [NVIDIA-H100-80GB-HBM3]}
-      containers:
-        - name: vllm
-          image: ghcr.io/llm-d/llm-d-cuda:v0.5.0
-          modelCommand: vllmServe
-          args: ["--gpu-memory-utilization=0.95"]
-          resources: {limits: {cpu: '32'}}
-    prefill: {create: false}
-    """)
-PICKER = dedent("""\
-    inferenceExtension:
-      pluginsConfigFile: "pd-config.yaml"
-      pluginsCustomConfig:
-        pd-config.yaml: |
-          apiVersion: inference.networking.x-k8s.io/v1alpha1
-          kind: EndpointPickerConfig
-          plugins:
-          - type: prefill-filter
-          - type: decode-filter
-          - type: queue-scorer
-          - type: pd-profile-handler
-            parameters: {threshold: 0}
-          schedulingProfiles:
-          - name: prefill
-            plugins: [{pluginRef: prefill-filter}, {pluginRef: queue-scorer, weight: 1.0}]
-          - name: decode
-            plugins: [{pluginRef: decode-filter}, {pluginRef: queue-scorer, weight: 1.0}]
-    """)
-GRAPH = dedent("""\
-    apiVersion: nvidia.com/v1alpha1
-    kind: DynamoGraphDeployment
-    metadata: {name: graph}
-    spec:
-      envs: [{name: MODEL, value: Qwen/Qwen3-8B}]
-      services:
-        Frontend:
-          componentType: frontend
-          envs: [{name: DYN_ROUTER_MODE, value: kv}, {name: DYN_ROUTER_TEMPERATURE, value: "0.5"}]
-        VllmDecodeWorker:
-          componentType: worker
-          replicas: 2
-          resources: {limits: {gpu: "1"}}
-          extraPodSpec:
-            mainContainer:
-              image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.0
-              command: [python3, -m, dynamo.vllm]
-              args: [--model, Qwen/Qwen3-8B, --is-decode-worker]
-        VllmPrefillWorker:
-          componentType: worker
-          resources: {limits: {gpu: "2"}}
-          extraPodSpec:
-            mainContainer:
-              command: [/bin/sh, -c]
-              args: ["python3 -m dynamo.vllm --model $MODEL --tensor-parallel-size 2 --is-prefill-worker"]
-    """)
-BETA = dedent("""\
-    apiVersion: nvidia.com/v1beta1
-    kind: DynamoGraphDeployment
-    metadata: {name: graph}
-    spec:
-      components:
-      - name: Frontend
-        type: frontend
-        podTemplate:
-          spec:
-            containers:
-            - name: main
-              command: [/bin/bash, -lc]
-              args: ["exec python3 -m dynamo.frontend --router-mode kv --no-kv-events --http-port 8000"]
-      - name: worker
-        type: decode
-        replicas: 3
-        podTemplate:
-          spec:
-            containers:
-            - name: main
-              command: [python3, -m, dynamo.vllm]
-              args: [--model, Qwen/Qwen3-8B, --disaggregation-mode, decode]
-              resources: {limits: {nvidia.com/gpu: 1}}
-    """)
-CONFIG = dedent("""\
-    ServiceConfig: {model_path: Qwen/Qwen3-8B}
-    K8sConfig: {k8s_image: 'nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.8.0'}
-    DynConfig: {mode: agg, enable_router: true}
-    WorkerConfig: {agg_workers: 4}
-    SlaConfig: {isl: 4000, osl: 1000, ttft: 1200.5, tpot: 20.0}
-    BenchConfig: {estimated_concurrency: 32}
-    NodeConfig: {num_gpus_per_node: 8, system_name: h200_sxm}
-    params:
-      agg: {tensor_parallel_size: 2, max_batch_size: 64, gemm_quant_mode: fp8, kv_cache_dtype: fp8}
-    """)
-
-
-def row(**columns: Any) -> str:
-    side = {"tp": 1, "pp": 1, "dp": 1, "moe_tp": 1, "moe_ep": 1, "bs": 8, "gemm": "fp8_block", "kvcache": "fp8",
-            "backend": "trtllm", "version": "1.2.0rc5", "system": "h200_sxm"}
-    values = {"model": "Qwen/Qwen3-32B", "isl": 4000, "osl": 1000, "concurrency": 36, "tokens/s/gpu": 1,
-              **{f"(p){key}": value for key, value in side.items()}, "(p)workers": 4,
-              **{f"(d){key}": value for key, value in side.items()}, "(d)workers": 3, **columns}
-    text = io.StringIO()
-    table = csv.DictWriter(text, [*values])
-    table.writeheader()
-    table.writerow(values)
-    return text.getvalue()
+from tests.deploy.texts import BETA, CONFIG, GRAPH, PICKER, VALUES, row
 
 
 def made(*texts: str, folder: Path = Path(), source: str = "f", **wanted: Any) -> Any:

@@ -49,6 +49,11 @@ SPECIAL = {
 }
 
 
+#: Flags without which a setting is refused.
+BESIDE = {"enable_eplb": ["-ep", "-tp", "2"], "expert_placement_strategy": ["-ep", "-tp", "2"],
+          "num_redundant_experts": ["--enable-eplb", "-ep", "-tp", "2"], "lora_modules": ["--enable-lora"]}
+
+
 def values(name):
     """What the setting may be set to."""
     if name in SPECIAL:
@@ -79,7 +84,7 @@ def words(name, value):
 @given(data=st.data())
 def test_a_flag_says_what_its_setting_says(name, data):
     value = data.draw(values(name))
-    assert served(*words(name, value))[name] == value
+    assert served(*words(name, value), *BESIDE.get(name, []))[name] == value
 
 
 def test_every_setting_of_one_value_is_found_under_its_own_name():

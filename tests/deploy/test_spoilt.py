@@ -11,8 +11,7 @@ from ksim.deploy.pasted import Pasted
 from ksim.deploy.reading import read
 from ksim.foundation.errors import KsimError
 from ksim.simulation.scenario import Scenario
-from tests.deploy.test_manifests import DEPLOYMENT, SCRIPT, SERVICE
-from tests.deploy.test_recipes import BETA, CONFIG, GRAPH, PICKER, VALUES, row
+from tests.deploy.texts import BETA, CONFIG, DEPLOYMENT, GRAPH, PICKER, SCRIPT, SERVICE, VALUES, row
 from tests.properties import examples
 
 TEXTS = (DEPLOYMENT, SCRIPT, f"{DEPLOYMENT}---\n{SERVICE}", VALUES, VALUES + PICKER, GRAPH, BETA, CONFIG, row())
@@ -37,7 +36,7 @@ def spoilt(text: str, chance: random.Random) -> str:
 
 
 @given(st.sampled_from(TEXTS), st.randoms(use_true_random=False), st.sampled_from([None, "h200"]))
-@examples(400)
+@examples(240)
 def test_a_spoilt_manifest_is_read_or_refused(text, chance, gpu):
     wanted = Wanted(gpu=gpu)
     try:

@@ -22,12 +22,13 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @asynccontextmanager
-async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, **options):
+async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, tells_cached=False, **options):
     """A client of a server that is there, and the server's application and fleet."""
     live = Live(Fleet.of(Scenario.of(scenario)), speed)
     served = Served.of(live.fleet)
     application = Application(**options)
-    application.api = Api(live, served, tokenizer or MadeUpTokenizer(served.vocabulary), clock=lambda: 7.0)
+    application.api = Api(live, served, tokenizer or MadeUpTokenizer(served.vocabulary), clock=lambda: 7.0,
+                          tells_cached=tells_cached)
     playing = asyncio.create_task(live.run())
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url="http://ksim") as made:

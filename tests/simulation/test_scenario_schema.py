@@ -106,9 +106,9 @@ def test_a_key_that_there_is_not_is_refused_by_ksim_and_by_the_schema(path):
         Scenario.of(table)
 
 
-@pytest.mark.parametrize(("key", "folder"), [(key, key.folders[0]) for cls in tables() for key in keys(cls)
-                                             if key.kind is Choice and key.folders], ids=str)
-def test_plug_ins_are_those_of_their_folder_with_their_options(key, folder):
+@pytest.mark.parametrize("folder", dict.fromkeys(key.folders[0] for cls in tables() for key in keys(cls)
+                                                 if key.kind is Choice and key.folders))
+def test_plug_ins_are_those_of_their_folder_with_their_options(folder):
     whole = {**SCHEMA["definitions"][folder], "definitions": SCHEMA["definitions"]}
     for name in catalog.names(folder):
         assert problems(name, whole) == problems({"name": name}, whole) == []

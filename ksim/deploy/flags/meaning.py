@@ -75,18 +75,25 @@ class Reading:
     serve: dict[str, Any] = field(factory=dict)
     idle: list[Note] = field(factory=list)
     remarks: list[Note] = field(factory=list)
+    places: dict[str, Given] = field(factory=dict)
+    """The flag that each setting comes from."""
 
     def take(self, given: Sequence[Given]) -> None:
         """Take in *given* flags; raises ConfigError for those that are refused."""
         for one in given:
-            if one.dest in self.handlers:
-                self.handlers[one.dest](self, one)
-            elif one.dest in self.meaning.keys:
-                self.serve[self.meaning.keys[one.dest]] = one.value
-            elif one.dest in self.meaning.values:
-                self._value(one)
-            else:
-                self._without_setting(one)
+            before = dict(self.serve)
+            self._take(one)
+            self.places |= {key: one for key, value in self.serve.items() if before.get(key) is not value}
+
+    def _take(self, one: Given) -> None:
+        if one.dest in self.handlers:
+            self.handlers[one.dest](self, one)
+        elif one.dest in self.meaning.keys:
+            self.serve[self.meaning.keys[one.dest]] = one.value
+        elif one.dest in self.meaning.values:
+            self._value(one)
+        else:
+            self._without_setting(one)
 
     def _value(self, given: Given) -> None:
         values, text = self.meaning.values[given.dest], str(given.value)

@@ -44,7 +44,17 @@ class Lines:
                 proxies.append(proxy)
             elif _is_engine([word.text for word in simple.words]):
                 launches.append(_launched(command, simple, wanted))
+        if not launches:
+            raise ConfigError(pasted.source or "the text", _no_engine(pasted.text))
         return with_proxies(Deployed(tuple(launches)), proxies)
+
+
+def _no_engine(text: str) -> str:
+    """Why a text that mentions an engine starts none."""
+    if any(client in text for client in ("bench serve", "bench_serving", "benchmark_serving")):
+        return "is the line of a client: give it with --bench, and the line that starts the engine as the text"
+    return ("starts no engine; expected `vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve"
+            " MODEL ...`")
 
 
 def _script_of(command: Command) -> str | None:

@@ -35,7 +35,7 @@ def division(given: Sequence[Given], role: str) -> Division:
         raise ConfigError(where, f"{groups} groups of data-parallel attention do not divide {tp} GPUs")
     replicas = 1 if value_of(given, "enable_dp_attention") else dp
     serve: dict[str, Any] = {"tensor_parallel_size": tp // groups, "data_parallel_size": groups}
-    serve = {key: value for key, value in serve.items() if value > 1}
+    serve = {key: value for key, value in serve.items() if value != 1}
     experts, remarks = _experts(given, tp, groups, role)
     return Division({**serve, **experts, **_shares(given, groups)}, replicas, remarks)
 

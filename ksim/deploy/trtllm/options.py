@@ -114,7 +114,7 @@ def division(given: Sequence[Given]) -> dict[str, Any]:
     size, experts = value_of(given, "tensor_parallel_size", 1), value_of(given, "moe_expert_parallel_size")
     key = "data_parallel_size" if value_of(given, "enable_attention_dp") else "tensor_parallel_size"
     whole = bool(experts and experts > 1)
-    return {**({key: size} if size > 1 else {}), **({"enable_expert_parallel": True} if whole else {}),
+    return {**({key: size} if size != 1 else {}), **({"enable_expert_parallel": True} if whole else {}),
             **({"expert_parallel_size": experts} if whole and experts != size else {})}
 
 

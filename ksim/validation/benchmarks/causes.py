@@ -169,7 +169,7 @@ def _constant(pairs: Pairs, seconds: float, told: bool) -> tuple[str, str, float
 
 def _between(pairs: Pairs) -> Iterator[Cause]:
     """Divide the difference of the mean time between tokens."""
-    known = ~np.isnan(pairs.tpot) & ~np.isnan(pairs.own_tpot)
+    known = ~np.isnan(pairs.tpot) & (pairs.own_tpot > 0)
     if not known.any():
         return
     theirs, ours = pairs.tpot[known], pairs.own_tpot[known]

@@ -5,6 +5,8 @@ from ksim.validation.benchmarks.recorded import Recorded, figures_of
 
 #: How much longer than the run a request may seem before its unit must be wrong.
 _LONGER = 20.0
+#: The most requests that are simulated, and the most tokens of one.
+_MOST, _LONGEST = 10**6, 10**8
 #: How far a client's figure may be from that of its requests.
 _APART = 0.05
 
@@ -13,6 +15,11 @@ def checked(run: Recorded) -> Recorded:
     """Return *run*; raises DataError where its latencies cannot be in the unit of their names."""
     if run.count < 1:
         raise DataError(str(run.path), f"{run.name}: no request was answered, and {run.failed} failed")
+    if run.count > _MOST or any(max(one.prompt, one.output) > _LONGEST for one in run.served):
+        raise DataError(str(run.path), f"{run.name}: has {run.count:,} requests, or one of over {_LONGEST:,} tokens;"
+                                       f" at most {_MOST:,} requests are simulated")
+    if not run.served and (run.prompts is None or run.outputs is None):
+        raise DataError(str(run.path), f"{run.name}: has neither its requests nor the lengths of prompts and answers")
     for index, one in enumerate(run.served):
         if one.ttft is not None and one.e2e is not None and one.e2e < one.ttft - 1e-6:
             raise DataError(str(run.path), f"{run.name}: request {index} ends ({one.e2e:g} s) before its first token"

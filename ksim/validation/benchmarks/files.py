@@ -54,6 +54,11 @@ class Table:
         """The list of numbers at *key*."""
         return [_number(self, f"{key}[{place}]", value, 0.0) for place, value in enumerate(self.items(key))]
 
+    def some_numbers(self, key: str) -> list[float | None]:
+        """The list of numbers at *key*, of any sign, in which None may be."""
+        return [None if value is None else _number(self, f"{key}[{place}]", value, None)
+                for place, value in enumerate(self.items(key))]
+
     def items(self, key: str) -> list[Any]:
         """The list at *key*; raises DataError for anything else."""
         value = self.values.get(key)
@@ -88,7 +93,7 @@ def _number(table: Table, key: str, value: Any, least: float | None) -> float:
             value = float(value)
         except ValueError:
             raise table.error(f"{key} is {_shown(value)}; expected a number") from None
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
     if not fits or not isfinite(value) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least:g}"
         raise table.error(f"{key} is {_shown(value)}; expected a number{bound}")

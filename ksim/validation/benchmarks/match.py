@@ -17,7 +17,7 @@ def mismatches(run: Recorded, scenario: Scenario) -> list[str]:
     if model and _plain(model) != _plain(ours):
         found.append(f"the result is of the model {model!r}, the scenario of {scenario.model!r}")
     tp, own = run.facts.get("tp"), scenario.serve.tensor_parallel_size or 1
-    if tp and not scenario.pools and int(tp) != own:
+    if tp and not scenario.pools and str(tp) != str(own):
         found.append(f"the result is of tensor parallelism {tp}, the scenario of {own}")
     gpu = str(run.facts.get("gpu") or "").lower().split("-")[0]
     if gpu and scenario.gpu and not scenario.gpu.lower().startswith(gpu):

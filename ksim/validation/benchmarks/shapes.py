@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from math import isinf
 
+from ksim.foundation.units import LONGEST
 from ksim.validation.benchmarks.files import Table
 from ksim.validation.benchmarks.recorded import LATENCIES, RATES, STATISTICS, Lengths, Served
 
@@ -51,7 +52,7 @@ def columns(table: Table) -> tuple[list[Served], int]:
     prompts, outputs, ttfts = (table.numbers(name) for name in ("input_lens", "output_lens", "ttfts"))
     gaps = table.items("itls") if "itls" in table else [[]] * len(prompts)
     errors = table.items("errors") if "errors" in table else [""] * len(prompts)
-    optional = {name: table.items(name) if name in table else None
+    optional = {name: table.some_numbers(name) if name in table else None
                 for name in ("latencies", "start_times", "queue_times", "server_queue_times")}
     given = {"output_lens": outputs, "ttfts": ttfts, "itls": gaps, "errors": errors, **optional}
     for name, values in given.items():
@@ -66,16 +67,15 @@ def columns(table: Table) -> tuple[list[Served], int]:
             failed += 1
             continue
         between = _gaps(table, row_gaps)
-        sent, queue = (None if time is None else float(time) for time in (start, server))
         served.append(Served(
-            int(prompt), int(output), ttft, ttft + sum(between) if latency is None else float(latency),
-            arrival=None if sent is None else sent - float(queued or 0), sent=sent, queue=queue, gaps=between))
+            int(prompt), int(output), ttft, ttft + sum(between) if latency is None else latency,
+            arrival=None if start is None else start - (queued or 0.0), sent=start, queue=server, gaps=between))
     return served, failed
 
 
 def _gaps(table: Table, values: object) -> tuple[float, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-        raise table.error("itls holds something else than a list of numbers for each request")
+    if not isinstance(values, list) or not all(isinstance(gap, int | float) and 0 <= gap < LONGEST for gap in values):
+        raise table.error("itls holds something else than a list of numbers for each request, in seconds")
     return tuple(values)
 
 

@@ -91,9 +91,10 @@ def _value(metrics: Table, key: str) -> float | None:
 
 
 def _seconds(table: Table) -> float:
-    if table.get("unit") not in SECONDS:
-        raise table.error(f"unit is {table.get('unit')!r}; expected one of {', '.join(SECONDS)}")
-    return SECONDS[str(table.get("unit"))]
+    unit = str(table.get("unit"))
+    if unit not in SECONDS:
+        raise table.error(f"unit is {unit!r}; expected one of {', '.join(SECONDS)}")
+    return SECONDS[unit]
 
 
 def _summary(path: Path) -> Table | None:
@@ -107,15 +108,17 @@ def _summary(path: Path) -> Table | None:
 def _settings(table: Table) -> tuple[Load, dict[str, Any]]:
     """The load and the model of its `input_config`, as its versions since 0.10 write it, and those before."""
     config = table.branch("input_config")
-    models = config.branch("models").get("items") or [{}]
-    names = config.branch("endpoint").get("model_names") or [models[0].get("name")]
-    phases = [phase for phase in config.get("phases") or [] if phase.get("kind", "profiling") == "profiling"]
-    phase = Table(f"{config.where}: phases", phases[-1]) if phases else config.branch("loadgen")
+    models = config.branch("models")
+    names = config.branch("endpoint").get("model_names") or [
+        one.get("name") for one in (models.tables("items") if "items" in models else ())]
+    phases = [phase for phase in (config.tables("phases") if "phases" in config else ())
+              if phase.get("kind") in (None, "profiling")]
+    phase = phases[-1] if phases else config.branch("loadgen")
     rate = rate_of(phase, "rate") or rate_of(phase, "request_rate")
     smooth = phase.maybe("smoothness") or phase.maybe("arrival_smoothness")
     even = 1e6 if phase.get("type") == "constant" else 1.0
     load = Load(rate, concurrency_of(phase, "concurrency"), smooth or even)
-    return load, {"model": names[0]} if names[0] else {}
+    return load, {"model": names[0]} if isinstance(names, list) and names and names[0] else {}
 
 
 def _aggregates(path: Path, table: Table) -> Recorded:

@@ -1,6 +1,7 @@
 """What holds for the reader of every benchmark client, and what each reads."""
 
 import json
+import math
 
 import pytest
 from attrs import evolve
@@ -69,6 +70,31 @@ def test_a_changed_result_reads_or_is_an_error_of_one_line(tmp_path_factory, nam
         read(path)
     except DataError as error:
         assert str(error).startswith(str(path)) and "\n" not in str(error) and len(str(error)) < 700
+
+
+def places(value, path=()):
+    """The paths of all values in JSON."""
+    yield path
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in members:
+        yield from places(inner, (*path, key))
+
+
+@examples(80)
+@given(data=some.data(), name=some.sampled_from(CLIENTS), value=some.sampled_from(
+    [None, -1, 0, 1e308, math.nan, math.inf, "", "x", [], {}, True, [1], {"a": 1}, 10**30, "1e5", [None], [[]]]))
+def test_a_value_of_another_kind_reads_or_is_an_error(tmp_path_factory, data, name, value):
+    tables = [json.loads(line) for line in find(FOLDER, name).example.splitlines()]
+    *path, last = data.draw(some.sampled_from([place for place in places(tables[-1]) if place]))
+    inner = tables[-1]
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    (file := tmp_path_factory.mktemp("law") / "result.json").write_text("\n".join(map(json.dumps, tables)))
+    try:
+        assert all(math.isfinite(figure) for one in read(file) for figure in one.figures.values())
+    except DataError as error:
+        assert str(error).startswith(str(file)) and "\n" not in str(error)
 
 
 @pytest.mark.parametrize("client", DETAILED)
