@@ -59,7 +59,7 @@ def _check_output(output: Path | None, force: bool) -> None:
 
 
 def _variables(texts: list[str]) -> dict[str, str]:
-    variables: dict[str, str] = {}
+    variables = {"HOME": str(Path.home()), "PWD": str(Path.cwd())}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():

@@ -1,21 +1,24 @@
 """Lines of a shell: `vllm serve`, `python -m sglang.launch_server`, `trtllm-serve`, as they are or in containers."""
 
 import re
+from collections.abc import Sequence
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import Command, launch_of, program_of
+from ksim.deploy.commands.command import MENTIONS, Command, launch_of, program_of
 from ksim.deploy.commands.config_file import CONDITIONAL
-from ksim.deploy.commands.containers import RUNTIMES, unwrapped
+from ksim.deploy.commands.containers import runtime_at, unwrapped
 from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.engines.releases import tag_of
 from ksim.deploy.launches import Deployed, Launch, Wanted
 from ksim.deploy.shell.script import Script, Simple
 from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.workload.client_lines import Bench, bench_beside
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]
 
+_SHELLS = ("bash", "sh", "zsh", "dash")
 #: Commands whose output, sent to a file, is the text that they are given.
 _PRINTERS = ("cat", "tee", "echo", "printf")
 
@@ -46,7 +49,8 @@ class Lines:
                 launches.append(_launched(command, simple, wanted))
         if not launches:
             raise ConfigError(pasted.source or "the text", _no_engine(pasted.text))
-        return with_proxies(Deployed(tuple(launches)), proxies)
+        load = Bench() if wanted.bench else bench_beside(pasted, wanted)
+        return with_proxies(Deployed(tuple(launches), load.scenario, tuple(load.idle), tuple(load.remarks)), proxies)
 
 
 def _no_engine(text: str) -> str:
@@ -58,13 +62,21 @@ def _no_engine(text: str) -> str:
 
 
 def _script_of(command: Command) -> str | None:
-    """The text of `bash -c TEXT`, in a container or not, if it starts an engine."""
+    """The text of `bash -c TEXT`, of `ssh HOST TEXT` or `tmux send-keys TEXT`, in a container or not, if it starts an
+    engine.
+    """
     words = [word.text for word in unwrapped(command).command.words]
-    for place, name in enumerate(words[:-2]):
-        if name.rpartition("/")[2] in ("bash", "sh") and re.fullmatch(r"-\w*c", words[place + 1]):
-            text = words[place + 2]
-            return text if any(_is_engine(line.split()) for line in _simple_lines(text)) else None
-    return None
+    if words[:1] and words[0] in MENTIONS:
+        return None
+    started = _is_engine(words)
+    return next((text for place, text in enumerate(words) if re.search(r"\s", text)
+                 and (not started or _is_shells(words[:place]))
+                 and any(_is_engine(line.split()) for line in _simple_lines(text))), None)
+
+
+def _is_shells(words: Sequence[str]) -> bool:
+    """Whether a script follows *words*, such as `bash -c`."""
+    return len(words) > 1 and words[-2].rpartition("/")[2] in _SHELLS and bool(re.fullmatch(r"-\w*c", words[-1]))
 
 
 def _simple_lines(text: str) -> list[str]:
@@ -95,9 +107,9 @@ def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
 
 def _is_engine(names: list[str]) -> bool:
     """Whether a command of these words starts an engine, as far as can be told before variables are filled in."""
-    if names[:1] and names[0].rpartition("/")[2] in RUNTIMES:
+    if (start := runtime_at(names)) is not None:
         signs = ("vllm", "sglang", "tensorrt", "trtllm")
-        return {"run", "exec"} & {*names[1:3]} != set() and any(sign in name for name in names for sign in signs)
+        return any(sign in name for name in names[start:] for sign in signs)
     return program_of(Command.of(names, "")) is not None
 
 

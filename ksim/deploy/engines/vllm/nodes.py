@@ -21,6 +21,10 @@ def _balanced(reading: Reading, given: Given) -> None:
         reading.remark(given, _BALANCED)
 
 
+def _read_elsewhere(reading: Reading, given: Given) -> None:
+    """Say nothing of a flag that the program itself reads."""
+
+
 def _nothing(why: str, reading: Reading, given: Given) -> None:
     reading.pass_over(given, why)
 
@@ -43,4 +47,4 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
                     _balanced),
     "port": partial(_nothing, "addresses, ports and certificates change no schedule"),
-    "model": partial(_nothing, "read above"), "config": partial(_nothing, "read above")}
+    **dict.fromkeys(("model", "config"), _read_elsewhere)}
