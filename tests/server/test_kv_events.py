@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.server.event_publisher import KvEvents, KvEventsConfig, Publisher, offset
-from ksim.server.kv_events import Batch, CacheEvents, TokenIds, overhear
+from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, overhear
+from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig, Publisher, offset
 from tests.laws.tiny import TINY
 from tests.properties import examples
 from tests.server.fake import FakeLive

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.server.answer import Author, stopped_by
-from ksim.server.chat import Chat
-from ksim.server.fields import CompletionFields
-from ksim.server.made_up import COMMON, MadeUpTokenizer
-from ksim.server.prompts import CHUNK, names
+from ksim.server.openai.replies.answer import Author, stopped_by
+from ksim.server.openai.requests.fields import CompletionFields
+from ksim.server.openai.requests.prompts import CHUNK, names
+from ksim.server.text.chat import Chat
+from ksim.server.text.made_up import COMMON, MadeUpTokenizer
 from tests.properties import examples
 
 SIZE = 128_256

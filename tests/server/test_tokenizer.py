@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.server.answer import Author
-from ksim.server.chat import Chat
 from ksim.server.errors import ApiError
-from ksim.server.fields import CompletionFields
-from ksim.server.made_up import COMMON
-from ksim.server.template import Template
-from ksim.server.tokenizer import RealTokenizer
+from ksim.server.openai.replies.answer import Author
+from ksim.server.openai.requests.fields import CompletionFields
+from ksim.server.text.chat import Chat
+from ksim.server.text.chat_template import Template
+from ksim.server.text.hugging_face import RealTokenizer
+from ksim.server.text.made_up import COMMON
 from tests.properties import examples
 from tests.server.talk import HELLO, talk
 

@@ -1,0 +1,92 @@
+"""Replies in chunks: server-sent events, one for each step that gives a sequence tokens."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+
+from ksim.server.errors import ApiError
+from ksim.server.openai.replies.answer import Answer
+from ksim.server.openai.replies.reply import Reply, dumped
+
+__all__ = ["Chunk", "Chunked", "event", "plain_chunks", "split_event"]
+
+#: The bytes of a choice's tokens, from a number on to before another.
+Chunk = Callable[[int, int, int], bytes]
+_DONE = b"data: [DONE]\n\n"
+
+
+@define(eq=False)
+class Chunked(Reply):
+    """A reply in chunks: one for each step that gives a sequence tokens.
+
+    Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
+    before another.  `closing` makes the last chunk before the end, if there is one.
+    """
+
+    opening: bytes
+    chunk: Chunk
+    closing: Callable[[int | None], bytes]
+    _begun: bool = field(default=False, init=False)
+    _done: list[int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._done = [0] * len(self.answers)
+
+    def tokens(self, choice: int, count: int) -> None:
+        if self.over:
+            return
+        begin = self._done[choice]
+        end = self._done[choice] = begin + count
+        data = self.chunk(choice, begin, end)
+        if not self._begun:
+            self._begin()
+            data = self.opening + data
+        self.sink.write(data)
+
+    def _begin(self) -> None:
+        self._begun = True
+        self.sink.start(200, "text/event-stream; charset=utf-8")
+
+    def complete(self) -> None:
+        if not self._begun:
+            self._begin()
+        self.sink.write(self.closing(self.cached) + _DONE, True)
+
+    def failed(self, error: ApiError) -> None:
+        if self.over:
+            return
+        self.over = True
+        if self._begun:
+            self.sink.write(error.event + _DONE, True)
+        else:
+            self.sink.whole(error.status, dumped(error.body))
+
+
+def event(table: dict[str, Any]) -> bytes:
+    """A chunk of a stream."""
+    return b"data: " + dumped(table) + b"\n\n"
+
+
+def split_event(table: dict[str, Any], mark: str) -> tuple[bytes, bytes]:
+    """The bytes of a chunk before and after the text *mark*."""
+    before, _, after = event(table).partition(mark.encode())
+    return before, after
+
+
+def plain_chunks(answers: Sequence[Answer], framed: Callable[[int, bool], tuple[bytes, bytes]]) -> Chunk:
+    """Chunks that differ in their text alone, which is put between what *framed* says of a choice.
+
+    It is asked what frames its last chunk, too.
+    """
+    frames = [(*framed(choice, False), *framed(choice, True)) for choice in range(len(answers))]
+    return partial(_plain, [(answer.escaped, *frame) for answer, frame in zip(answers, frames, strict=True)])
+
+
+def _plain(choices: Sequence[tuple[Sequence[bytes], bytes, bytes, bytes, bytes]], choice: int, begin: int,
+           end: int) -> bytes:
+    pieces, before, after, last_before, last_after = choices[choice]
+    text = pieces[begin] if end - begin == 1 else b"".join(pieces[begin:end])
+    return last_before + text + last_after if end >= len(pieces) else before + text + after
