@@ -52,11 +52,11 @@ class Intake:
         tokens = len(prompt.ids)
         if prompt.images and (prepare := self.live.cluster.prepare):
             tokens = prepare(request).prompt
-        prompt.check(tokens, self.served.longest)
-        room = self.served.longest - tokens
+        prompt.check(tokens, self.served.max_model_len)
+        room = self.served.max_model_len - tokens
         room = room if most is None else min(room, most)
         check_sampling(asked, room, self.served.vocabulary)
-        check_logprobs(asked, self.served.most_logprobs, self.served.vocabulary)
+        check_logprobs(asked, self.served.max_logprobs, self.served.vocabulary)
         answers = self._answers(asked, room)
         return Taken(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 

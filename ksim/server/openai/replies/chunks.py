@@ -8,9 +8,9 @@ from attrs import define, field
 
 from ksim.server.errors import ApiError
 from ksim.server.openai.replies.answer import Answer
-from ksim.server.openai.replies.reply import Reply, dumped
+from ksim.server.openai.replies.reply import Reply, to_json
 
-__all__ = ["Chunk", "Chunked", "event", "plain_chunks", "split_event"]
+__all__ = ["Chunk", "StreamedReply", "plain_chunks", "split_event", "sse_event"]
 
 #: The bytes of a choice's tokens, from a number on to before another.
 Chunk = Callable[[int, int, int], bytes]
@@ -18,7 +18,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 @define(eq=False)
-class Chunked(Reply):
+class StreamedReply(Reply):
     """A reply in chunks: one for each step that gives a sequence tokens.
 
     Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
@@ -62,17 +62,17 @@ class Chunked(Reply):
         if self._begun:
             self.sink.write(error.event + _DONE, True)
         else:
-            self.sink.whole(error.status, dumped(error.body))
+            self.sink.whole(error.status, to_json(error.body))
 
 
-def event(table: dict[str, Any]) -> bytes:
+def sse_event(table: dict[str, Any]) -> bytes:
     """A chunk of a stream."""
-    return b"data: " + dumped(table) + b"\n\n"
+    return b"data: " + to_json(table) + b"\n\n"
 
 
 def split_event(table: dict[str, Any], mark: str) -> tuple[bytes, bytes]:
     """The bytes of a chunk before and after the text *mark*."""
-    before, _, after = event(table).partition(mark.encode())
+    before, _, after = sse_event(table).partition(mark.encode())
     return before, after
 
 

@@ -11,7 +11,7 @@ from ksim.server.errors import ApiError
 from ksim.server.openai.replies.answer import Answer
 from ksim.server.openai.requests.prompts import Prompt
 
-__all__ = ["Ear", "Head", "Reply", "Sink", "Whole", "dumped", "usage"]
+__all__ = ["PromptListener", "Head", "Reply", "Sink", "WholeReply", "to_json", "usage"]
 
 
 class Sink(Protocol):
@@ -34,7 +34,7 @@ class Head:
     fingerprint: str
 
 
-def dumped(table: Any) -> bytes:
+def to_json(table: Any) -> bytes:
     """JSON as pydantic writes it."""
     return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
@@ -45,7 +45,7 @@ def usage(prompt: int, output: int) -> dict[str, Any]:
 
 
 @frozen
-class Ear:
+class PromptListener:
     """Hears of one prompt for a `reply`, whose choices from the `first` on are its sequences."""
 
     reply: "Reply"
@@ -83,10 +83,10 @@ class Reply:
         self._left = len(self.prompts)
 
     @property
-    def ears(self) -> list[Ear]:
+    def listeners(self) -> list[PromptListener]:
         """One for each prompt."""
         width = len(self.answers) // len(self.prompts)
-        return [Ear(self, place * width) for place in range(len(self.prompts))]
+        return [PromptListener(self, place * width) for place in range(len(self.prompts))]
 
     @abstractmethod
     def tokens(self, choice: int, count: int) -> None:
@@ -117,21 +117,21 @@ class Reply:
 
 
 @define(eq=False)
-class Whole(Reply):
+class WholeReply(Reply):
     """A reply in one piece: `body` makes it when all sequences have ended."""
 
-    body: Callable[["Whole"], dict[str, Any]]
+    body: Callable[["WholeReply"], dict[str, Any]]
 
     def tokens(self, choice: int, count: int) -> None:
         pass
 
     def complete(self) -> None:
-        self.sink.whole(200, dumped(self.body(self)))
+        self.sink.whole(200, to_json(self.body(self)))
 
     def failed(self, error: ApiError) -> None:
         if not self.over:
             self.over = True
-            self.sink.whole(error.status, dumped(error.body))
+            self.sink.whole(error.status, to_json(error.body))
 
     @property
     def usage(self) -> dict[str, Any]:

@@ -6,17 +6,17 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
-from ksim.server.openai.replies.chunks import Chunked, event
-from ksim.server.openai.replies.rendering import Rendering
-from ksim.server.openai.replies.reply import Reply, Whole, usage
+from ksim.server.openai.replies.chunks import StreamedReply
+from ksim.server.openai.replies.reply import Reply, WholeReply
+from ksim.server.openai.replies.reply_format import ReplyFormat
 from ksim.server.openai.requests.fields import CompletionFields
 from ksim.server.openai.requests.prompts import Prompt
 
-__all__ = ["Completion"]
+__all__ = ["CompletionFormat"]
 
 
 @frozen
-class Completion(Rendering[CompletionFields]):
+class CompletionFormat(ReplyFormat[CompletionFields]):
     """A completion: as many answers to each of `prompts`.
 
     `prompt_tokens` are what each prompt has, its images among them.
@@ -25,15 +25,16 @@ class Completion(Rendering[CompletionFields]):
     prompts: Sequence[Prompt]
     prompt_tokens: Sequence[int]
 
-    KIND: ClassVar[str] = "text_completion"
+    CHUNK_OBJECT: ClassVar[str] = "text_completion"
+    OBJECT: ClassVar[str] = "text_completion"
 
     @property
     def reply(self) -> Reply:
         """What the client gets, a stream if it asked for one."""
         common = self.head, self.prompts, self.prompt_tokens, self.answers
         if not self.asked.stream:
-            return Whole(*common, self._body)
-        return Chunked(*common, b"", self.chunks, partial(self.closing, sum(self.prompt_tokens)))
+            return WholeReply(*common, self.body)
+        return StreamedReply(*common, b"", self.chunks, partial(self.closing, sum(self.prompt_tokens)))
 
     @property
     def plain(self) -> bool:
@@ -49,16 +50,15 @@ class Completion(Rendering[CompletionFields]):
     def chunk(self, choice: int, begin: int, end: int) -> bytes:
         asked, answer, last = self.asked, self.answers[choice], end >= len(self.answers[choice].ids)
         shown, prompt = self._parts(choice, begin, end), self.prompts[self._prompt(choice)]
-        told = self.choice(choice, "".join(shown[1]), last)
+        made = self.choice(choice, "".join(shown[1]), last)
         if asked.logprobs is not None:
             start = 0 if begin == 0 else self._offset(choice, begin)
-            told["logprobs"] = self.logprobs(asked.logprobs).completion(*shown, start, bool(asked.echo) and begin == 0)
+            made["logprobs"] = self.logprobs(asked.logprobs).completion(*shown, start, bool(asked.echo) and begin == 0)
         if asked.return_token_ids:
-            told["token_ids"] = list(answer.ids[begin:end])
+            made["token_ids"] = list(answer.ids[begin:end])
         if (asked.return_token_ids or asked.echo) and begin == 0:
-            told["prompt_token_ids"] = list(prompt.ids)
-        used = usage(self.prompt_tokens[self._prompt(choice)], end) if asked.wants_running_usage else None
-        return event(self.with_choice(told, last, used))
+            made["prompt_token_ids"] = list(prompt.ids)
+        return self.chunk_of(made, last, self.prompt_tokens[self._prompt(choice)], end)
 
     def _prompt(self, choice: int) -> int:
         """Which prompt it answers."""
@@ -84,23 +84,15 @@ class Completion(Rendering[CompletionFields]):
         """How many characters are told before a token."""
         return sum(map(len, self._parts(choice, 0, begin)[1]))
 
-    def _body(self, reply: Whole) -> dict[str, Any]:
-        """The whole reply."""
-        head = self.head
-        return {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model,
-                "choices": [self._whole_choice(choice) for choice in range(len(self.answers))], "service_tier": None,
-                "system_fingerprint": head.fingerprint, "usage": reply.usage, "kv_transfer_params": None,
-                "ec_transfer_params": None, "metrics": None}
-
-    def _whole_choice(self, choice: int) -> dict[str, Any]:
+    def whole_choice(self, choice: int) -> dict[str, Any]:
         asked, answer, prompt = self.asked, self.answers[choice], self.prompts[self._prompt(choice)]
         ids, pieces = self._parts(choice, 0, len(answer.ids))
-        told = self.choice(choice, "".join(pieces), True)
-        del told["prompt_token_ids"], told["token_ids"], told["weight_versions"]
+        made = self.choice(choice, "".join(pieces), True)
+        del made["prompt_token_ids"], made["token_ids"], made["weight_versions"]
         if asked.logprobs is not None:
-            told["logprobs"] = self.logprobs(asked.logprobs).completion(ids, pieces, 0, bool(asked.echo))
+            made["logprobs"] = self.logprobs(asked.logprobs).completion(ids, pieces, 0, bool(asked.echo))
         wanted = asked.logprobs if asked.prompt_logprobs is None and asked.echo else asked.prompt_logprobs
-        return told | {
+        return made | {
             "token_ids": list(answer.ids) if asked.return_token_ids else None,
             "prompt_logprobs": None if wanted is None else self.logprobs(wanted).prompt(prompt.ids),
             "prompt_token_ids": list(prompt.ids) if asked.return_token_ids else None,
