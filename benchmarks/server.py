@@ -67,7 +67,8 @@ class _Told:
         self.steps: dict[tuple[int, int], float] = {}
         self.runs: list[Emitted] = []
         self.cpu = process_time()
-        live.log.subscribe(Arrived, lambda event: self.names.update({event.request.id: int(event.request.tenant or -1)}))
+        live.log.subscribe(Arrived, lambda event: self.names.update({
+            event.request.id: int(event.request.tenant or -1)}))
         live.log.subscribe(Stepped, lambda event: self.steps.update({(event.engine, event.index): event.time}))
         live.log.subscribe(Emitted, self.runs.append)
 
