@@ -10,7 +10,7 @@ from ksim.cli.flags import GpuName, Nodes, SystemName
 from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ksim.deploy.pasted import Pasted
+    from ksim.deploy.texts.pasted import Pasted
 
 Texts = Annotated[list[str] | None, typer.Argument(metavar="LINE|FILE...", help="the line that starts the engine, in"
                                                    " quotes; or files with such lines or manifests; - is standard"
@@ -34,8 +34,8 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Make a scenario of the line, script or manifest that starts your engines."""
-    from ksim.deploy.assembly import scenario_text
-    from ksim.deploy.imported import Wanted
+    from ksim.deploy.importing import scenario_text
+    from ksim.deploy.launches import Wanted
 
     wanted = Wanted(gpu, system, nodes, version, model, roles=tuple(role or ()), environment=_variables(env or []),
                     bench=bench)
@@ -78,14 +78,14 @@ def _texts(words: list[str]) -> list[Any]:
 def _pasted(words: str | list[str]) -> "Pasted":
     import shlex
 
-    from ksim.deploy.pasted import Pasted
+    from ksim.deploy.texts.pasted import Pasted
 
     if isinstance(words, list):
         return Pasted(shlex.join(words), folder=Path.cwd())
     if words == "-":
         return Pasted.of_bytes(sys.stdin.buffer.read(), "standard input", Path.cwd())
     if len(words) < 4096 and "\n" not in words and Path(words).is_dir():
-        from ksim.deploy.folders import main_file
+        from ksim.deploy.aiconfigurator.folders import main_file
 
         return Pasted.of_file(main_file(Path(words)))
     if len(words) < 4096 and "\n" not in words and Path(words).is_file():

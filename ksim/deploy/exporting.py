@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ksim.deploy.outgoing import Outgoing
+from ksim.deploy.export.outgoing import Outgoing
 from ksim.foundation import catalog
 from ksim.simulation.scenario import Scenario
 

@@ -9,13 +9,13 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.assembly import assembled, joined
+from ksim.deploy.assembly.scenario import assembled
+from ksim.deploy.export.outgoing import Outgoing
+from ksim.deploy.export.vllm_line import VllmLine
 from ksim.deploy.exporting import exported
-from ksim.deploy.imported import Wanted
-from ksim.deploy.outgoing import Outgoing
-from ksim.deploy.pasted import Pasted
-from ksim.deploy.reading import read
-from ksim.deploy.vllm_line import VllmLine
+from ksim.deploy.importing import joined, read
+from ksim.deploy.launches import Wanted
+from ksim.deploy.texts.pasted import Pasted
 from ksim.deploy.writers.kubernetes import Kubernetes
 from ksim.deploy.writers.llm_d import LlmD
 from ksim.deploy.writers.vllm import Vllm

@@ -5,11 +5,11 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks import flags as regenerated
+from ksim.deploy.engines.trtllm import options
 from ksim.deploy.flags.meaning import meaning
 from ksim.deploy.flags.older import names_of
 from ksim.deploy.flags.table import flag_table, plain_name
 from ksim.deploy.programs import sglang, vllm
-from ksim.deploy.trtllm import options
 from ksim.foundation.errors import ConfigError
 from tests.deploy.launching import launched, served
 

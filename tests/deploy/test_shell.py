@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.imported import Wanted
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.launches import Wanted
 from ksim.deploy.readers.lines import Lines
 from ksim.deploy.shell.script import Script
 from ksim.deploy.shell.variables import arithmetic
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
 from tests.deploy.launching import table_of
 from tests.properties import examples

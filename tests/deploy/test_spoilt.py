@@ -5,10 +5,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.assembly import assembled
-from ksim.deploy.imported import Wanted
-from ksim.deploy.pasted import Pasted
-from ksim.deploy.reading import read
+from ksim.deploy.assembly.scenario import assembled
+from ksim.deploy.importing import read
+from ksim.deploy.launches import Wanted
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import KsimError
 from ksim.simulation.scenario import Scenario
 from tests.deploy.texts import BETA, CONFIG, DEPLOYMENT, GRAPH, PICKER, SCRIPT, SERVICE, VALUES, row

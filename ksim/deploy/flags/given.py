@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from ksim.deploy.commands import Word
+from ksim.deploy.commands.command import Word
 from ksim.deploy.flags.table import Flag, FlagTable
 from ksim.deploy.flags.values import READERS, loose
 from ksim.foundation.errors import ConfigError
@@ -145,3 +145,13 @@ def _read(flag: Flag, word: Word, name: str) -> Any:
     if flag.choices and value not in flag.choices and not flag.until:
         raise ConfigError(word.where, f"{name} must be one of {', '.join(map(str, flag.choices))}, not {word.text!r}")
     return value
+
+
+def value_of(given: Sequence[Given], dest: str, default: Any = None) -> Any:
+    """The value of a flag, or *default* where it is not given."""
+    return next((one.value for one in given if one.dest == dest), default)
+
+
+def word_of(given: Sequence[Given], dest: str) -> Word | None:
+    """The value of a flag as a word with its place."""
+    return next((Word(str(one.value), one.where) for one in given if one.dest == dest), None)

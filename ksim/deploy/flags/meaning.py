@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from ksim.deploy.flags.given import Given
-from ksim.deploy.imported import Note
+from ksim.deploy.launches import Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 

@@ -5,10 +5,10 @@ from functools import cache
 
 from attrs import frozen
 
-from ksim.deploy.commands import Word
+from ksim.deploy.commands.command import Word
 from ksim.deploy.flags.meaning import shown
 from ksim.deploy.flags.table import plain_name
-from ksim.deploy.imported import Note
+from ksim.deploy.launches import Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 

@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Word, program_of
-from ksim.deploy.entries import Entry
+from ksim.deploy.commands.command import Command, Word, program_of
 from ksim.deploy.manifests.scripts import commands_of_script, lines_of_script
+from ksim.deploy.texts.entries import Entry
 
 __all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Word
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands.command import Word
+from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import fields, pods
 from ksim.deploy.manifests.containers import Surroundings, environment, words_of
 from ksim.deploy.manifests.frontend import Frontend
 from ksim.deploy.manifests.made import listed, tabled, text
+from ksim.deploy.texts.entries import Entry
 
 __all__ = ["KIND", "deployed"]
 

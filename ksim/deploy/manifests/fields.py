@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Note
+from ksim.deploy.launches import Note
+from ksim.deploy.texts.entries import Entry
 from ksim.foundation.errors import UnknownKey
 
 _STARTS = "how a container is started and kept alive changes no schedule"

@@ -6,8 +6,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.deploy.commands import Word
-from ksim.deploy.imported import Note
+from ksim.deploy.commands.command import Word
+from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Frontend"]

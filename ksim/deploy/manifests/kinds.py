@@ -6,10 +6,10 @@ from difflib import get_close_matches
 
 from attrs import evolve
 
-from ksim.deploy.entries import RENDER, TEMPLATE, Entry
-from ksim.deploy.imported import Note
+from ksim.deploy.launches import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.pods import Pods
+from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
 
 __all__ = ["KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted"]
 

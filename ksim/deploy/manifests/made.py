@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from attrs import evolve
 
-from ksim.deploy.entries import Entry
+from ksim.deploy.texts.entries import Entry
 
 __all__ = ["listed", "tabled", "text", "texts"]
 

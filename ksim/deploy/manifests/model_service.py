@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Note
+from ksim.deploy.launches import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.kinds import POOL
 from ksim.deploy.manifests.made import listed, tabled, text, texts
 from ksim.deploy.manifests.pods import Pods
+from ksim.deploy.texts.entries import Entry
 
 __all__ = ["engines"]
 

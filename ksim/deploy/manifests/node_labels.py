@@ -2,7 +2,7 @@
 
 import re
 
-from ksim.deploy.entries import Entry
+from ksim.deploy.texts.entries import Entry
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["KEYS", "PRODUCTS", "gpu_of"]

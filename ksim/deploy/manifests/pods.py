@@ -8,12 +8,12 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import launch_of
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands.command import launch_of
+from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.containers import Surroundings, commands, gpus
 from ksim.deploy.manifests.node_labels import gpu_of
+from ksim.deploy.texts.entries import Entry
 
 __all__ = ["Pods", "deployed"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from attrs import evolve
 
-from ksim.deploy.commands import Command, Word, program_of
-from ksim.deploy.embedded import Embedded
-from ksim.deploy.entries import Entry
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.commands.command import Command, Word, program_of
 from ksim.deploy.shell.script import Script, Simple
+from ksim.deploy.texts.embedded import Embedded
+from ksim.deploy.texts.entries import Entry
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["commands_of_script", "lines_of_script"]

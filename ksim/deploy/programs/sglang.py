@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksim.deploy.commands import Command, Word
-from ksim.deploy.config_file import with_config_file
-from ksim.deploy.flags.given import Given, Parser
+from ksim.deploy.commands.command import Command, Word, behind
+from ksim.deploy.commands.config_file import with_config_file
+from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.engines.releases import release_of
+from ksim.deploy.engines.sglang import hicache, parallel, scheduler, speculation
+from ksim.deploy.engines.vllm import further
+from ksim.deploy.engines.vllm.speculation import with_acceptance
+from ksim.deploy.flags.given import Given, Parser, value_of, word_of
 from ksim.deploy.flags.meaning import Handler, Reading, meaning
 from ksim.deploy.flags.older import names_of, without_older
 from ksim.deploy.flags.table import flag_table
-from ksim.deploy.imported import Launch, Note, Wanted
-from ksim.deploy.launching import behind, launch, model_of, value_of, word_of
-from ksim.deploy.sglang import hicache, parallel, scheduler, speculation
-from ksim.deploy.versions import release_of
-from ksim.deploy.vllm import further
-from ksim.deploy.vllm.speculation import with_acceptance
+from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Sglang"]

@@ -6,16 +6,16 @@ from typing import Any
 
 import yaml
 
-from ksim.deploy.commands import Command, Word
-from ksim.deploy.config_file import content, plain
-from ksim.deploy.flags.given import Given, Parser
+from ksim.deploy.commands.command import Command, Word, behind
+from ksim.deploy.commands.config_file import content, plain
+from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.engines.releases import release_of
+from ksim.deploy.engines.trtllm import options
+from ksim.deploy.engines.vllm.speculation import with_acceptance
+from ksim.deploy.flags.given import Given, Parser, value_of
 from ksim.deploy.flags.meaning import Reading, meaning
 from ksim.deploy.flags.table import Flag, flag_table
-from ksim.deploy.imported import Launch, Wanted
-from ksim.deploy.launching import behind, launch, model_of, value_of
-from ksim.deploy.trtllm import options
-from ksim.deploy.versions import release_of
-from ksim.deploy.vllm.speculation import with_acceptance
+from ksim.deploy.launches import Launch, Wanted
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.models import model_of as known_model
 

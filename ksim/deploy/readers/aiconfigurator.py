@@ -8,12 +8,12 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.documents import documents
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Deployed, Launch, Note, Wanted
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.aiconfigurator.results import Worker, gpu_named, load
+from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.readers.kubernetes import Kubernetes
-from ksim.deploy.search_results import Worker, gpu_named, load
+from ksim.deploy.texts.documents import documents
+from ksim.deploy.texts.entries import Entry
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["AIConfigurator"]

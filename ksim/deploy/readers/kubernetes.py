@@ -3,14 +3,14 @@
 import re
 from collections.abc import Mapping
 
-from ksim.deploy.documents import documents
-from ksim.deploy.entries import Entry
-from ksim.deploy.imported import Deployed, Wanted
+from ksim.deploy.launches import Deployed, Wanted
 from ksim.deploy.manifests import dynamo
 from ksim.deploy.manifests.endpoint_picker import router_of_maps
 from ksim.deploy.manifests.kinds import KINDS, config_maps, idle_kind, kind_of, unlisted
 from ksim.deploy.manifests.pods import deployed
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.texts.documents import documents
+from ksim.deploy.texts.entries import Entry
+from ksim.deploy.texts.pasted import Pasted
 
 __all__ = ["Kubernetes"]
 

@@ -4,14 +4,14 @@ import re
 
 from attrs import evolve
 
-from ksim.deploy.commands import Command, launch_of, program_of
-from ksim.deploy.config_file import CONDITIONAL
-from ksim.deploy.containers import RUNTIMES, unwrapped
-from ksim.deploy.imported import Deployed, Launch, Wanted
-from ksim.deploy.pasted import Pasted
-from ksim.deploy.proxies import Proxy, proxy_of, with_proxies
+from ksim.deploy.commands.command import Command, launch_of, program_of
+from ksim.deploy.commands.config_file import CONDITIONAL
+from ksim.deploy.commands.containers import RUNTIMES, unwrapped
+from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
+from ksim.deploy.engines.releases import tag_of
+from ksim.deploy.launches import Deployed, Launch, Wanted
 from ksim.deploy.shell.script import Script, Simple
-from ksim.deploy.versions import tag_of
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ksim.deploy.documents import documents
-from ksim.deploy.entries import RENDER, TEMPLATE, Entry
-from ksim.deploy.imported import Deployed, Launch, Note, Wanted
+from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import pods
 from ksim.deploy.manifests.endpoint_picker import router_of_text
 from ksim.deploy.manifests.model_service import engines
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.texts.documents import documents
+from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
+from ksim.deploy.texts.pasted import Pasted
 
 __all__ = ["LlmDValues"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field, frozen
 
-from ksim.deploy.commands import Word
-from ksim.deploy.pasted import Pasted
+from ksim.deploy.commands.command import Word
 from ksim.deploy.shell.variables import Variables
 from ksim.deploy.shell.words import Token, Tokens
+from ksim.deploy.texts.pasted import Pasted
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Words that open and close what a shell runs under a condition, or more than once.

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from ksim.deploy.export import pods
+from ksim.deploy.export.comments import comments, documents
+from ksim.deploy.export.endpoint_picker import picker_config
+from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
 from ksim.deploy.manifests.kinds import POOL
 from ksim.deploy.manifests.pods import ROLE
-from ksim.deploy.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.writing import pods
-from ksim.deploy.writing.comments import comments, documents
-from ksim.deploy.writing.endpoint_picker import picker_config
 
 __all__ = ["Kubernetes"]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from ksim.deploy.export import pods
+from ksim.deploy.export.comments import comments, documents
+from ksim.deploy.export.endpoint_picker import picker_config
+from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
 from ksim.deploy.manifests.kinds import POOL
-from ksim.deploy.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.writing import pods
-from ksim.deploy.writing.comments import comments, documents
-from ksim.deploy.writing.endpoint_picker import picker_config
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["LlmD"]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ksim.deploy.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.vllm_line import Flag
-from ksim.deploy.writing.comments import comments
+from ksim.deploy.export.comments import comments
+from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
+from ksim.deploy.export.vllm_line import Flag
 
 __all__ = ["Vllm"]
 

@@ -1,0 +1,1 @@
+"""What AIConfigurator writes: its folders, and the workers that it chose."""

@@ -1,0 +1,85 @@
+"""A command that may start an engine: its words, its environment, and the image that it runs in."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from ksim.deploy.launches import Launch, Wanted
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+
+#: The folder of programs that start engines.
+FOLDER = "deploy.programs"
+#: Commands that mention a program, and do not start it.
+_MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
+             "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
+             "[[", "[", "test", "wget", "ls", "mkdir")
+#: How far in a command its program stands behind others, such as numactl and mpirun with their options.
+_REACH = 60
+
+
+@frozen
+class Word:
+    """A word of a command, and its place in the text."""
+
+    text: str
+    where: str
+
+
+@frozen
+class Command:
+    """The words of a command, without the variables and the `docker run` before it."""
+
+    words: tuple[Word, ...]
+    where: str
+    environment: Mapping[str, Word] = field(factory=dict)
+    """Variables that the text sets for it."""
+    image: Word | None = None
+    """The container's image, whose name and tag tell the engine and its release."""
+    files: Mapping[str, str] = field(factory=dict)
+    """Files that the text itself writes, by path: those of here-documents, or of a ConfigMap."""
+    folder: Path = Path()
+    """Where relative paths lie."""
+
+    @classmethod
+    def of(cls, words: Sequence[str], where: str, **more: Any) -> "Command":
+        """The command of *words* that all stand in one place, such as a container's `args`."""
+        return cls(tuple(Word(text, where) for text in words), where, **more)
+
+
+def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word] | None:
+    """The words behind the first of *starts*, each the words that a program is started with; None without any."""
+    if words and words[0].text in _MENTIONS:
+        return None
+    texts = [word.text for word in words[:_REACH]]
+    for place in range(len(texts)):
+        for start in starts:
+            if _is_start(texts[place:place + len(start)], start):
+                return [*words[place + len(start):]]
+    return None
+
+
+def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
+    return len(texts) == len(start) and texts[0].rpartition("/")[2] == start[0] and [*texts[1:]] == [*start[1:]]
+
+
+def program_of(command: Command) -> Any:
+    """The program that knows *command*, or None."""
+    for name in catalog.names(FOLDER):
+        program = catalog.find(FOLDER, name)()
+        if program.recognises(command):
+            return program
+    return None
+
+
+def launch_of(command: Command, wanted: Wanted) -> Launch:
+    """What *command* starts; raises ConfigError for one that starts no engine, or not one that ksim simulates."""
+    program = program_of(command)
+    if program is None:
+        said = " ".join(word.text for word in command.words[:3]) or "nothing"
+        raise ConfigError(command.where, f"{said!r} starts no engine that ksim knows: expected `vllm serve MODEL`,"
+                                         f" `python -m sglang.launch_server` or `trtllm-serve MODEL`")
+    launch: Launch = program.launch(command, wanted)
+    return launch

@@ -1,0 +1,133 @@
+"""Lines that start a router or a proxy before engines: which engines prefill, which decode, and who is chosen."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from ksim.deploy.commands.command import Command, Word, behind
+from ksim.deploy.commands.config_file import content, plain
+from ksim.deploy.launches import Deployed, Launch, Note
+from ksim.foundation.errors import ConfigError
+
+#: Programs and modules that are routers, as the last part of their names.
+_ROUTERS = ("sglang_router.launch_router", "sglang-router", "sglang_router", "vllm-router", "vllm_router", "smg",
+            "sglang::router")
+_PROXY = re.compile(r"(?:toy_proxy_server|disagg_proxy\w*|disagg_prefill_proxy\w*|proxy_server|load_balance_proxy\w*)"
+                    r"\.py$")
+#: Their policies by the name of ksim's router.
+_POLICIES = {"cache_aware": "sglang_cache_aware", "round_robin": "round_robin", "random": "random",
+             "power_of_two": "power_of_two", "consistent_hash": "consistent_hash"}
+_TUNED = {"--cache-threshold": "cache_threshold", "--balance-abs-threshold": "balance_abs_threshold",
+          "--balance-rel-threshold": "balance_rel_threshold", "--eviction-interval-secs": "eviction_interval_secs",
+          "--eviction-interval": "eviction_interval_secs", "--max-tree-size": "max_tree_size"}
+_SIDES = {"--prefill": "prefill", "--decode": "decode", "--prefiller-ports": "prefill", "--decoder-ports": "decode",
+          "--prefiller-port": "prefill", "--decoder-port": "decode"}
+_PORT = re.compile(r"(\d+)/?$")
+
+
+@frozen
+class Proxy:
+    """A router's line: the `ports` of the engines of each role, and keys of the scenario."""
+
+    where: str
+    ports: Mapping[int, str] = field(factory=dict)
+    scenario: Mapping[str, Any] = field(factory=dict)
+    idle: tuple[Note, ...] = ()
+
+
+def proxy_of(command: Command) -> Proxy | None:
+    """The router that *command* starts, or None; raises ConfigError for a policy that ksim does not have."""
+    words = behind(command.words, (("trtllm-serve", "disaggregated"),))
+    if words is not None:
+        return _of_trtllm(command, words)
+    for place, word in enumerate(command.words[:4]):
+        if word.text.rpartition("/")[2] in _ROUTERS or _PROXY.search(word.text):
+            return _read(command, command.words[place + 1:])
+    return None
+
+
+def _read(command: Command, words: Sequence[Word]) -> Proxy:
+    ports: dict[int, str] = {}
+    policies: dict[str, Word] = {}
+    options: dict[str, Any] = {}
+    idle = []
+    for flag, values in _flags(words):
+        if flag.text in _SIDES:
+            ports |= {int(match[1]): _SIDES[flag.text] for word in values if (match := _PORT.search(word.text))}
+        elif flag.text in ("--policy", "--prefill-policy", "--decode-policy") and values:
+            policies[flag.text] = values[0]
+        elif flag.text in _TUNED and values:
+            options[_TUNED[flag.text]] = _number(values[0])
+        else:
+            idle.append(Note(flag.where, " ".join(word.text for word in (flag, *values)),
+                             "a router's addresses, checks and logs change no schedule"))
+    return Proxy(command.where, ports, _routed(policies, options), tuple(idle))
+
+
+def _of_trtllm(command: Command, words: Sequence[Word]) -> Proxy:
+    """The servers that the file of `trtllm-serve disaggregated -c FILE` lists."""
+    path = next((value for flag, value in pairwise(words) if flag.text in ("-c", "--config_file")), None)
+    if path is None:
+        raise ConfigError(command.where, "trtllm-serve disaggregated names no file; say it with -c")
+    node = content(command, path, "-c")
+    table = plain(node) if node is not None else {}
+    ports: dict[int, str] = {}
+    for key, role in (("context_servers", "prefill"), ("generation_servers", "decode")):
+        servers = table.get(key) if isinstance(table, Mapping) else None
+        urls = servers.get("urls", ()) if isinstance(servers, Mapping) else ()
+        ports |= {int(match[1]): role for url in urls if (match := _PORT.search(str(url)))}
+    return Proxy(command.where, ports)
+
+
+def _flags(words: Sequence[Word]) -> list[tuple[Word, list[Word]]]:
+    """Each flag with the words behind it."""
+    flags: list[tuple[Word, list[Word]]] = []
+    for word in words:
+        if word.text.startswith("--"):
+            name, equals, value = word.text.partition("=")
+            flags.append((Word(name.replace("_", "-"), word.where), [Word(value, word.where)] if equals else []))
+        elif flags:
+            flags[-1][1].append(word)
+    return flags
+
+
+def _number(word: Word) -> float | int:
+    try:
+        return int(word.text) if word.text.isdecimal() else float(word.text)
+    except ValueError:
+        raise ConfigError(word.where, f"expected a number, not {word.text!r}") from None
+
+
+def _routed(policies: Mapping[str, Word], options: Mapping[str, Any]) -> dict[str, Any]:
+    routers = {flag: _policy(word, options) for flag, word in policies.items()}
+    whole = routers.get("--policy")
+    sides = {side: router for side in ("prefill", "decode")
+             if (router := routers.get(f"--{side}-policy", whole)) is not None}
+    return {**({"router": whole} if whole is not None else {}),
+            **({"pair_router": {"name": "each_side", **sides}} if sides else {})}
+
+
+def _policy(word: Word, options: Mapping[str, Any]) -> Any:
+    name = _POLICIES.get(word.text)
+    if name is None:
+        raise ConfigError(word.where, f"policy {word.text!r} is none that ksim has; it has {', '.join(_POLICIES)}")
+    return {"name": name, **options} if name == "sglang_cache_aware" and options else name
+
+
+def with_proxies(deployed: Deployed, proxies: Sequence[Proxy]) -> Deployed:
+    """*deployed* behind *proxies*: they say the roles of engines whose own lines do not."""
+    roles = {port: role for proxy in proxies for port, role in proxy.ports.items()}
+    launches = tuple(evolve(launch, role=_role(launch, roles) or launch.role) for launch in deployed.launches)
+    splits = any(launch.role in ("prefill", "decode") for launch in launches)
+    scenario = dict(deployed.scenario)
+    for proxy in proxies:
+        scenario |= {key: value for key, value in proxy.scenario.items() if (key == "pair_router") == splits}
+    return evolve(deployed, launches=launches, scenario=scenario,
+                  idle=(*deployed.idle, *(note for proxy in proxies for note in proxy.idle)))
+
+
+def _role(launch: Launch, roles: Mapping[int, str]) -> str:
+    return next((roles[port] for port in launch.ports if port in roles), "")

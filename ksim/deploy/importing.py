@@ -1,0 +1,65 @@
+"""`ksim import`, from the texts to the scenario: each is read by the reader that recognises it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from ksim.deploy.assembly.scenario import assembled
+from ksim.deploy.assembly.toml_text import commented
+from ksim.deploy.launches import Deployed, Wanted
+from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.workload.client_lines import bench_of
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario_tables import merged
+from ksim.simulation.simulate import try_to_build
+
+FOLDER = "deploy.readers"
+
+
+def read(pasted: Pasted, wanted: Wanted) -> Deployed:
+    """What *pasted* deploys; raises ConfigError for a text that no reader recognises, and for what one refuses."""
+    for name in sorted(catalog.names(FOLDER), key=lambda name: (name == "lines", name)):
+        reader = catalog.find(FOLDER, name)()
+        if reader.recognises(pasted):
+            deployed: Deployed = reader.read(pasted, wanted)
+            return deployed
+    raise ConfigError(pasted.source or "the text", _nothing(pasted))
+
+
+def _nothing(pasted: Pasted) -> str:
+    first = next((line.strip() for line in pasted.text.splitlines() if line.strip()), "")
+    said = f"{first[:60]!r} starts no engine that ksim knows" if first else "is empty"
+    return f"{said}; expected `vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve MODEL ...`"
+
+
+def scenario_text(texts: Sequence[Pasted], wanted: Wanted, output: Path | None = None) -> str:
+    """The scenario that *texts* deploy, as commented TOML; raises KsimError for what cannot be simulated.
+
+    Paths in it are as seen from *output*.
+    """
+    imported = assembled(_with_bench(joined([read(pasted, wanted) for pasted in texts]), wanted), wanted)
+    try_to_build(Scenario.of(imported.table, "imported"))
+    return commented(imported, output.parent if output else Path())
+
+
+def _with_bench(deployed: Deployed, wanted: Wanted) -> Deployed:
+    """*deployed* under the load of the client whose line the user gives."""
+    if wanted.bench is None:
+        return deployed
+    bench = bench_of(wanted.bench, wanted)
+    return evolve(deployed, scenario={**deployed.scenario, **bench.scenario}, idle=(*deployed.idle, *bench.idle),
+                  remarks=(*deployed.remarks, *bench.remarks))
+
+
+def joined(deployments: Sequence[Deployed]) -> Deployed:
+    """All that several texts deploy."""
+    scenario: Mapping[str, Any] = {}
+    for deployed in deployments:
+        scenario = merged(scenario, deployed.scenario)
+    return Deployed(tuple(launch for deployed in deployments for launch in deployed.launches), scenario,
+                    tuple(note for deployed in deployments for note in deployed.idle),
+                    tuple(note for deployed in deployments for note in deployed.remarks))
