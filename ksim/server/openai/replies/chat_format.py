@@ -18,7 +18,7 @@ __all__ = ["ChatFormat"]
 
 @frozen
 class ChatFormat(ReplyFormat[ChatFields]):
-    """A completion of `chat`: answers to one prompt, of so many tokens with its images."""
+    """The answers to `chat`, whose prompt has `prompt_tokens` with its images."""
 
     chat: Chat
     prompt: Prompt
@@ -29,7 +29,7 @@ class ChatFormat(ReplyFormat[ChatFields]):
 
     @property
     def reply(self) -> Reply:
-        """What the client gets, a stream if it asked for one."""
+        """The reply, streamed if the client asked for that."""
         common = self.head, [self.prompt], [self.prompt_tokens], self.answers
         if not self.asked.stream:
             return WholeReply(*common, self.body)
@@ -42,12 +42,12 @@ class ChatFormat(ReplyFormat[ChatFields]):
 
     @property
     def _echo(self) -> str:
-        """The last message, if it is to be repeated."""
+        """The last message, if it is echoed."""
         last = self.chat.messages[-1] if self.chat.messages else ("", "")
         return last[1] if self.asked.echo and last[0] == self._role else ""
 
     def _openings(self) -> list[bytes]:
-        """The chunks before the first token: the role of each choice, and what is echoed."""
+        """The chunks before the first token: the role of each choice, and the echo."""
         deltas = [{"role": self._role, "content": ""}, *([{"content": self._echo}] if self._echo else [])]
         used = usage(self.prompt_tokens, 0) if self.asked.wants_running_usage else None
         chunks = []

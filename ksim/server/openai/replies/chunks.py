@@ -1,4 +1,4 @@
-"""Replies in chunks: server-sent events, one for each step that gives a sequence tokens."""
+"""Streamed replies: server-sent events, one for each step that gives a sequence tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,17 +12,16 @@ from ksim.server.openai.replies.reply import Reply, to_json
 
 __all__ = ["Chunk", "StreamedReply", "plain_chunks", "split_event", "sse_event"]
 
-#: The bytes of a choice's tokens, from a number on to before another.
+#: Called with a choice and its first and last token (exclusive); returns the bytes of the chunk.
 Chunk = Callable[[int, int, int], bytes]
 _DONE = b"data: [DONE]\n\n"
 
 
 @define(eq=False)
 class StreamedReply(Reply):
-    """A reply in chunks: one for each step that gives a sequence tokens.
+    """A reply in chunks: `opening` goes out with the first tokens, then one `chunk` per step and choice.
 
-    Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
-    before another.  `closing` makes the last chunk before the end, if there is one.
+    `closing` makes the last chunk before [DONE], if there is one.
     """
 
     opening: bytes
@@ -66,7 +65,7 @@ class StreamedReply(Reply):
 
 
 def sse_event(table: dict[str, Any]) -> bytes:
-    """A chunk of a stream."""
+    """A server-sent event."""
     return b"data: " + to_json(table) + b"\n\n"
 
 
@@ -77,9 +76,9 @@ def split_event(table: dict[str, Any], mark: str) -> tuple[bytes, bytes]:
 
 
 def plain_chunks(answers: Sequence[Answer], framed: Callable[[int, bool], tuple[bytes, bytes]]) -> Chunk:
-    """Chunks that differ in their text alone, which is put between what *framed* says of a choice.
+    """Chunks that differ in their text alone: *framed* gives the bytes before and after it.
 
-    It is asked what frames its last chunk, too.
+    *framed* is called with each choice, and whether it is its last chunk.
     """
     frames = [(*framed(choice, False), *framed(choice, True)) for choice in range(len(answers))]
     return partial(_plain, [(answer.escaped, *frame) for answer, frame in zip(answers, frames, strict=True)])

@@ -17,10 +17,7 @@ __all__ = ["CompletionFormat"]
 
 @frozen
 class CompletionFormat(ReplyFormat[CompletionFields]):
-    """A completion: as many answers to each of `prompts`.
-
-    `prompt_tokens` are what each prompt has, its images among them.
-    """
+    """The answers to `prompts`, the same number to each.  `prompt_tokens` are the tokens of each prompt."""
 
     prompts: Sequence[Prompt]
     prompt_tokens: Sequence[int]
@@ -30,7 +27,7 @@ class CompletionFormat(ReplyFormat[CompletionFields]):
 
     @property
     def reply(self) -> Reply:
-        """What the client gets, a stream if it asked for one."""
+        """The reply, streamed if the client asked for that."""
         common = self.head, self.prompts, self.prompt_tokens, self.answers
         if not self.asked.stream:
             return WholeReply(*common, self.body)
@@ -61,11 +58,11 @@ class CompletionFormat(ReplyFormat[CompletionFields]):
         return self.chunk_of(made, last, self.prompt_tokens[self._prompt(choice)], end)
 
     def _prompt(self, choice: int) -> int:
-        """Which prompt it answers."""
+        """The place of the prompt that a choice answers."""
         return choice * len(self.prompts) // len(self.answers)
 
     def _parts(self, choice: int, begin: int, end: int) -> tuple[Sequence[int], Sequence[str]]:
-        """The tokens, and the pieces of text, that are told from *begin* on to before *end*: an echo comes first."""
+        """The token ids and pieces of text from *begin* on to before *end*, and before the first ones the echo."""
         answer, nothing = self.answers[choice], self.asked.max_tokens == 0
         ids, pieces = ([], []) if nothing else (list(answer.ids[begin:end]), list(answer.pieces[begin:end]))
         if not self.asked.echo or begin:
@@ -74,14 +71,14 @@ class CompletionFormat(ReplyFormat[CompletionFields]):
         return [*prompt.ids, *ids], [*self._pieces(prompt), *pieces]
 
     def _pieces(self, prompt: Prompt) -> list[str]:
-        """A prompt's text, token by token where it is known as tokens; all of it in the first one if it was a text."""
+        """A prompt's text, token by token; if the client sent a text, all of it is in the first piece."""
         if prompt.text is not None and self.asked.logprobs is None:
             return [prompt.text, *[""] * (len(prompt.ids) - 1)]
         pieces = [self.tokenizer.piece(number) for number in prompt.ids]
         return [pieces[0].removeprefix(" "), *pieces[1:]] if pieces else []
 
     def _offset(self, choice: int, begin: int) -> int:
-        """How many characters are told before a token."""
+        """How many characters come before a token."""
         return sum(map(len, self._parts(choice, 0, begin)[1]))
 
     def whole_choice(self, choice: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ksim.server.text.tokenizer import Tokenizer
 
 __all__ = ["ReplyFormat"]
 
-#: Where the text of a chunk goes; no header of HTTP can have it.
+#: Stands for the text of a chunk; ids come from HTTP headers, which cannot contain it.
 _MARK = "\u241a"
 
 F = TypeVar("F", bound=GenerateFields)
@@ -61,7 +61,7 @@ class ReplyFormat(Generic[F]):
 
     def table(self, choices: list[dict[str, Any]], used: dict[str, Any] | None = None, fingerprint: bool = False,
               more: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A chunk with these choices, what was *used* so far, the fingerprint, and *more*."""
+        """A chunk with these choices, the usage so far, the fingerprint, and *more* fields."""
         head = self.head
         table = {"id": head.id, "object": self.CHUNK_OBJECT, "created": head.created, "model": head.model,
                  "choices": choices}
@@ -86,11 +86,11 @@ class ReplyFormat(Generic[F]):
                 "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
 
     def prompt_fields(self) -> dict[str, Any]:
-        """What a whole reply says of its prompt outside the choices."""
+        """The fields of a whole reply that describe its prompt."""
         return {}
 
     def closing(self, prompt_tokens: int, cached: int | None) -> bytes:
-        """The chunk that says what was used, if it is asked for, and how much of it was *cached*, if that is told."""
+        """The chunk with the usage of the request, if it is asked for; *cached* is None if that is not reported."""
         if not self.asked.wants_usage:
             return b""
         used = usage(prompt_tokens, sum(len(answer.ids) for answer in self.answers))
@@ -98,5 +98,5 @@ class ReplyFormat(Generic[F]):
         return sse_event(self.table([], used | details, True))
 
     def logprobs(self, number: int | None) -> Logprobs:
-        """What makes up log-probabilities of so many likeliest tokens."""
+        """Makes up log-probabilities, with this *number* of likeliest tokens."""
         return Logprobs(self.tokenizer, number or 0, bool(self.asked.return_tokens_as_token_ids))

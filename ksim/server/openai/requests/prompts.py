@@ -1,4 +1,4 @@
-"""Prompts of requests: their tokens, the names of their blocks, and whether they fit the context."""
+"""Prompts: their tokens, the names of their blocks, and whether they fit the context."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -14,24 +14,24 @@ from ksim.server.text.chat import Chat
 from ksim.server.text.tokenizer import Tokenizer
 
 __all__ = ["CHUNK", "Prompt", "Remember", "chat_prompt", "check_asked", "check_ids", "check_text", "completion_prompts",
-           "names"]
+           "block_names"]
 
-#: Tokens of a block that has a name, as of vLLM's.
+#: Tokens of a block that has a name: vLLM's default block size.
 CHUNK = 16
-#: Is told the name of a block, and its tokens.
+#: Called with the name of a block and its token ids.
 Remember = Callable[[int, Sequence[int]], Any]
 
 
 @frozen
 class Prompt:
-    """The tokens of a prompt, its text where it has come as text, and its images."""
+    """The token ids of a prompt, its text if the client sent one, and its images."""
 
     ids: Sequence[int]
     text: str | None = None
     images: Sequence[Image] = ()
 
     def truncated(self, asked: GenerateFields, max_model_len: int) -> "Prompt":
-        """What `truncate_prompt_tokens` leaves of it; -1 leaves room for one token of output."""
+        """The prompt after `truncate_prompt_tokens`; -1 leaves room for one token of output."""
         kept = asked.truncate_prompt_tokens
         if kept is not None and kept < 0:
             kept = max_model_len - 1
@@ -41,11 +41,11 @@ class Prompt:
         return evolve(self, ids=self.ids[start:start + kept], text=None)
 
     def check(self, tokens: int, max_model_len: int) -> None:
-        """Raise ApiError for a prompt of so many *tokens* that is empty, or beyond the context."""
+        """Raise ApiError if the prompt is empty, or longer than the context; it counts as so many *tokens*."""
         if not tokens:
             raise ApiError("The decoder prompt cannot be empty", 400, "BadRequestError")
         if tokens > max_model_len:
-            if self.text is not None:  # vLLM does not count on
+            if self.text is not None:  # vLLM stops to tokenize there
                 tokens = max_model_len + 1
             least = "at least " if tokens == max_model_len + 1 else ""
             raise invalid(f"This model's maximum context length is {max_model_len} tokens. However, your prompt"
@@ -54,7 +54,7 @@ class Prompt:
 
 
 def check_asked(asked: GenerateFields, most: int | None, max_model_len: int, name: str) -> None:
-    """Raise ApiError where more tokens are asked for than the context has; *name* says of how many at most."""
+    """Raise ApiError if a request asks for more tokens than the context has; the field *name* has the value *most*."""
     if most is not None and most > max_model_len:
         raise invalid(f"{name}={most} cannot be greater than max_model_len={max_model_len}. Please request fewer output"
                       f" tokens.", name, most)
@@ -65,7 +65,7 @@ def check_asked(asked: GenerateFields, most: int | None, max_model_len: int, nam
 
 
 def check_text(characters: int, tokenizer: Tokenizer, max_model_len: int) -> None:
-    """Raise ApiError for a text of so many *characters* that it has too many tokens however they are cut."""
+    """Raise ApiError for a text that is too long for the context even if all of its tokens were the longest."""
     if characters > (most := max_model_len * tokenizer.longest_token):
         raise invalid(f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains"
                       f" {characters} characters (more than {most} characters, which is the upper bound for"
@@ -74,7 +74,7 @@ def check_text(characters: int, tokenizer: Tokenizer, max_model_len: int) -> Non
 
 
 def chat_prompt(chat: Chat, tokenizer: Tokenizer, max_model_len: int) -> Prompt:
-    """The prompt that *chat* makes; images are behind the text of their messages."""
+    """The prompt that *chat* makes; images come after the text of their messages."""
     check_text(sum(len(text) for _, text in chat.messages), tokenizer, max_model_len)
     places = {number: len(tokenizer.chat(evolve(chat, messages=chat.messages[:number + 1], answered=False,
                                                 continued=True))) for number, _ in chat.images}
@@ -83,7 +83,7 @@ def chat_prompt(chat: Chat, tokenizer: Tokenizer, max_model_len: int) -> Prompt:
 
 def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int,
                        max_model_len: int) -> list[Prompt]:
-    """The prompts of a completion: one, or a list of them, as texts or as ids of tokens."""
+    """The prompts of a completion: one or several, each a text or token ids."""
     prompt = asked.prompt
     if not prompt:
         raise invalid("You must pass at least one prompt", "prompt")
@@ -98,15 +98,15 @@ def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:
-    """Raise ApiError for tokens that there are not."""
+    """Raise ApiError for an id beyond the vocabulary."""
     if ids and max(ids) >= vocabulary:
         raise ApiError(f"Token id {max(ids)} is out of vocabulary", 400, "BadRequestError")
 
 
-def names(prompt: Sequence[int], output: Sequence[int], salt: str | None, remember: Remember | None) -> list[int]:
-    """Names of the blocks of a sequence: equal ones for equal tokens, and in the first also for an equal *salt*.
+def block_names(prompt: Sequence[int], output: Sequence[int], salt: str | None, remember: Remember | None) -> list[int]:
+    """Names of the blocks of a sequence, which are equal if their tokens are; the first one also depends on *salt*.
 
-    *remember* is told the tokens of each.
+    *remember* is called with each name and its tokens.
     """
     ids = array("I", prompt)
     ids.extend(output)
