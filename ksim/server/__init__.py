@@ -3,7 +3,7 @@
 A request comes in at the top and goes down; its tokens come back up.  Each package imports only those below it:
 
     serving     composition: `ksim serve` from the first moment, when it answers 503, to the last
-    http        sockets, the ASGI application, bodies that are read, streams that are written
+    http        sockets, the ASGI application and its metrics, bodies that are read, streams that are written
     metrics     what GET /metrics answers, with vLLM's names
     kv_events   what enters and leaves prefix caches, as vLLM publishes it by ZeroMQ
     openai      the protocol: requests as vLLM reads them, made-up answers, replies in vLLM's shapes

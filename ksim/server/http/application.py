@@ -15,8 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ksim.server.errors import ApiError
+from ksim.server.http.asgi import Message, Receive, Send
 from ksim.server.http.body import Disconnected, read_json
-from ksim.server.http.sink import Message, Receive, ResponseSink, Send
+from ksim.server.http.sink import ResponseSink
+from ksim.server.metrics.exposition import CONTENT_TYPE
 from ksim.server.openai.api import Api, Job
 
 __all__ = ["Application"]
@@ -139,7 +141,7 @@ class Application:
     async def _metrics(self, request: Request) -> Response:
         if self.metrics is None:
             raise ApiError(_STARTING, 503)
-        return Response(self.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self.metrics(), media_type=CONTENT_TYPE)
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request.headers, request.receive, self.max_body)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ksim.server.errors import ApiError
-from ksim.server.http.sink import Receive
+from ksim.server.http.asgi import Receive
 from ksim.server.openai.requests.kinds import problem
 
 __all__ = ["Disconnected", "read_json"]

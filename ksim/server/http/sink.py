@@ -5,10 +5,11 @@ from collections.abc import Awaitable
 from attrs import define, field
 
 from ksim.server.errors import ApiError
-from ksim.server.http.streams import Message, Receive, Send, Stream
-from ksim.server.openai.replies.reply import dumped
+from ksim.server.http.asgi import Message, Send
+from ksim.server.http.streams import Stream
+from ksim.server.openai.replies.reply import to_json
 
-__all__ = ["Message", "Receive", "ResponseSink", "Send"]
+__all__ = ["ResponseSink"]
 
 
 @define(eq=False)
@@ -27,7 +28,7 @@ class ResponseSink(Stream):
         """Answer with *error*, and nothing else."""
         if error.status == 413:  # what is left of the body is not read
             self.headers.append((b"connection", b"close"))
-        self.whole(error.status, dumped(error.body))
+        self.whole(error.status, to_json(error.body))
 
     def whole(self, status: int, body: bytes) -> None:
         """Answer with JSON."""

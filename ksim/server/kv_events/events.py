@@ -16,7 +16,7 @@ from ksim.engine.observer import Observer
 from ksim.flow.block_keys import BlockKeys
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["CacheEvents", "TokenIds", "overhear"]
+__all__ = ["CacheEvents", "TokenIds", "subscribe_to_cache"]
 
 #: A batch of an engine: its time, keys of blocks and ~keys of those that left; the same of its store below the GPU.
 Batch = tuple[float, Sequence[int], Sequence[int]]
@@ -109,7 +109,7 @@ class CacheEvents:
                 "lora_name": adapter, "extra_keys": [(adapter,) if adapter else None] * len(run), "group_idx": 0}
 
 
-def overhear(engine: Engine, tell: Callable[[Batch], object]) -> None:
+def subscribe_to_cache(engine: Engine, tell: Callable[[Batch], object]) -> None:
     """Have *engine*, which has not begun, *tell* what enters and leaves its cache; routers go on as before.
 
     Raises ConfigError where its cache cannot tell.
@@ -123,11 +123,11 @@ def overhear(engine: Engine, tell: Callable[[Batch], object]) -> None:
         engine.show(Observer(engine.number))
     observer = engine.observer
     assert observer is not None, "it was shown one"
-    observer.events = _Told(tell, kept=observer.tells is not None)
+    observer.events = _EventQueue(tell, kept=observer.tells is not None)
     observer.tells = tree.tells
 
 
-class _Told(deque[Batch]):
+class _EventQueue(deque[Batch]):
     """Batches of events that somebody is told of, and that are `kept` where a router reads them, too."""
 
     def __init__(self, tell: Callable[[Batch], object], kept: bool) -> None:

@@ -16,7 +16,7 @@ from attrs.validators import ge, in_
 from ksim.engine.engine import Engine
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, overhear
+from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, subscribe_to_cache
 
 __all__ = ["KvEvents", "KvEventsConfig", "Publisher", "offset"]
 
@@ -143,7 +143,7 @@ class KvEvents:
         try:
             for engine in engines:
                 publishers.append(Publisher(engine.number, config, context))
-                overhear(engine, _teller(publishers[-1], engine, token_ids, made))
+                subscribe_to_cache(engine, _teller(publishers[-1], engine, token_ids, made))
         except KsimError:
             _close(publishers, context)
             raise

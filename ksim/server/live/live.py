@@ -74,8 +74,8 @@ class Live:
         self.cluster = build(self.fleet, self.env, self.log, lambda: None, tells=self.tells)
         for engine in self.engines:
             engine.listener = self._deliver
-        self.log.hear(Rejected, self._note_reason)
-        self.log.hear(Failed, self._note_reason)
+        self.log.subscribe(Rejected, self._note_reason)
+        self.log.subscribe(Failed, self._note_reason)
         self.advance()
 
     @property

@@ -11,23 +11,23 @@ __all__ = ["LiveLog"]
 
 
 class LiveLog(Log):
-    """Tells `hearers` of events by their kind, and `kept` of all, if there is such a log; nothing else stays."""
+    """Tells `subscribers` of events by their kind, and `kept` of all, if there is such a log; nothing else stays."""
 
     def __init__(self, kept: Log | None = None) -> None:
         super().__init__()
         self.kept = kept
-        self.hearers: dict[type[Event], list[Callable[[Any], object]]] = {}
+        self.subscribers: dict[type[Event], list[Callable[[Any], object]]] = {}
         if kept is not None:
             self.engines, self.links = kept.engines, kept.links
 
-    def hear(self, kind: type[Event], hearer: Callable[[Any], object]) -> None:
-        """Have *hearer* called with each event of this *kind*, when it happens."""
-        self.hearers.setdefault(kind, []).append(hearer)
+    def subscribe(self, kind: type[Event], subscriber: Callable[[Any], object]) -> None:
+        """Have *subscriber* called with each event of this *kind*, when it happens."""
+        self.subscribers.setdefault(kind, []).append(subscriber)
 
     def add(self, event: Event) -> None:
         """Tell of one event."""
-        for hearer in self.hearers.get(type(event), ()):
-            hearer(event)
+        for subscriber in self.subscribers.get(type(event), ()):
+            subscriber(event)
         if self.kept is not None:
             self.kept.gated = self.gated
             self.kept.add(event)

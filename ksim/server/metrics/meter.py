@@ -62,18 +62,18 @@ class Meter:
 
     def _listen(self) -> None:
         log, engines = self.live.log, self.engines
-        log.hear(Received, lambda event: engines[event.engine].received(event.request_id, event.time))
-        log.hear(Admitted, lambda event: engines[event.engine].admitted(event))
-        log.hear(Preempted, lambda event: engines[event.engine].preempted(event))
-        log.hear(Transferred, lambda event: engines[event.target].transferred(event))
-        log.hear(Copied, lambda event: engines[event.engine].copied(event))
-        log.hear(Stepped, self._stepped)
-        log.hear(Finished, lambda event: engines[event.engine].ended(event.request_id, event))
-        log.hear(Prefilled, lambda event: engines[event.engine].ended(
+        log.subscribe(Received, lambda event: engines[event.engine].received(event.request_id, event.time))
+        log.subscribe(Admitted, lambda event: engines[event.engine].admitted(event))
+        log.subscribe(Preempted, lambda event: engines[event.engine].preempted(event))
+        log.subscribe(Transferred, lambda event: engines[event.target].transferred(event))
+        log.subscribe(Copied, lambda event: engines[event.engine].copied(event))
+        log.subscribe(Stepped, self._stepped)
+        log.subscribe(Finished, lambda event: engines[event.engine].ended(event.request_id, event))
+        log.subscribe(Prefilled, lambda event: engines[event.engine].ended(
             event.request_id, Finished(event.time, event.request_id, event.engine)))
-        log.hear(Failed, lambda event: self._failed(event.request_id))
+        log.subscribe(Failed, lambda event: self._failed(event.request_id))
         for kind in (Rejected, Refused):
-            log.hear(kind, self._refuse)
+            log.subscribe(kind, self._refuse)
 
     def _stepped(self, step: Stepped) -> None:
         self.engines[step.engine].stepped(step)

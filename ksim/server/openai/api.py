@@ -15,8 +15,8 @@ from ksim.server.errors import ApiError
 from ksim.server.live.live import Handle, Live
 from ksim.server.openai.intake import Intake
 from ksim.server.openai.replies.answer import Author
-from ksim.server.openai.replies.chats import ChatCompletion
-from ksim.server.openai.replies.completions import Completion
+from ksim.server.openai.replies.chat_format import ChatFormat
+from ksim.server.openai.replies.completion_format import CompletionFormat
 from ksim.server.openai.replies.lengths import Lengths
 from ksim.server.openai.replies.reply import Head, Reply
 from ksim.server.openai.requests.checks import check_chat, check_completion
@@ -46,7 +46,7 @@ from ksim.server.text.tokenizer import Tokenizer
 __all__ = ["Api", "Job"]
 
 #: vLLM's default of `max_tokens` of a completion.
-_FEW = 16
+_DEFAULT_MAX_TOKENS = 16
 #: `/tokenize` takes texts of at least so many tokens, as it takes some time for others to wait.
 _LONG_TEXT = 2**17
 
@@ -78,15 +78,15 @@ class Api:
     clock: Callable[[], float] = time
     _intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
-    _turned_away: dict[int, int] = field(factory=dict, init=False)  # statuses by requests
+    _refusal_statuses: dict[int, int] = field(factory=dict, init=False)  # statuses by requests
     _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
         lengths = Lengths(self.live.fleet.scenario.workload, self.seed)
         self._intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
-        self.live.log.hear(Refused, lambda event: self._turned_away.update({event.request_id: event.status}))
+        self.live.log.subscribe(Refused, lambda event: self._refusal_statuses.update({event.request_id: event.status}))
         if self.tells_cached:
-            self.live.log.hear(Admitted, self._admitted)
+            self.live.log.subscribe(Admitted, self._admitted)
 
     def completion(self, body: Any, headers: Mapping[str, str]) -> Job:
         """What a body of `/v1/completions` asks for; raises ApiError for what cannot be."""
@@ -94,15 +94,15 @@ class Api:
             check_completion(body)
         asked = read(CompletionFields, body)
         if asked.max_tokens is None:
-            asked = evolve(asked, max_tokens=_FEW)
+            asked = evolve(asked, max_tokens=_DEFAULT_MAX_TOKENS)
         model, adapter = self._model(asked)
-        check_asked(asked, asked.max_tokens, self.served.longest, "max_tokens")
-        prompts = [prompt.truncated(asked, self.served.longest) for prompt in completion_prompts(
-            asked, self.tokenizer, self.served.vocabulary, self.served.longest)]
+        check_asked(asked, asked.max_tokens, self.served.max_model_len, "max_tokens")
+        prompts = [prompt.truncated(asked, self.served.max_model_len) for prompt in completion_prompts(
+            asked, self.tokenizer, self.served.vocabulary, self.served.max_model_len)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
         taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
         head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
-        made = Completion(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
+        made = CompletionFormat(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
         return Job(made.reply, [one.request for one in taken])
 
     def chat(self, body: Any, headers: Mapping[str, str]) -> Job:
@@ -113,12 +113,12 @@ class Api:
         model, adapter = self._model(asked)
         name = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
         most: int | None = getattr(asked, name)
-        check_asked(asked, most, self.served.longest, name)
+        check_asked(asked, most, self.served.max_model_len, name)
         chat = chat_of(asked)
-        prompt = self._prompt(chat).truncated(asked, self.served.longest)
+        prompt = self._prompt(chat).truncated(asked, self.served.max_model_len)
         taken = self._intake.take(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
-        made = ChatCompletion(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
+        made = ChatFormat(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
         return Job(made.reply, [taken.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
@@ -129,13 +129,14 @@ class Api:
     def _prompt(self, chat: Chat) -> Prompt:
         if chat.images:
             self.served.check_images()
-        return chat_prompt(chat, self.tokenizer, self.served.longest)
+        return chat_prompt(chat, self.tokenizer, self.served.max_model_len)
 
     def start(self, job: Job) -> list[Handle]:
         """Send the requests of *job*, whose reply hears of them."""
-        ears = job.reply.ears
-        handles = [self.live.submit(request, ear) for request, ear in zip(job.requests, ears, strict=True)]
-        numbers = {ear.first: handle.request.id for ear, handle in zip(ears, handles, strict=True)}
+        listeners = job.reply.listeners
+        handles = [self.live.submit(request, listener)
+                   for request, listener in zip(job.requests, listeners, strict=True)]
+        numbers = {listener.first: handle.request.id for listener, handle in zip(listeners, handles, strict=True)}
         if self.tells_cached:
             self._replies.update((handle.request.id, job.reply) for handle in handles)
         job.reply.refusal = lambda first: self._refusal(numbers[first])
@@ -156,7 +157,7 @@ class Api:
     def _refusal(self, number: int) -> tuple[int, str]:
         """The status and the type of an error, where a request is refused: 429 at the gateway, 400 by an engine."""
         self._replies.pop(number, None)
-        status = self._turned_away.pop(number, 400)
+        status = self._refusal_statuses.pop(number, 400)
         return status, "BadRequestError" if status == 400 else ""
 
     def _head(self, kind: str, model: str, asked: GenerateFields, headers: Mapping[str, str]) -> Head:
@@ -173,10 +174,10 @@ class Api:
         if asked.messages is not None:
             ids = self._prompt(chat_of(asked)).ids
         else:
-            check_text(len(asked.prompt or ""), self.tokenizer, max(self.served.longest, _LONG_TEXT))
+            check_text(len(asked.prompt or ""), self.tokenizer, max(self.served.max_model_len, _LONG_TEXT))
             ids = self.tokenizer.encode(asked.prompt or "", asked.add_special_tokens is not False)
         strings = [self.tokenizer.piece(number) for number in ids] if asked.return_token_strs else None
-        return {"count": len(ids), "max_model_len": self.served.longest, "tokens": ids, "token_strs": strings}
+        return {"count": len(ids), "max_model_len": self.served.max_model_len, "tokens": ids, "token_strs": strings}
 
     def detokenize(self, body: Any) -> dict[str, Any]:
         """What `/detokenize` answers."""

@@ -1,19 +1,14 @@
 """The HTTP metrics that vLLM's instrumentator makes (prometheus-fastapi-instrumentator), as ASGI middleware."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Sequence
 from time import perf_counter
-from typing import Any
 
 from attrs import define, field
 
+from ksim.server.http.asgi import App, Message, Receive, Send
 from ksim.server.metrics.exposition import Family
 
 __all__ = ["HttpMetrics"]
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 #: Paths that vLLM does not count.
 _EXCLUDED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
