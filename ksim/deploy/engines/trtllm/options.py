@@ -6,7 +6,7 @@ from typing import Any
 from ksim.deploy.engines.vllm.speculation import drafter
 from ksim.deploy.flags.given import Given, value_of
 from ksim.deploy.flags.json_tables import table_of
-from ksim.deploy.flags.meaning import Handler, Reading
+from ksim.deploy.flags.meaning import Handler, Reading, read_with_others
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
 
@@ -93,17 +93,13 @@ def _lora(reading: Reading, given: Given) -> None:
             reading.serve[setting] = table[key]
 
 
-def _nothing(reading: Reading, given: Given) -> None:
-    """A key that is read with others."""
-
-
 HANDLERS: Mapping[str, Handler] = {
     "kv_cache_config": _cache, "cuda_graph_config": _graphs, "speculative_config": _speculation,
     "scheduler_config": _scheduler, "disable_overlap_scheduler": _overlap, "moe_config": _experts, "lora_config": _lora,
     **dict.fromkeys(("tensor_parallel_size", "moe_expert_parallel_size", "enable_attention_dp", "max_beam_width",
                      "free_gpu_memory_fraction", "extra_llm_api_options", "server_role", "cache_transceiver_config",
                      "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "batch_wait_timeout_ms",
-                     "moe_tensor_parallel_size", "disable_kv_cache_reuse"), _nothing)}
+                     "moe_tensor_parallel_size", "disable_kv_cache_reuse"), read_with_others)}
 #: Keys that are of the YAML alone.
 TABLES = tuple(key for key in HANDLERS if key.endswith("_config"))
 
