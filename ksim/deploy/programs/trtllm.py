@@ -42,8 +42,6 @@ class Trtllm:
         reading = Reading(meaning("trtllm"), options.HANDLERS)
         reading.serve = {"admission": "reserve_output", "enable_chunked_prefill": False,
                          "cudagraph_mode": "FULL_DECODE_ONLY", **options.division(given), **options.waiting(given)}
-        if value_of(given, "disable_kv_cache_reuse"):
-            reading.serve["enable_prefix_caching"] = False
         reading.take(given)
         options.fit_prompts(reading, known_model(model.name).max_length)
         role = _role(given)
