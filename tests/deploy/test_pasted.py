@@ -6,8 +6,9 @@ import shlex
 
 import pytest
 
+from ksim.deploy.aiconfigurator.folders import main_file
 from ksim.deploy.texts.tidied import tidied
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, DataError
 from tests.deploy.launching import table_of, text_of
 
 LINE = "vllm serve Qwen/Qwen3-8B --max-num-seqs 64"
@@ -51,6 +52,12 @@ AROUND = {
                            "    command: [\"vllm serve Qwen/Qwen3-8B --max-num-seqs $$N\"]",
 }
 
+AROUND |= {
+    "containers": f"containers:\n- name: llm\n  image: vllm/vllm-openai:v0.33.0\n  args: {json.dumps(LINE.split()[2:])}\n",
+    "a container": "      - args:\n        - --max-num-seqs=64\n        - --model=Qwen/Qwen3-8B\n        image: vllm/vllm-openai",
+    "command and args": f"command: [vllm, serve]\nargs: {json.dumps(LINE.split()[2:])}",
+}
+
 
 @pytest.mark.parametrize("around", AROUND)
 def test_what_is_around_a_line_changes_nothing(around):
@@ -69,6 +76,8 @@ def test_what_is_wrong_in_such_a_file_is_named_by_its_place():
     for text, said in (
             ("services:\n  llm:\n    image: vllm/vllm-openai\n    comand: x", "line 4: services.llm.comand"),
             ("services:\n  llm:\n    image: vllm/vllm-openai\n    command: --model ${M}", "--env M=VALUE"),
+            ("args: [--model=x]", "no container that starts an engine"), ("# " + LINE, "a comment"),
+            ("apiVersion: v1\nkind: Config\nclusters: []", "kubeconfig"), ("vllm server x", "'vllm server x'"),
             ("services:\n  web:\n    image: nginx\n", "no service that starts an engine"),
             ("from vllm import LLM\nLLM('m', seed=time())", "line 2, column 15"),
             ("from vllm import LLM\nLLM(**x)", "**"), ("from vllm import LLM\nLLM(", "not valid Python"),
@@ -95,3 +104,12 @@ def test_the_client_of_a_script_is_its_workload():
 
 def test_a_list_of_words_is_that_of_a_shell():
     assert table_of(json.dumps([*shlex.split(LINE), "--served-model-name", "a b"]))["serve"] == PLAIN
+
+
+@pytest.mark.parametrize("name", ["Chart.yaml", "kustomization.yaml"])
+def test_folders_that_must_be_written_out_first_are_refused_with_the_command(tmp_path, name):
+    (tmp_path / name).write_text("x: y")
+    with pytest.raises(DataError, match=r"helm template|kubectl kustomize"):
+        main_file(tmp_path)
+    (tmp_path / name).rename(tmp_path / "compose.yaml")
+    assert main_file(tmp_path).name == "compose.yaml"

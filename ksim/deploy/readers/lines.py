@@ -57,8 +57,10 @@ def _no_engine(text: str) -> str:
     """Why a text that mentions an engine starts none."""
     if any(client in text for client in ("bench serve", "bench_serving", "benchmark_serving")):
         return "is the line of a client: give it with --bench, and the line that starts the engine as the text"
-    return ("starts no engine; expected `vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve"
-            " MODEL ...`")
+    said = next((line.strip() for line in text.split("\n") if re.search("vllm|sglang|trtllm", line)), "")
+    comment = " (a comment, to a shell)" if said.startswith("#") else ""
+    return (f"{said[:60]!r}{comment} starts no engine; expected `vllm serve MODEL ...`, `python -m sglang.launch_server"
+            f" ...` or `trtllm-serve MODEL ...`")
 
 
 def _script_of(command: Command) -> str | None:
