@@ -80,7 +80,7 @@ def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any,
     """The settings that options describe; raises MissingExtra where the libraries are missing that serve."""
     try:
         from ksim.server.http.sockets import Address
-        from ksim.server.kv_events.publisher import KvEventsConfig as Config
+        from ksim.server.kv_events.config import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":

@@ -14,7 +14,8 @@ from attrs import define, field, frozen
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.http.sockets import Address, allow_many_files
-from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig
+from ksim.server.kv_events.config import KvEventsConfig
+from ksim.server.kv_events.publisher import KvEvents
 from ksim.server.live.live import Live
 from ksim.server.live.recording import Recording
 from ksim.server.metrics.meter import Meter

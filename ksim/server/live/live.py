@@ -156,7 +156,7 @@ class Live:
             handle = handles.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if got := handle.take(job, count):
+            if got := handle.count(job, count):
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
             self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
