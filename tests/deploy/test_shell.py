@@ -69,8 +69,11 @@ def test_other_sums_are_refused(text):
     ("if x; then\ncat > c.yaml <<E\nseed: 1\nE\nfi\nvllm serve Qwen/Qwen3-8B --config c.yaml", "written under `if`"),
     ("vllm serve Qwen/Qwen3-8B --config none.yaml", "No such file"),
     ("vllm serve Qwen/Qwen3-8B --config", "names no file"),
-    ("cat > c.yaml <<E\n- a\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: holds no table"),
-    ("cat > c.yaml <<E\na: [\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "is no YAML"),
+    ("cat > c.yaml <<E\n- a\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: expected keys and values, not a"),
+    ("cat > c.yaml <<E\na: [\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:2: is not valid YAML"),
+    ("cat > c.yaml <<E\na: !!timestamp x\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: a: is no value"),
+    ("cat > c.yaml <<E\na: 1\n---\nb: 2\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "is a second document"),
+    ("cat > c.yaml <<E\nseed: 1\nseed: 2\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "'seed' is there twice"),
     ("cat > c.yaml <<E\nmax-num-sequences: 3\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: --max-num-seq"),
 ])
 def test_what_a_shell_would_have_to_find_out_is_refused(text, says):

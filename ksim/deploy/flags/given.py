@@ -152,6 +152,11 @@ def value_of(given: Sequence[Given], dest: str, default: Any = None) -> Any:
     return next((one.value for one in given if one.dest == dest), default)
 
 
+def where_of(given: Sequence[Given], dest: str, default: str = "") -> str:
+    """The place of a flag, or *default* where it is not given."""
+    return next((one.where for one in given if one.dest == dest), default)
+
+
 def word_of(given: Sequence[Given], dest: str) -> Word | None:
     """The value of a flag as a word with its place."""
     return next((Word(str(one.value), one.where) for one in given if one.dest == dest), None)

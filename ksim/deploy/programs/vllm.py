@@ -6,15 +6,14 @@ from typing import Any
 
 from ksim.deploy.commands.command import Command, Word, behind
 from ksim.deploy.commands.config_file import with_config_file
-from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.vllm import compilation, further, kv_transfer, nodes, speculation
-from ksim.deploy.flags.given import Given, Parser, value_of, word_of
+from ksim.deploy.flags.given import Given, Parser, value_of
 from ksim.deploy.flags.meaning import Handler, Reading, meaning
 from ksim.deploy.flags.older import names_of, without_older
 from ksim.deploy.flags.table import flag_table
 from ksim.deploy.launches import Launch, Note, Wanted
-from ksim.foundation.errors import ConfigError
 
 __all__ = ["Vllm"]
 
@@ -39,7 +38,7 @@ class Vllm:
         parser = Parser(flag_table("vllm", "vLLM"), names_of("vllm"))
         given = parser.read(words)
         release = release_of("vllm", command, wanted)
-        model, assumed = model_of(command, wanted, _model(parser, given))
+        model, assumed = model_of(command, wanted, model_word(parser, given))
         reading = Reading(meaning("vllm"), HANDLERS)
         reading.take(given)
         _environment(reading, command)
@@ -74,14 +73,6 @@ def _level_spelt_out(words: Sequence[Word]) -> list[Word]:
         else:
             spelt.append(Word(f"--optimization-level={match[1]}" if match[1] else "--optimization-level", word.where))
     return spelt
-
-
-def _model(parser: Parser, given: Sequence[Given]) -> Word | None:
-    """The model: the word without a flag, or that of `--model`; raises ConfigError for further words."""
-    if parser.positionals[1:] or (parser.positionals and value_of(given, "model")):
-        extra = parser.positionals[-1]
-        raise ConfigError(extra.where, f"{extra.text!r} belongs to no flag; quote values that have blanks")
-    return parser.positionals[0] if parser.positionals else word_of(given, "model")
 
 
 def _environment(reading: Reading, command: Command) -> None:

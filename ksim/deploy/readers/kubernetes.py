@@ -35,9 +35,7 @@ class Kubernetes:
         scenario = dict(router)
         for part in parts:
             scenario |= part.scenario
-        return Deployed(tuple(launch for part in parts for launch in part.launches), scenario,
-                        tuple(note for part in parts for note in part.idle),
-                        (*remarks, *(note for part in parts for note in part.remarks)))
+        return Deployed.of([Deployed((), remarks=tuple(remarks)), *parts], scenario)
 
 
 def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
@@ -46,6 +44,4 @@ def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted
         return dynamo.deployed(document, maps, wanted)
     if kind not in KINDS:
         return Deployed((), idle=(idle_kind(document),))
-    parts = [deployed(pods, maps, wanted) for pods in KINDS[kind](document)]
-    return Deployed(tuple(launch for part in parts for launch in part.launches),
-                    idle=tuple(note for part in parts for note in part.idle))
+    return Deployed.of([deployed(pods, maps, wanted) for pods in KINDS[kind](document)], {})

@@ -85,9 +85,7 @@ def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> Command:
 
 
 def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
-    if simple.condition:
-        raise ConfigError(command.where, f"starts an engine under `{simple.condition}`, and whether it runs is what a"
-                                         f" shell would have to find out; paste the line that runs")
+    simple.check_unconditional(command.where)
     contained = unwrapped(command)
     launch = launch_of(contained.command, wanted)
     return evolve(launch, idle=(*contained.idle, *launch.idle))

@@ -9,6 +9,7 @@ from ksim.deploy.commands.command import Word
 from ksim.deploy.shell.variables import Variables
 from ksim.deploy.shell.words import Token, Tokens
 from ksim.deploy.texts.pasted import Pasted
+from ksim.foundation.errors import ConfigError
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Words that open and close what a shell runs under a condition, or more than once.
@@ -34,6 +35,12 @@ class Simple:
     """The file that its output goes to."""
     document: str | None = None
     """The here-document that it reads."""
+
+    def check_unconditional(self, where: str) -> None:
+        """Raise ConfigError for an engine that only a shell could tell whether it starts."""
+        if self.condition:
+            raise ConfigError(where, f"starts an engine under `{self.condition}`, and whether it runs is what a shell"
+                                     " would have to find out; paste the line that runs")
 
 
 @define
