@@ -18,10 +18,9 @@ class Handle:
     got: int = field(default=0, init=False)  # tokens of the first sequence that the client has
 
     def count(self, job: Job, tokens: int) -> int:
-        """How many tokens the client gets when *job* has so many further *tokens*.
+        """Note so many further *tokens* of *job*; return how many of them the client gets.
 
-        With a prefill pool the client gets its tokens from the decode engine, the first one included, which the
-        prefill engine has sampled.
+        With a prefill pool, all come from the decode engine: also the first one, which the prefill engine has sampled.
         """
         if (params := job.kv_transfer_params) is not None:
             if params.do_remote_decode:
