@@ -131,10 +131,10 @@ class Api:
             self.served.check_images()
         return chat_prompt(chat, self.tokenizer, self.served.longest)
 
-    def start(self, job: Job) -> list[Handle]:
-        """Send the requests of *job*, whose reply hears of them."""
+    def start(self, job: Job, came: float | None = None) -> list[Handle]:
+        """Send the requests of *job*, whose reply hears of them; they *came* then, by the wall clock."""
         ears = job.reply.ears
-        handles = [self.live.submit(request, ear) for request, ear in zip(job.requests, ears, strict=True)]
+        handles = [self.live.submit(request, ear, came) for request, ear in zip(job.requests, ears, strict=True)]
         numbers = {ear.first: handle.request.id for ear, handle in zip(ears, handles, strict=True)}
         if self.tells_cached:
             self._replies.update((handle.request.id, job.reply) for handle in handles)
