@@ -1,9 +1,9 @@
 """The server's ASGI application: who may ask what, where."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from secrets import compare_digest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from attrs import define, field
@@ -20,6 +20,9 @@ from ksim.server.http.body import Disconnected, read_json
 from ksim.server.http.sink import ResponseSink
 from ksim.server.metrics.exposition import CONTENT_TYPE
 from ksim.server.openai.api import Api, Job
+
+if TYPE_CHECKING:
+    from ksim.server.http.wire import Wire
 
 __all__ = ["Application"]
 
@@ -68,7 +71,10 @@ class Application:
             return await answer(scope, receive, send)
         prepare = {"/v1/completions": Api.completion, "/v1/chat/completions": Api.chat}.get(path)
         if prepare is not None and scope["method"] == "POST":
-            return await self._generate(prepare, headers, receive, ResponseSink.of(send, request_id))
+            state = scope.get("state", {})
+            wire: Wire | None = state.get("wire")
+            sink = ResponseSink.of(send, request_id, wire.write if wire else None)
+            return await self._generate(prepare, headers, receive, sink, state)
         await self._pages(scope, receive, _naming(send, request_id))
 
     def _admits(self, headers: Headers) -> bool:
@@ -81,8 +87,12 @@ class Application:
     # Generation.
 
     async def _generate(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers, receive: Receive,
-                        sink: ResponseSink) -> None:
-        """Have a prompt answered; the request is aborted if the client goes."""
+                        sink: ResponseSink, state: Mapping[str, Any]) -> None:
+        """Have a prompt answered; the request is aborted if the client goes.
+
+        It arrives when its last byte `came`, if its *state* says that: parsing and counting tokens take none of the
+        simulated time, in which the front end of the simulated engine does the same.
+        """
         try:
             api, job = await self._job(prepare, headers, receive)
         except Disconnected:
@@ -92,7 +102,7 @@ class Application:
             await sink.until_over(receive)
             return
         job.reply.sink = sink
-        handles = api.start(job)
+        handles = api.start(job, state.get("came"))
         if not await sink.until_over(receive):
             job.reply.over = True
             api.abort(handles)

@@ -1,6 +1,6 @@
 """The response to a request, written from callbacks of a live fleet."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from attrs import define, field
 
@@ -20,9 +20,10 @@ class ResponseSink(Stream):
     _head: Message | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, send: Send, request_id: str) -> "ResponseSink":
+    def of(cls, send: Send, request_id: str, direct: Callable[[bytes], bool] | None = None) -> "ResponseSink":
         """A response with the header X-Request-Id."""
-        return cls(send, headers=[(b"x-request-id", request_id.encode("latin-1", "replace"))])
+        headers = [(b"x-request-id", request_id.encode("latin-1", "replace"))]
+        return cls(send, direct=direct, headers=headers) if direct else cls(send, headers=headers)
 
     def fail(self, error: ApiError) -> None:
         """Answer with *error*, and nothing else."""

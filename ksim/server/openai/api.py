@@ -131,10 +131,10 @@ class Api:
             self.served.check_images()
         return chat_prompt(chat, self.tokenizer, self.served.max_model_len)
 
-    def start(self, job: Job) -> list[Handle]:
-        """Send the requests of *job*, whose reply hears of them."""
+    def start(self, job: Job, came: float | None = None) -> list[Handle]:
+        """Send the requests of *job*, whose reply hears of them; they *came* then, by the wall clock."""
         listeners = job.reply.listeners
-        handles = [self.live.submit(request, listener)
+        handles = [self.live.submit(request, listener, came)
                    for request, listener in zip(job.requests, listeners, strict=True)]
         numbers = {listener.first: handle.request.id for listener, handle in zip(listeners, handles, strict=True)}
         if self.tells_cached:
