@@ -112,7 +112,7 @@ class EngineMeter:
         """A step is over."""
         self.metrics.observe("iteration_tokens_total", step.batch.tokens)
         if self.drafted:
-            self._verify(step.batch)
+            self._count_drafts(step.batch)
 
     def sampled(self, tokens: Sequence[Sampled], now: float) -> None:
         """Clients get the *tokens* of a step."""
@@ -121,13 +121,13 @@ class EngineMeter:
         jobs = [*map(_JOB, tokens)]
         for moment, times in Counter(map(self._last.get, jobs)).items():
             if moment is None:
-                jobs = self._begin(jobs, now)
+                jobs = self._count_first_tokens(jobs, now)
             else:
                 self.metrics.observe("inter_token_latency_seconds", now - moment, times)
         self._last.update(dict.fromkeys(jobs, now))
         self.metrics.add("generation_tokens", sum(map(_COUNT, tokens)))
 
-    def _begin(self, jobs: Sequence[Job], now: float) -> list[Job]:
+    def _count_first_tokens(self, jobs: Sequence[Job], now: float) -> list[Job]:
         """Count the first tokens of *jobs*; return the jobs whose requests have not been aborted."""
         for job in jobs:
             request = self._open.get(job.request.id)
@@ -136,10 +136,10 @@ class EngineMeter:
             self._first[job] = now
             request.jobs.append(job)
             self.metrics.observe("time_to_first_token_seconds", now - self._arrival(job, request))
-            self._prefilled(job.request.prompt, *self._cached(job, request))
+            self._count_prompt(job.request.prompt, *self._cached(job, request))
         return [job for job in jobs if job.request.id in self._open]
 
-    def _prefilled(self, prompt: int, hit: int, loaded: int) -> None:
+    def _count_prompt(self, prompt: int, hit: int, loaded: int) -> None:
         """Count a *prompt* of which *hit* tokens were in the prefix cache and others were *loaded*."""
         add = self.metrics.add
         add("prompt_tokens", prompt)
@@ -163,7 +163,7 @@ class EngineMeter:
         return request.received if job.kv_transfer_params and job.kv_transfer_params.do_remote_prefill else (
             job.request.arrival)
 
-    def _verify(self, batch: Batch) -> None:
+    def _count_drafts(self, batch: Batch) -> None:
         """Count the drafted tokens of *batch*, and the accepted ones."""
         add, accepted = self.metrics.add, batch.accepted
         add("spec_decode_num_drafts", len(accepted))
@@ -180,21 +180,21 @@ class EngineMeter:
         if left is None:
             return
         if end is not None:
-            self.metrics.add("num_preemptions", end.preemptions)
-            self._close_request(left)
+            self.metrics.add("num_preemptions", end.preemptions)  # those that were no events: of further sequences
+            self._count_request(left)
         for job in left.jobs:
             if end is not None:
-                self._close(job, left)
+                self._count_sequence(job, left)
             self._first.pop(job, None)
             self._last.pop(job, None)
 
-    def _close_request(self, request: _OpenRequest) -> None:
+    def _count_request(self, request: _OpenRequest) -> None:
         observe = self.metrics.observe
         if request.jobs:
             observe("request_params_n", request.jobs[0].request.n if len(request.jobs) == 1 else len(request.jobs))
             observe("request_max_num_generation_tokens", max(job.sampled for job in request.jobs))
 
-    def _close(self, job: Job, request: _OpenRequest) -> None:
+    def _count_sequence(self, job: Job, request: _OpenRequest) -> None:
         """Count a sequence that has ended."""
         asked, tokens, observe = job.request, job.sampled, self.metrics.observe
         first, last = self._first[job], self._last[job]
