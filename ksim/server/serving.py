@@ -14,7 +14,9 @@ from attrs import define, field, frozen
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.http.sockets import Address, allow_many_files
-from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig
+from ksim.server.http.wire import TimedProtocol
+from ksim.server.kv_events.config import KvEventsConfig
+from ksim.server.kv_events.publisher import KvEvents
 from ksim.server.live.live import Live
 from ksim.server.live.recording import Recording
 from ksim.server.metrics.meter import Meter
@@ -76,8 +78,8 @@ class _Server(uvicorn.Server):
         """A server of a new application."""
         application = Application(settings.api_key, settings.max_body_size)
         http, log = HttpMetrics(application, application.paths), settings.enable_log_requests
-        return cls(uvicorn.Config(http, lifespan="off", ws="none", server_header=False, access_log=log,
-                                  log_level="info" if log else "warning"), application, http)
+        return cls(uvicorn.Config(http, http=TimedProtocol, lifespan="off", ws="none", server_header=False,
+                                  access_log=log, log_level="info" if log else "warning"), application, http)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -70,11 +70,12 @@ def nothing_left(run: Played) -> None:
                         or scheduler.transfers.held)
 
 
-@given(serve=serves, workload=workloads, seed=st.integers(0, 100), speed=st.sampled_from([0.5, 1.0, 7.0]))
+@given(serve=serves, workload=workloads, seed=st.integers(0, 100), speed=st.sampled_from([0.5, 1.0, 7.0]),
+       parsing=st.sampled_from([0.0, 0.0, 0.0004, 0.01]))
 @examples(32)
-def test_an_engine_played_live_does_what_a_run_does(tiny, serve, workload, seed, speed):
+def test_an_engine_played_live_does_what_a_run_does(tiny, serve, workload, seed, speed, parsing):
     run = live_run({"model": tiny, "gpu": "h200", "oracle": "roofline", "seed": seed, "serve": serve,
-                    "workload": workload}, speed=speed)
+                    "workload": workload}, speed=speed, parsing=parsing)
     check(run)
     nothing_left(run)
 
