@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from ksim.foundation.errors import KsimError
+from ksim.simulation.model_names import named
 from ksim.simulation.scenario import Scenario
 from ksim.validation.benchmarks.recorded import Recorded
 
@@ -26,4 +28,8 @@ def mismatches(run: Recorded, scenario: Scenario) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    return _NOISE.sub("", name.rstrip("/").rpartition("/")[2].lower())
+    """The catalogue's name of a model, or what is left of one that the catalogue lacks."""
+    try:
+        return named(name, "the result").name
+    except KsimError:
+        return _NOISE.sub("", name.rstrip("/").rpartition("/")[2].lower())
