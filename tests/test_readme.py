@@ -27,6 +27,8 @@ def folder(tmp_path_factory):
     """A checkout with a trace of few requests, so that runs are short."""
     made = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "scenarios", made / "scenarios")
+    for path in (made / "scenarios" / "fleets").glob("*.toml"):
+        path.write_text(path.read_text(encoding="utf-8").replace("count = 400", "count = 40"), encoding="utf-8")
     (made / "traces").mkdir()
     lines = (ROOT / "traces" / "conversation.csv").read_text().splitlines(keepends=True)
     (made / "traces" / "conversation.csv").write_text("".join(lines[:26]))

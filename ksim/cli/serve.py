@@ -59,7 +59,8 @@ def serve(
         served_model_name=served_model_name or (), tokenizer=tokenizer, api_key=api_key or (),
         max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests,
         enable_prompt_tokens_details=enable_prompt_tokens_details)
-    from ksim.server import recording, serving
+    from ksim.server import serving
+    from ksim.server.live import recording
 
     def make() -> Fleet:
         fleet = Fleet.of(chosen)
@@ -78,9 +79,9 @@ def serve(
 def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any, **others: Any) -> "ServerSettings":
     """The settings that options describe; raises MissingExtra where the libraries are missing that serve."""
     try:
-        from ksim.server.event_publisher import KvEventsConfig as Config
+        from ksim.server.http.sockets import Address
+        from ksim.server.kv_events.publisher import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
-        from ksim.server.sockets import Address
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":
             raise

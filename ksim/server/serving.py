@@ -11,19 +11,19 @@ from types import FrameType
 import uvicorn
 from attrs import define, field, frozen
 
-from ksim.server.answer import Tokenizer
-from ksim.server.api import Api
-from ksim.server.application import Application
-from ksim.server.event_publisher import KvEvents, KvEventsConfig
-from ksim.server.http_metrics import HttpMetrics
-from ksim.server.live import Live
-from ksim.server.made_up import MadeUpTokenizer
-from ksim.server.meter import Meter
-from ksim.server.prompts import CHUNK
-from ksim.server.recording import Recording
-from ksim.server.served import Served
-from ksim.server.sockets import Address, allow_many_files
-from ksim.server.tokenizer import RealTokenizer
+from ksim.server.http.application import Application
+from ksim.server.http.http_metrics import HttpMetrics
+from ksim.server.http.sockets import Address, allow_many_files
+from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig
+from ksim.server.live.live import Live
+from ksim.server.live.recording import Recording
+from ksim.server.metrics.meter import Meter
+from ksim.server.openai.api import Api
+from ksim.server.openai.requests.prompts import CHUNK
+from ksim.server.openai.served_model import Served
+from ksim.server.text.hugging_face import HuggingFaceTokenizer
+from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.text.tokenizer import Tokenizer
 from ksim.simulation.fleet import Fleet
 
 __all__ = ["ServerSettings", "serve"]
@@ -54,7 +54,7 @@ def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[st
     A second signal drops them.  *say* is told when clients may come.  What happens is *recorded*, if that is wished.
     Raises KsimError for what cannot be served.  Returns what was played, if it came to that.
     """
-    tokenizer = RealTokenizer.read(settings.tokenizer) if settings.tokenizer else None
+    tokenizer = HuggingFaceTokenizer.read(settings.tokenizer) if settings.tokenizer else None
     allow_many_files()
     with settings.address.bound() as listening:
         server = _Server.on(settings)

@@ -28,6 +28,8 @@ from ksim.workload.workload import Workload
 #: What the name of a pool is made of: no dots, which separate keys.
 _POOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
+#: What closes a quote or a bracket.
+_CLOSING = {"{": "}", "[": "]", '"': '"', "'": "'"}
 #: A name in a dotted key: no quotes, as chat programs make them, and no brackets.
 _KEY_PART = re.compile(r"[\w:/@ -]+")
 
@@ -195,6 +197,6 @@ def setting(text: str) -> tuple[str, Any]:
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        if value.startswith(("{", "[", '"', "'")):
+        if value[:1] in _CLOSING and _CLOSING[value[0]] not in value[1:]:
             raise ConfigError("--set", f"{key}: {value} is not valid TOML: {error}") from None
         return key, value

@@ -38,4 +38,4 @@ def test_bad_input_ends_with_one_clear_message(topic, case, tmp_path):
 
 
 def _content(folder):
-    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*") if "__pycache__" not in path.parts}

@@ -63,7 +63,7 @@ def pages(directories: Mapping[str, Path], tmp_path_factory: pytest.TempPathFact
     return {name: write_page(path, folder / f"{path.name}.html") for name, path in directories.items()}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # as long as it is there, its event loop runs
 def browser() -> Iterator[object]:
     """One browser for all tests; without one, those that need it are skipped."""
     if why := browsers.absent():

@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.server.live import Handle, Live
+from ksim.server.live.live import Handle, Live
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 

@@ -119,7 +119,7 @@ def test_what_was_computed_before_is_a_prefix_hit():
     async def play():
         async with client() as (made, application):
             hits = list[int]()
-            application.api.live.log.hear(Admitted, lambda event: hits.append(event.cached))
+            application.api.live.log.subscribe(Admitted, lambda event: hits.append(event.cached))
             first = {"prompt": [*range(64)], "max_tokens": 64, "ignore_eos": True, "return_token_ids": True}
             choice = (await made.post("/v1/completions", json=first)).json()["choices"][0]
             again = {**first, "prompt": [*range(64), *choice["token_ids"], 1, 2, 3]}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.server.made_up import MadeUpTokenizer
+from ksim.server.text.made_up import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.talk import ask, chat, chunks, complete, talk
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from ksim.server.application import Application
+from ksim.server.http.application import Application
 from tests.server.talk import client
 
 SLOW = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}

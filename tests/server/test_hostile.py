@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from ksim.server.api import Api
-from ksim.server.application import Application
-from ksim.server.http_metrics import HttpMetrics
-from ksim.server.made_up import MadeUpTokenizer
-from ksim.server.meter import Meter
-from ksim.server.served import Served
+from ksim.server.http.application import Application
+from ksim.server.http.http_metrics import HttpMetrics
+from ksim.server.metrics.meter import Meter
+from ksim.server.openai.api import Api
+from ksim.server.openai.served_model import Served
+from ksim.server.text.made_up import MadeUpTokenizer
 from tests.server.fake import FakeLive, values
 
 SCENARIO = {

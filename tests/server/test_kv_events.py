@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.server.event_publisher import KvEvents, KvEventsConfig, Publisher, offset
-from ksim.server.kv_events import Batch, CacheEvents, TokenIds, overhear
+from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, subscribe_to_cache
+from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig, Publisher, offset
 from tests.laws.tiny import TINY
 from tests.properties import examples
 from tests.server.fake import FakeLive
@@ -110,7 +110,7 @@ def test_what_was_stored_and_not_removed_is_what_is_cached(tiny: Path, chains: l
         names.remember(name, [name] * 16)
     engines, batches = played.live.engines, [list[Batch](), list[Batch]()]
     for engine, heard in zip(engines, batches, strict=True):
-        overhear(engine, heard.append)
+        subscribe_to_cache(engine, heard.append)
     played.play(Request(0, place * 0.004, len(chain) * 16 + 3, 9, chain,
                         adapter="cats" if adapters and place % 2 else "") for place, chain in enumerate(chains))
     for engine, heard in zip(engines, batches, strict=True):

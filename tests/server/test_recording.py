@@ -9,7 +9,7 @@ from attrs import evolve
 from ksim.flow.images import Image
 from ksim.flow.request import Request
 from ksim.foundation.errors import DataError
-from ksim.server.recording import recording, row_of
+from ksim.server.live.recording import recording, row_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.streaming import stream

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ksim.server import streams
-from ksim.server.streams import Stream
+from ksim.server.http import streams
+from ksim.server.http.streams import Stream
 
 
 class Client:

@@ -6,8 +6,8 @@ from attrs import define, field
 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.server.live import Handle, Live
-from ksim.server.recording import Recording
+from ksim.server.live.live import Handle, Live
+from ksim.server.live.recording import Recording
 from ksim.simulation.fleet import Fleet
 
 

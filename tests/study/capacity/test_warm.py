@@ -15,7 +15,7 @@ from tests.study.capacity.loads import batching
 @pytest.mark.parametrize("settings", [{}, {"data_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=str)
 def test_a_run_is_the_same_whatever_ran_before(settings):
     scenario = batching(**settings) if not settings else batching(**settings).with_values({"nodes": 1, "gpu": "h100"})
-    traffic = Traffic.of(scenario.workload, 120)
+    traffic = Traffic.of(scenario.workload, 50)
     for rate in (60.0, 8.0):
         _played(setup(scenario), traffic, rate)
     warm, cold = _played(setup(scenario), traffic, 25.0), _played(Fleet.of(scenario), traffic, 25.0)

@@ -1,0 +1,177 @@
+"""The server's ASGI application: who may ask what, where."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from secrets import compare_digest
+from typing import Any
+from uuid import uuid4
+
+from attrs import define, field
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ksim.server.errors import ApiError
+from ksim.server.http.asgi import Message, Receive, Send
+from ksim.server.http.body import Disconnected, read_json
+from ksim.server.http.sink import ResponseSink
+from ksim.server.metrics.exposition import CONTENT_TYPE
+from ksim.server.openai.api import Api, Job
+
+__all__ = ["Application"]
+
+#: Paths that need a key, if there is one, as in vLLM.
+_GUARDED = ("/v1", "/v2", "/inference")
+_STARTING = "The server is starting; try again when /health answers 200"
+_DRAINING = "The server is shutting down, and takes no new requests"
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@define(eq=False)
+class Application:
+    """An OpenAI-compatible API, once `api` is set; until then it answers 503, and while it is `draining`, too.
+
+    Requests have at most `max_body` bytes, and name one of `keys`, if there are any.  `metrics` writes what `/metrics`
+    answers.
+    """
+
+    keys: Sequence[str] = ()
+    max_body: int = 64 * 2**20
+    api: Api | None = None
+    draining: bool = False
+    metrics: Callable[[], bytes] | None = None
+    _digests: list[bytes] = field(init=False)
+    _pages: Starlette = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._digests = [sha256(key.encode()).digest() for key in self.keys]
+        self._pages = Starlette(routes=self._routes(), exception_handlers={
+            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone})
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths that it answers."""
+        return [route.path for route in self._routes()]
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return await self._pages(scope, receive, send)
+        headers, path = Headers(scope=scope), scope["path"]
+        request_id = headers.get("x-request-id") or uuid4().hex
+        if path.startswith(_GUARDED) and scope["method"] != "OPTIONS" and not self._admits(headers):
+            answer: Response = JSONResponse({"error": "Unauthorized"}, 401)
+            answer.headers["x-request-id"] = request_id
+            return await answer(scope, receive, send)
+        prepare = {"/v1/completions": Api.completion, "/v1/chat/completions": Api.chat}.get(path)
+        if prepare is not None and scope["method"] == "POST":
+            return await self._generate(prepare, headers, receive, ResponseSink.of(send, request_id))
+        await self._pages(scope, receive, _naming(send, request_id))
+
+    def _admits(self, headers: Headers) -> bool:
+        if not self._digests:
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        digest = sha256(key.encode()).digest()
+        return any(compare_digest(digest, own) for own in self._digests) and scheme.lower() == "bearer"
+
+    # Generation.
+
+    async def _generate(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers, receive: Receive,
+                        sink: ResponseSink) -> None:
+        """Have a prompt answered; the request is aborted if the client goes."""
+        try:
+            api, job = await self._job(prepare, headers, receive)
+        except Disconnected:
+            return
+        except ApiError as error:
+            sink.fail(error)
+            await sink.until_over(receive)
+            return
+        job.reply.sink = sink
+        handles = api.start(job)
+        if not await sink.until_over(receive):
+            job.reply.over = True
+            api.abort(handles)
+
+    async def _job(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers,
+                   receive: Receive) -> tuple[Api, Job]:
+        body = await read_json(headers, receive, self.max_body)
+        api = self._ready()
+        return api, prepare(api, body, headers)
+
+    def _ready(self) -> Api:
+        """The API; raises ApiError while it is not there."""
+        if self.draining or self.api is None:
+            raise ApiError(_DRAINING if self.draining else _STARTING, 503)
+        return self.api
+
+    # Everything else.
+
+    def _routes(self) -> list[Route]:
+        gets: dict[str, Endpoint] = {
+            "/health": self._health, "/load": self._load, "/version": self._version, "/v1/models": self._models,
+            "/v1/models/{name:path}": self._model, "/metrics": self._metrics}
+        posts: dict[str, Endpoint] = {"/tokenize": self._tokenize, "/detokenize": self._detokenize,
+                                      "/v1/completions": self._health, "/v1/chat/completions": self._health}
+        return [*(Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()),
+                *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
+                Route("/ping", self._health, methods=["GET", "POST"])]
+
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=503 if self.draining or self.api is None else 200)
+
+    async def _load(self, request: Request) -> Response:
+        return JSONResponse({"server_load": len(self.api.live.handles) if self.api else 0})
+
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"version": self._ready().served.version})
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse(self._ready().served.cards)
+
+    async def _model(self, request: Request) -> Response:
+        served = self._ready().served
+        served.model(request.path_params["name"])
+        return JSONResponse(next(card for card in served.cards["data"] if card["id"] == request.path_params["name"]))
+
+    async def _metrics(self, request: Request) -> Response:
+        if self.metrics is None:
+            raise ApiError(_STARTING, 503)
+        return Response(self.metrics(), media_type=CONTENT_TYPE)
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = await read_json(request.headers, request.receive, self.max_body)
+        return JSONResponse(self._ready().tokenize(body))
+
+    async def _detokenize(self, request: Request) -> Response:
+        body = await read_json(request.headers, request.receive, self.max_body)
+        return JSONResponse(self._ready().detokenize(body))
+
+
+def _naming(send: Send, request_id: str) -> Send:
+    """*send*, and each response has the request's id."""
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(raw=message["headers"])["x-request-id"] = request_id
+        await send(message)
+    return named
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What vLLM answers where there is no such path, or method."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse(ApiError(error.detail, error.status_code).body, error.status_code, error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body, error.status)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads it."""
+    return Response(status_code=499)

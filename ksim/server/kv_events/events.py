@@ -1,0 +1,154 @@
+"""KV events as vLLM publishes them (distributed/kv_events.py): what enters and leaves the prefix cache of each engine.
+
+Consumers such as llm-d's indexer and Dynamo's router decode them without a change.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any
+
+from attrs import define, field
+
+from ksim.engine.engine import Engine
+from ksim.engine.observer import Observer
+from ksim.flow.block_keys import BlockKeys
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["CacheEvents", "TokenIds", "subscribe_to_cache"]
+
+#: A batch of an engine: its time, keys of blocks and ~keys of those that left; the same of its store below the GPU.
+Batch = tuple[float, Sequence[int], Sequence[int]]
+
+
+@define(eq=False)
+class TokenIds:
+    """The ids of the tokens behind the names of chunks of `chunk_tokens` tokens."""
+
+    chunk_tokens: int
+    _ids: dict[Hashable, Sequence[int]] = field(factory=dict, init=False)
+
+    def remember(self, name: Hashable, ids: Sequence[int]) -> None:
+        """Note that *name* stands for these *ids*."""
+        self._ids[name] = ids
+
+    def of(self, name: Hashable, tokens: int) -> Sequence[int]:
+        """The *tokens* ids of a block called *name*, which may be a part of a chunk, or made of several.
+
+        What has no ids gets some of its own, always the same.
+        """
+        known, size = self._ids, self.chunk_tokens
+        if name in known:
+            return known[name][:tokens]
+        parts = name if isinstance(name, tuple) else ()
+        if len(parts) == 2 and parts[0] in known and isinstance(parts[1], int) and parts[1] * tokens < size:
+            return known[parts[0]][parts[1] * tokens:(parts[1] + 1) * tokens]
+        if all(part in known for part in parts[1:]) and parts and isinstance(parts[0], int):
+            return [number for part in parts[1:] for number in known[part]][parts[0]:parts[0] + tokens]
+        return _made_up(name, tokens)
+
+
+@define(eq=False)
+class CacheEvents:
+    """Makes vLLM's events of what the caches whose blocks have these `keys` tell."""
+
+    keys: BlockKeys
+    token_ids: TokenIds
+    #: By key: the block's hash, the LoRA adapter that computed it, and its name without the adapter.
+    _known: dict[int, tuple[int, str | None, Hashable]] = field(factory=dict, init=False)
+
+    def events(self, told: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        """The events of a batch; blocks that follow each other are stored by one event, as those of a request are."""
+        for left, keys in groupby(told, key=_left):
+            if left:
+                yield from ({"type": "BlockRemoved", "block_hashes": [self.hash(~key)], "medium": "GPU",
+                             "group_idx": 0} for key in keys)
+            else:
+                yield from map(self._stored, self._runs(keys))
+
+    def hash(self, key: int) -> int:
+        """The hash of the block with this *key*: 64 bits of the hash before it and of its content."""
+        return self._block(key)[0]
+
+    def _block(self, key: int) -> tuple[int, str | None, Hashable]:
+        missing = list[tuple[int, int, Hashable]]()
+        while key >= 0 and key not in self._known:
+            before, name = self.keys.block(key)
+            missing.append((key, before, name))
+            key = before
+        for number, before, name in reversed(missing):
+            self._known[number] = self._made(before, name)
+        return self._known[missing[0][0] if missing else key]
+
+    def _made(self, before: int, name: Hashable) -> tuple[int, str | None, Hashable]:
+        parent, adapter, _ = self._known[before] if before >= 0 else (0, None, None)
+        if before < 0 and isinstance(name, tuple) and isinstance(name[0], str) and name[0]:
+            adapter, name = name
+        digest = blake2b(repr((parent, adapter, name)).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big"), adapter, name
+
+    def _runs(self, keys: Iterable[int]) -> Iterator[list[int]]:
+        """*keys* cut into runs in which each block comes after the one before."""
+        run = list[int]()
+        for key in keys:
+            if run and self.keys.block(key)[0] != run[-1]:
+                yield run
+                run = []
+            run.append(key)
+        if run:
+            yield run
+
+    def _stored(self, run: Sequence[int]) -> Mapping[str, Any]:
+        size, blocks = self.keys.block_tokens, [self._block(key) for key in run]
+        before, adapter = self.keys.block(run[0])[0], blocks[0][1]
+        return {"type": "BlockStored", "block_hashes": [block[0] for block in blocks],
+                "parent_block_hash": self.hash(before) if before >= 0 else None,
+                "token_ids": [number for *_, name in blocks for number in self.token_ids.of(name, size)],
+                "block_size": size, "lora_id": None if adapter is None else _lora_id(adapter), "medium": "GPU",
+                "lora_name": adapter, "extra_keys": [(adapter,) if adapter else None] * len(run), "group_idx": 0}
+
+
+def subscribe_to_cache(engine: Engine, tell: Callable[[Batch], object]) -> None:
+    """Have *engine*, which has not begun, *tell* what enters and leaves its cache; routers go on as before.
+
+    Raises ConfigError where its cache cannot tell.
+    """
+    tree: Any = getattr(engine.scheduler.cache, "tree", None)
+    if not hasattr(tree, "tells"):
+        raise ConfigError("--kv-events-config", f"the prefix cache of engine {engine.number} tells nothing: events of"
+                                                " SGLang's cache, or of layers that keep different things, are not"
+                                                " simulated; leave it out")
+    if engine.observer is None:
+        engine.show(Observer(engine.number))
+    observer = engine.observer
+    assert observer is not None, "it was shown one"
+    observer.events = _EventQueue(tell, kept=observer.tells is not None)
+    observer.tells = tree.tells
+
+
+class _EventQueue(deque[Batch]):
+    """Batches of events that somebody is told of, and that are `kept` where a router reads them, too."""
+
+    def __init__(self, tell: Callable[[Batch], object], kept: bool) -> None:
+        super().__init__()
+        self._tell, self._kept = tell, kept
+
+    def append(self, batch: Batch) -> None:
+        if self._kept:
+            super().append(batch)
+        self._tell(batch)
+
+
+def _left(key: int) -> bool:
+    return key < 0
+
+
+def _lora_id(adapter: str) -> int:
+    """A number for an adapter, which vLLM counts from 1 in the order of their loading."""
+    return 1 + int.from_bytes(blake2b(adapter.encode(), digest_size=3).digest(), "big")
+
+
+def _made_up(name: Hashable, tokens: int) -> Sequence[int]:
+    seed = blake2b(repr(name).encode(), digest_size=32).digest()
+    return [int.from_bytes(seed[2 * (place % 16):2 * (place % 16) + 2], "big") for place in range(tokens)]

@@ -1,0 +1,243 @@
+"""A fleet that is played against the wall clock."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import ceil, inf
+from time import perf_counter
+from typing import Any
+
+from attrs import define, evolve, field
+
+from ksim.cluster.cluster import Cluster
+from ksim.engine.event_engine import EventEngine
+from ksim.engine.horizon import Horizon
+from ksim.engine.inbox import Sampled
+from ksim.flow.batch import Batch
+from ksim.flow.events import Failed, Rejected
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.server.live.handle import Handle
+from ksim.server.live.lateness import Lateness
+from ksim.server.live.listener import Listener
+from ksim.server.live.live_log import LiveLog
+from ksim.simulation.assembly import build
+from ksim.simulation.fleet import Fleet
+
+__all__ = ["Handle", "Live"]
+
+LOGGER = logging.getLogger("ksim.server")
+#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and a run that
+#: replays them sends each request at the very same moment.
+TICK = 2.0**-20
+#: Seconds of the wall clock after which the event loop gets its turn, if much has to be caught up with.
+SLICE = 2e-3
+
+
+def _nothing(handle: Handle) -> None:
+    """Do nothing: nobody is told."""
+
+
+@define(eq=False, repr=False)  # asyncio shows callbacks, whose owner would take seconds to show
+class Live:
+    """Plays `fleet` as time passes on the `wall` clock, times `speed`.
+
+    Simulated time begins with the first request.  It is never ahead of the wall clock: what users hear of happens at
+    its simulated time, or later where the machine cannot keep up (`lag`).  `kept` is a log that keeps what happens.
+    If it `tells`, caches let anybody know what enters and leaves them (ksim.server.kv_events.events).
+    """
+
+    fleet: Fleet
+    speed: float = 1.0
+    wall: Callable[[], float] = perf_counter
+    kept: Log | None = None
+    tells: bool = False
+    env: Horizon = field(factory=Horizon, init=False)
+    log: LiveLog = field(init=False)
+    cluster: Cluster = field(init=False)
+    handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
+    draining: bool = field(default=False, init=False)
+    lateness: Lateness = field(factory=Lateness, init=False)
+    #: Who is told of each request that is sent, and of each that is aborted.
+    sent: Callable[[Handle], object] = field(default=_nothing, init=False)
+    aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
+    _begun: float | None = field(default=None, init=False)  # by the wall clock
+    _submitted: int = field(default=0, init=False)
+    _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests end that are not served
+    _timer: asyncio.TimerHandle | asyncio.Handle | None = field(default=None, init=False)
+    _due: float = field(default=inf, init=False)  # when the timer fires, in simulated seconds
+    _ended: asyncio.Event | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.fleet, self.log = _stepping(self.fleet), LiveLog(self.kept)
+        self.cluster = build(self.fleet, self.env, self.log, lambda: None, tells=self.tells)
+        for engine in self.engines:
+            engine.listener = self._deliver
+        self.log.subscribe(Rejected, self._note_reason)
+        self.log.subscribe(Failed, self._note_reason)
+        self.advance()
+
+    @property
+    def engines(self) -> Sequence[EventEngine]:
+        """The engines, by their numbers."""
+        return self.cluster.engines  # type: ignore[return-value]
+
+    @property
+    def now(self) -> float:
+        """The simulated time that the wall clock shows."""
+        return 0.0 if self._begun is None else (self.wall() - self._begun) * self.speed
+
+    @property
+    def lag(self) -> float:
+        """By how many seconds of the wall clock tokens left late at worst, in the last ten seconds or a few more."""
+        return max((self.now - self.env.due) / self.speed, self.lateness.recent(self.wall()))
+
+    def submit(self, request: Request, listener: Listener) -> Handle:
+        """Send *request* now; its number and arrival are set here."""
+        first = self._begun is None
+        if first:
+            self._begun = self.wall()
+        handle = Handle(evolve(request, id=self._submitted, arrival=0.0 if first else self._stamp()), listener)
+        self._submitted += 1
+        self.handles[handle.request.id] = handle
+        self.sent(handle)
+        self.env.call_at(handle.request.arrival, lambda: self._send(handle))
+        self._wake()
+        return handle
+
+    def _send(self, handle: Handle) -> None:
+        prepare = self.cluster.prepare
+        request = prepare(handle.request) if prepare else handle.request
+        self.cluster.send(request, partial(self._end, handle))
+
+    def abort(self, handle: Handle) -> None:
+        """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
+        if self.handles.pop(handle.request.id, None) is not None:
+            self.aborted(handle)
+            self.env.call_at(self._stamp(), lambda: self.cluster.abort(handle.request.id))
+            self._wake()
+            self._look_for_end()
+
+    def _stamp(self) -> float:
+        """The simulated time of something that a client does now."""
+        return ceil(self.now / TICK) * TICK
+
+    def warm_up(self) -> None:
+        """Play a request on a fleet like this one, and price a prompt and a decode on each engine.
+
+        So the first requests do not wait for what is made only once.
+        """
+        env = Horizon()
+        again = build(self.fleet, env, LiveLog(), lambda: None)
+        env.process(again.serve([Request(0, 0.0, 100, 5)]))
+        env.run()
+        for timer in [timer for engine in self.engines for timer in engine.timers]:
+            for batch in (Batch.of((256, 0), samples=1), Batch.of((1, 256))):
+                timer.step_cost(batch, ())
+
+    # What happens.
+
+    def advance(self) -> float:
+        """Play what is due by now; return in how many seconds of the wall clock more is due, 0 or less if already."""
+        env, until = self.env, self.wall() + SLICE
+        now = self.now
+        while env.due <= now:
+            env.step()
+            if self.wall() >= until:
+                break
+        return (env.due - self.now) / self.speed
+
+    def _deliver(self, tokens: Sequence[Sampled]) -> None:
+        """Tell listeners of the *tokens* of a step, which users have now; those of beams come with the end."""
+        handles, now = self.handles, self.env.now
+        for job, count in tokens:
+            request = job.request
+            handle = handles.get(request.id)
+            if handle is None or handle.request.beam_width:
+                continue
+            if got := handle.take(job, count):
+                self._tell(handle, handle.listener.tokens, got, now, request.sequence)
+        if tokens:
+            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
+
+    def _end(self, handle: Handle) -> None:
+        """The request of *handle* has ended, or was refused."""
+        request, now = handle.request, self.env.now
+        reason = self._reasons.pop(request.id, None)
+        if request.id not in self.handles:
+            return
+        if isinstance(reason, Rejected):
+            self._tell(handle, handle.listener.refused, reason.reason)
+        else:
+            for beam in range(request.beam_width if reason is None else 0):
+                self._tell(handle, handle.listener.tokens, request.output, now, beam)
+            self._tell(handle, handle.listener.finished, "error" if reason else _finish_reason(request), now)
+        self.handles.pop(request.id, None)
+        self._look_for_end()
+
+    def _tell(self, handle: Handle, listen: Callable[..., None], *told: Any) -> None:
+        """Have a listener hear what it is *told*; one that fails hears nothing more, and harms nobody else."""
+        try:
+            listen(*told)
+        except Exception:
+            LOGGER.exception("the listener of request %d failed", handle.request.id)
+            self.abort(handle)
+
+    def _note_reason(self, event: Rejected | Failed) -> None:
+        if event.request_id in self.handles:
+            self._reasons[event.request_id] = event
+
+    def _look_for_end(self) -> None:
+        if self.draining and not self.handles and self._ended is not None:
+            self._ended.set()
+
+    # The event loop.
+
+    async def run(self) -> None:
+        """Play until `drain` was asked for and the last request has ended."""
+        self._ended = asyncio.Event()
+        self._wake()
+        self._look_for_end()
+        await self._ended.wait()
+        while self.advance() <= 0:  # aborts that are due
+            pass
+        if self._timer:
+            self._timer.cancel()
+
+    def drain(self) -> None:
+        """Have `run` return once those in flight have ended; whoever asks for more is to be turned away."""
+        self.draining = True
+        self._look_for_end()
+
+    def _wake(self) -> None:
+        """Look at once what is due."""
+        if self._ended is not None:
+            self._plan(0.0)
+
+    def _plan(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        if seconds <= 0.0:
+            self._timer = loop.call_soon(self._go_on)
+        else:
+            self._timer = loop.call_later(seconds, self._go_on) if seconds < inf else None
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self._plan(self.advance())
+
+
+def _finish_reason(request: Request) -> str:
+    """How the first sequence of *request* ends, as vLLM words it."""
+    return "length" if request.max_tokens is None or request.output >= request.max_tokens else "stop"
+
+
+def _stepping(fleet: Fleet) -> Fleet:
+    """*fleet* with engines that take their steps when it is time, none ahead of the clock, and clients that neither
+    wait for each other nor try again: real clients do that themselves."""
+    pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in fleet.pools)
+    scenario = fleet.scenario
+    return evolve(fleet, pools=pools, scenario=evolve(
+        scenario, workload=evolve(scenario.workload, max_concurrency=None, retries=None)))

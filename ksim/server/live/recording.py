@@ -1,0 +1,132 @@
+"""What a live fleet did, as the directory of a run, and its requests as a trace that replays it."""
+
+import json
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from attrs import define, evolve, field
+
+from ksim.flow.events import Event, Failed, Finished, Rejected
+from ksim.flow.images import Image
+from ksim.flow.request import Request
+from ksim.results.streaming import Sink
+from ksim.server.live.handle import Handle
+from ksim.server.live.live import Live
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.streaming import writing
+from ksim.workload.replay import Replay
+from ksim.workload.workload import Workload
+
+__all__ = ["Recording", "recording"]
+
+#: The trace in the directory of a run.
+REQUESTS = "requests.jsonl"
+#: Beyond the numbers that name blocks of tokens (ksim.server.openai.requests.prompts).
+UNNAMED = 1 << 48
+
+
+class _NothingPlayed(Exception):
+    """There is no run to write."""
+
+
+@define(eq=False)
+class Recording:
+    """Writes the requests of a fleet to `file` in the order of their arrivals, once they and those before have ended.
+
+    `sink` writes what happens to them.  Only requests in flight are held in memory.  One that was aborted is written
+    with the tokens that its client got.
+    """
+
+    sink: Sink
+    file: IO[str]
+    live: Live | None = field(default=None, init=False)
+    _rows: deque[dict[str, Any]] = field(factory=deque, init=False)
+    _open: dict[int, dict[str, Any]] = field(factory=dict, init=False)  # rows of requests that have not ended
+
+    def attach(self, live: Live) -> None:
+        """Record what *live* does, whose log tells `sink`."""
+        self.live, live.sent, live.aborted = live, self._sent, self._aborted
+        for kind in (Finished, Rejected, Failed):
+            live.log.subscribe(kind, self._ended)
+
+    def _sent(self, handle: Handle) -> None:
+        row = row_of(handle.request)
+        if row.get("session") in self._sessions():  # a replay would make it wait
+            row["session"] += f" {row['id']}"
+        self._open[row["id"]] = row
+        self._rows.append(row)
+
+    def _sessions(self) -> set[str]:
+        """The sessions that have a turn in flight."""
+        return {row["session"] for row in self._open.values() if "session" in row}
+
+    def _aborted(self, handle: Handle) -> None:
+        row = self._open.get(handle.request.id)
+        if row is not None:
+            asked = evolve(handle.request, output=max(handle.got, 1), outputs=())
+            named = -(-(asked.prompt + asked.output) // asked.chunk_tokens)
+            row |= {"output": asked.output, **_names(evolve(asked, chunks=asked.chunks[:named]))}
+            row.pop("outputs", None)
+
+    def _ended(self, event: Event) -> None:
+        self._open.pop(event.request_id, None)  # type: ignore[attr-defined]
+        while self._rows and self._rows[0]["id"] not in self._open:
+            self._write(self._rows.popleft())
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self.file.write(json.dumps({name: value for name, value in row.items() if name != "id"}) + "\n")
+
+    def end(self) -> None:
+        """Write the requests that have not ended."""
+        while self._rows:
+            self._write(self._rows.popleft())
+        self.file.flush()
+
+
+@contextmanager
+def recording(scenario: Scenario, directory: Path | str) -> Iterator[Recording]:
+    """Write a run directory of the fleet of *scenario* that the caller plays, and attaches, if it comes to that.
+
+    `ksim run` on its scenario.toml replays requests.jsonl.
+    """
+    with suppress(_NothingPlayed), writing(scenario, directory) as written:
+        with (written.directory / REQUESTS).open("w", encoding="utf-8") as file:
+            recorded = Recording(written.sink, file)
+            yield recorded
+            recorded.end()
+        if recorded.live is None:
+            raise _NothingPlayed
+        fleet, workload = recorded.live.fleet, Workload(replay=Replay(path=Path(REQUESTS)))
+        written.end(evolve(fleet, scenario=evolve(fleet.scenario, workload=workload)))
+
+
+def row_of(request: Request) -> dict[str, Any]:
+    """*request* as a line of a trace of ksim's own."""
+    row: dict[str, Any] = {
+        "id": request.id, "arrival": request.arrival, "prompt": request.prompt, "output": request.output,
+        **_names(request), "priority": request.priority, "session": request.session,
+        "tenant": request.tenant, "adapter": request.adapter, "images": [_image(image) for image in request.images],
+        "acceptance": request.acceptance, "max_tokens": request.max_tokens, "n": request.n if request.n > 1 else None,
+        "outputs": [*request.outputs], "prompt_logprobs": request.prompt_logprobs, "beam_width": request.beam_width}
+    needed = ("id", "arrival", "prompt", "output")
+    return {name: value for name, value in row.items() if name in needed or value not in (None, "", 0, [])}
+
+
+def _names(request: Request) -> dict[str, list[Hashable]]:
+    """The names of its blocks: a trace has those of the output apart.
+
+    It has names for all of the prompt or none, so a rest that has none gets names of its own.
+    """
+    chunks, prompt, size = [*request.chunks], request.prompt, request.chunk_tokens
+    missing = range(len(chunks), prompt // size) if chunks else ()
+    chunks += [(request.id << 20 | place) + UNNAMED for place in missing]
+    whole = len(chunks) if (len(chunks) - 1) * size < prompt else prompt // size
+    return {"hash_ids": chunks[:whole], "output_hash_ids": chunks[whole:]}
+
+
+def _image(image: Image) -> str:
+    """*image* as a trace has it."""
+    return f"{image.width}x{image.height}@{image.at}" + (f"#{image.name}" if image.name else "")

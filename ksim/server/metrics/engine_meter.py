@@ -1,0 +1,238 @@
+"""What one engine of a live fleet tells of its requests, as vLLM's metrics of that engine."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+
+from attrs import define, field
+
+from ksim.engine.event_engine import EventEngine
+from ksim.engine.inbox import Sampled
+from ksim.flow.batch import Batch
+from ksim.flow.copied import Copied
+from ksim.flow.events import Admitted, Finished, Preempted, Stepped, Transferred
+from ksim.scheduling.job import Job, State
+from ksim.server.metrics.vllm_metrics import EngineMetrics
+
+__all__ = ["EngineMeter"]
+
+_JOB, _COUNT = itemgetter(0), itemgetter(1)
+
+
+@define(eq=False)
+class _Open:
+    """A request that the engine has: when it was `received` and first `admitted`, and the jobs with tokens of it.
+
+    So many tokens of its prompt were a `hit` in the prefix cache, and others `loaded` from elsewhere.
+    """
+
+    received: float
+    admitted: float = 0.0
+    hit: int = 0
+    loaded: Counter[str] = field(factory=Counter)  # by the tier that had them
+    preemptions: int = 0
+    jobs: list[Job] = field(factory=list)
+
+
+@define(eq=False)
+class EngineMeter:
+    """Counts what `engine` does in `metrics`.
+
+    What happens to many sequences in a step is counted at once; a request is looked at when it comes, is admitted, has
+    its first tokens, and ends.
+    """
+
+    engine: EventEngine
+    metrics: EngineMetrics
+    drafted: int = 0
+    _open: dict[int, _Open] = field(factory=dict, init=False)
+    _first: dict[Job, float] = field(factory=dict, init=False)
+    _last: dict[Job, float] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.engine.listener = self._beside(self.engine.listener)
+
+    def _beside(self, other: Callable[[Sequence[Sampled]], object] | None) -> Callable[[Sequence[Sampled]], None]:
+        """What takes in the tokens of a step, after the *other* one that the engine has told so far."""
+        def take_in(tokens: Sequence[Sampled]) -> None:
+            if other is not None:
+                other(tokens)
+            self.sampled(tokens, self.engine.env.now)
+        return take_in
+
+    # Requests.
+
+    def received(self, request: int, time: float) -> None:
+        """A request has reached the engine."""
+        self._open[request] = _Open(time)
+
+    def admitted(self, event: Admitted) -> None:
+        """A request runs, perhaps again."""
+        request = self._open.get(event.request_id)
+        if event.again or request is None:
+            return
+        loaded, add = request.loaded, self.metrics.add
+        loaded["p2p"] = min(loaded["p2p"], event.cached)  # all but a token that is computed again
+        request.admitted, request.hit = event.time, event.cached - loaded["p2p"]
+        add("prefix_cache_queries", event.known)
+        add("prefix_cache_hits", request.hit)
+        add("prompt_tokens_cached_by_source", request.hit, "device")
+        if self.engine.connector is not None:
+            add("external_prefix_cache_queries", event.known - request.hit)
+            add("external_prefix_cache_hits", loaded.total())
+        for source, tokens in loaded.items():
+            add("prompt_tokens_cached_by_source", tokens, source)
+
+    def preempted(self, event: Preempted) -> None:
+        """A request waits again."""
+        self.metrics.add("num_preemptions")
+        if request := self._open.get(event.request_id):
+            request.preemptions += 1
+
+    def transferred(self, event: Transferred) -> None:
+        """The KV of a request has come from another engine."""
+        self.metrics.observe("nixl_xfer_time_seconds", event.time - event.began)
+        self.metrics.observe("nixl_bytes_transferred", event.bytes)
+        self._load(event.request_id, p2p=event.tokens)
+
+    def copied(self, event: Copied) -> None:
+        """KV of a request has come from a tier below the GPU, or has gone there."""
+        if event.target == "gpu":
+            below = event.disk + event.storage
+            self._load(event.request_id, host=event.tokens - below, disk=event.disk,
+                       external_unspecified=event.storage)
+
+    def _load(self, request: int, **tokens: int) -> None:
+        if request in self._open:
+            self._open[request].loaded.update(tokens)
+
+    # Steps.
+
+    def stepped(self, step: Stepped) -> None:
+        """A step is over."""
+        self.metrics.observe("iteration_tokens_total", step.batch.tokens)
+        if self.drafted:
+            self._verify(step.batch)
+
+    def sampled(self, tokens: Sequence[Sampled], now: float) -> None:
+        """Users have the *tokens* of a step."""
+        if not tokens:
+            return
+        jobs = [*map(_JOB, tokens)]
+        for moment, times in Counter(map(self._last.get, jobs)).items():
+            if moment is None:
+                jobs = self._begin(jobs, now)
+            else:
+                self.metrics.observe("inter_token_latency_seconds", now - moment, times)
+        self._last.update(dict.fromkeys(jobs, now))
+        self.metrics.add("generation_tokens", sum(map(_COUNT, tokens)))
+
+    def _begin(self, jobs: Sequence[Job], now: float) -> list[Job]:
+        """Some of *jobs* have their first tokens; return all but those whose requests were aborted meanwhile."""
+        for job in jobs:
+            request = self._open.get(job.request.id)
+            if job in self._last or request is None:
+                continue
+            self._first[job] = now
+            request.jobs.append(job)
+            self.metrics.observe("time_to_first_token_seconds", now - self._arrival(job, request))
+            self._prefilled(job.request.prompt, *self._cached(job, request))
+        return [job for job in jobs if job.request.id in self._open]
+
+    def _prefilled(self, prompt: int, hit: int, loaded: int) -> None:
+        """So many tokens of a *prompt* were a *hit* in the prefix cache, and so many were *loaded*."""
+        add = self.metrics.add
+        add("prompt_tokens", prompt)
+        add("prompt_tokens_cached", hit + loaded)
+        add("prompt_tokens_by_source", prompt - hit - loaded, "local_compute")
+        add("prompt_tokens_by_source", hit, "local_cache_hit")
+        add("prompt_tokens_by_source", loaded, "external_kv_transfer")
+
+    def _cached(self, job: Job, request: _Open) -> tuple[int, int]:
+        """How many tokens of the prompt of *job* were found, and loaded: of its request's first sequence, the log has
+        told."""
+        if len(request.jobs) > 1:
+            return min(job.cached, job.request.prompt), 0
+        hit = min(request.hit, job.request.prompt)
+        return hit, min(request.loaded.total(), job.request.prompt - hit)
+
+    def _arrival(self, job: Job, request: _Open) -> float:
+        """When the request of *job* came to this engine's front end, or from the engine that has computed its
+        prompt."""
+        return request.received if job.kv_transfer_params and job.kv_transfer_params.do_remote_prefill else (
+            job.request.arrival)
+
+    def _verify(self, batch: Batch) -> None:
+        """Count the drafts of *batch*, of each of which so many tokens were accepted."""
+        add, accepted = self.metrics.add, batch.accepted
+        add("spec_decode_num_drafts", len(accepted))
+        add("spec_decode_num_draft_tokens", batch.drafts)
+        add("spec_decode_num_accepted_tokens", sum(accepted))
+        for place in range(self.drafted):
+            add("spec_decode_num_accepted_tokens_per_pos", sum(count > place for count in accepted), str(place))
+
+    # Ends.
+
+    def ended(self, request: int, end: Finished | None = None) -> None:
+        """A request has ended: as it should, or, without an *end*, by an error or an abort."""
+        left = self._open.pop(request, None)
+        if left is None:
+            return
+        if end is not None:
+            self.metrics.add("num_preemptions", end.preemptions)
+            self._close_request(left)
+        for job in left.jobs:
+            if end is not None:
+                self._close(job, left)
+            self._first.pop(job, None)
+            self._last.pop(job, None)
+
+    def _close_request(self, request: _Open) -> None:
+        observe = self.metrics.observe
+        if request.jobs:
+            observe("request_params_n", request.jobs[0].request.n if len(request.jobs) == 1 else len(request.jobs))
+            observe("request_max_num_generation_tokens", max(job.sampled for job in request.jobs))
+
+    def _close(self, job: Job, request: _Open) -> None:
+        """Count a sequence that has ended."""
+        asked, tokens, observe = job.request, job.sampled, self.metrics.observe
+        first, last = self._first[job], self._last[job]
+        length = asked.max_tokens is None or tokens >= asked.max_tokens
+        self.metrics.add("request_success", 1, "length" if length else "stop")
+        for name, value in (
+                ("e2e_request_latency", last - self._arrival(job, request)),
+                ("request_queue_time", request.admitted - request.received),
+                ("request_prefill_time", first - request.admitted), ("request_decode_time", last - first),
+                ("request_inference_time", last - request.admitted),
+                ("request_time_per_output_token", (last - first) / (tokens - 1) if tokens > 1 else 0.0)):
+            observe(f"{name}_seconds", value)
+        observe("request_num_preemptions", request.preemptions if len(request.jobs) == 1 else job.preemptions)
+        observe("request_prefill_kv_computed_tokens", max(asked.prompt - sum(self._cached(job, request)), 0))
+        observe("request_prompt_tokens", asked.prompt)
+        observe("request_generation_tokens", tokens)
+        observe("request_params_max_tokens", asked.output if asked.max_tokens is None else asked.max_tokens)
+
+    # The moment.
+
+    def look(self) -> None:
+        """Set the gauges to what is so now."""
+        scheduler, set_ = self.engine.scheduler, self.metrics.set
+        waiting = len(scheduler.waiting)
+        deferred = sum(job.state is State.LOADING for job in scheduler.waiting)
+        set_("num_requests_running", len(scheduler.running))
+        set_("num_requests_waiting", waiting)
+        set_("num_requests_waiting_by_reason", waiting - deferred, "capacity")
+        set_("num_requests_waiting_by_reason", deferred, "deferred")
+        set_("kv_cache_usage_perc", scheduler.cache.pool.used / scheduler.cache.capacity)
+
+    def adapters(self) -> tuple[Mapping[str, None], Mapping[str, None]]:
+        """The LoRA adapters of the requests that wait, and of those that run."""
+        scheduler = self.engine.scheduler
+        waiting, running = (dict.fromkeys(job.request.adapter for job in jobs if job.request.adapter)
+                            for jobs in (scheduler.waiting, scheduler.running))
+        return waiting, running
+
+    @property
+    def kept(self) -> int:
+        """How many requests and sequences are remembered: none, once all have ended."""
+        return len(self._open) + len(self._first) + len(self._last)
