@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import files
 from ksim.foundation.errors import ConfigError
 
-#: Forms by the names that users give them, and the endings of their files.
-_FORMS = {"vllm": ".sh", "kubernetes": ".yaml", "llm-d": ".yaml"}
+#: Forms by the names that users give them.
+_FORMS = ("vllm", "kubernetes", "llm-d")
 
 
 def export(
@@ -33,9 +34,12 @@ def export(
     if output is None:
         sys.stdout.write("---\n".join(texts.values()))
         return
-    files = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
-    _check(files, force)
-    _write(files)
+    named = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
+    for file in named:
+        files.check_new(file, force)
+    for file, text in named.items():
+        files.write(file, text)
+        print(f"wrote {file}")
 
 
 def _scenario_file(path: Path) -> Path:
@@ -44,18 +48,3 @@ def _scenario_file(path: Path) -> Path:
         if path.is_dir() and (path / name).is_file():
             return path / name
     return path
-
-
-def _check(files: dict[Path, str], force: bool) -> None:
-    for file in files:
-        if file.exists() and not force:
-            raise ConfigError(str(file), "exists; --force replaces it")
-
-
-def _write(files: dict[Path, str]) -> None:
-    from ksim.foundation.files import replacing
-
-    for file, text in files.items():
-        with replacing(file) as partial:
-            partial.write_text(text, encoding="utf-8")
-        print(f"wrote {file}")
