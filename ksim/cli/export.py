@@ -9,14 +9,11 @@ import typer
 from ksim.cli import files
 from ksim.foundation.errors import ConfigError
 
-#: Forms by the names that users give them.
-_FORMS = ("vllm", "kubernetes", "llm-d")
-
 
 def export(
     scenario: Annotated[Path, typer.Argument(help="scenario file, the directory of a run, or a folder with the"
                                              " best.toml of `ksim capacity` or `ksim tune`")],
-    to: Annotated[str, typer.Option("--to", help=f"what to write: {', '.join(_FORMS)}")] = "vllm",
+    to: Annotated[str, typer.Option("--to", help="what to write: vllm, kubernetes or llm-d")] = "vllm",
     derived: Annotated[bool, typer.Option("--derived", help="also write the settings that the engine would derive,"
                                           " such as max_num_seqs")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; by default it is printed")]
@@ -24,10 +21,12 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="overwrite files")] = False,
 ) -> None:
     """Write the launch line, Kubernetes manifest or llm-d values of a scenario."""
-    from ksim.deploy.exporting import exported
+    from ksim.deploy.exporting import FOLDER, exported
+    from ksim.foundation import catalog
 
-    if to not in _FORMS:
-        raise ConfigError("--to", f"expected {', '.join(_FORMS)}, not {to!r}")
+    forms = [name.replace("_", "-") for name in catalog.names(FOLDER)]
+    if to not in forms:
+        raise ConfigError("--to", f"expected {', '.join(forms)}, not {to!r}")
     if output is not None and output.is_dir():
         raise ConfigError(str(output), "is a folder; name a file in it")
     texts = exported(_scenario_file(scenario), to.replace("-", "_"), derived)
