@@ -53,8 +53,8 @@ AROUND = {
 }
 
 AROUND |= {
-    "containers": f"containers:\n- name: llm\n  image: vllm/vllm-openai:v0.33.0\n  args: {json.dumps(LINE.split()[2:])}\n",
-    "a container": "      - args:\n        - --max-num-seqs=64\n        - --model=Qwen/Qwen3-8B\n        image: vllm/vllm-openai",
+    "containers": f"containers:\n- name: llm\n  image: vllm/vllm-openai\n  args: {json.dumps(LINE.split()[2:])}\n",
+    "a container": "  - args:\n    - --max-num-seqs=64\n    - --model=Qwen/Qwen3-8B\n    image: vllm/vllm-openai",
     "command and args": f"command: [vllm, serve]\nargs: {json.dumps(LINE.split()[2:])}",
 }
 

@@ -32,4 +32,4 @@ def main_file(folder: Path) -> Path:
         return folder / _FILES[2]
     if inner:
         raise DataError(str(folder), f"has several results; name one: {', '.join(str(path) for path in inner)}")
-    raise DataError(str(folder), f"is a folder without compose.yaml, {', '.join(_FILES)}; name a file in it")
+    raise DataError(str(folder), f"is a folder without {', '.join(_FILES)} or compose.yaml; name a file in it")

@@ -1,12 +1,10 @@
 """Lines of a shell: `vllm serve`, `python -m sglang.launch_server`, `trtllm-serve`, as they are or in containers."""
 
 import re
-from collections.abc import Sequence
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import MENTIONS, Command, launch_of, program_of
-from ksim.deploy.commands.config_file import CONDITIONAL
+from ksim.deploy.commands.command import MENTIONS, Command, launch_of, program_of, script_place
 from ksim.deploy.commands.containers import runtime_at, unwrapped
 from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.engines.releases import tag_of
@@ -17,10 +15,6 @@ from ksim.deploy.workload.client_lines import Bench, bench_beside
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]
-
-_SHELLS = ("bash", "sh", "zsh", "dash")
-#: Commands whose output, sent to a file, is the text that they are given.
-_PRINTERS = ("cat", "tee", "echo", "printf")
 
 
 class Lines:
@@ -37,10 +31,13 @@ class Lines:
         launches: list[Launch] = []
         proxies: list[Proxy] = []
         for simple in Script(pasted, wanted.environment).commands(_is_engine):
-            _keep_file(simple, files)
+            simple.keep_document(files)
             command = _command(simple, pasted, files)
             if (inner := _script_of(command)) is not None:
-                further = self.read(evolve(pasted, text=inner), _with_environment(wanted, command))
+                simple.check_unconditional(command.where)
+                # Lines before it keep the numbers of its own.
+                text = "\n" * (simple.line - 1) + inner
+                further = self.read(evolve(pasted, text=text), _with_environment(wanted, command))
                 launches += [evolve(launch, idle=(*unwrapped(command).idle, *launch.idle))
                              for launch in further.launches]
             elif (proxy := proxy_of(command)) is not None:
@@ -70,15 +67,9 @@ def _script_of(command: Command) -> str | None:
     words = [word.text for word in unwrapped(command).command.words]
     if words[:1] and words[0] in MENTIONS:
         return None
-    started = _is_engine(words)
-    return next((text for place, text in enumerate(words) if re.search(r"\s", text)
-                 and (not started or _is_shells(words[:place]))
+    shell, started = script_place(words), _is_engine(words)
+    return next((text for place, text in enumerate(words) if re.search(r"\s", text) and (place == shell or not started)
                  and any(_is_engine(line.split()) for line in _simple_lines(text))), None)
-
-
-def _is_shells(words: Sequence[str]) -> bool:
-    """Whether a script follows *words*, such as `bash -c`."""
-    return len(words) > 1 and words[-2].rpartition("/")[2] in _SHELLS and bool(re.fullmatch(r"-\w*c", words[-1]))
 
 
 def _simple_lines(text: str) -> list[str]:
@@ -111,16 +102,3 @@ def _is_engine(names: list[str]) -> bool:
         signs = ("vllm", "sglang", "tensorrt", "trtllm")
         return any(sign in name for name in names[start:] for sign in signs)
     return program_of(Command.of(names, "")) is not None
-
-
-def _keep_file(simple: Simple, files: dict[str, str]) -> None:
-    """Keep the text that a command such as `cat > serve.yaml << EOF` writes."""
-    if simple.document is None:
-        return
-    names = [word.text for word in simple.words]
-    into = simple.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
-    if names[0] in _PRINTERS and into:
-        differs = simple.condition and files.get(into, "") != simple.document
-        files[into] = f"{CONDITIONAL}{simple.condition}" if differs else simple.document
-
-

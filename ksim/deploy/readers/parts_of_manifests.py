@@ -29,9 +29,9 @@ class PartsOfManifests:
                          for container in _containers(document)
                          for command in commands(container, container, Surroundings()))
         if not launches:
-            raise ConfigError(pasted.source or "the text", "has no container that starts an engine; expected `vllm serve"
-                                                           " MODEL` in command and args, or flags for the image of"
-                                                           " vLLM")
+            raise ConfigError(pasted.source or "the text", "has no container that starts an engine; expected `vllm"
+                                                           " serve MODEL` in command and args, or flags for the image"
+                                                           " of vLLM")
         return Deployed(launches)
 
 
