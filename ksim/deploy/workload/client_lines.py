@@ -33,7 +33,7 @@ _IDLE = "what the client prints, saves and sends beside lengths and times"
 
 @define
 class Bench:
-    """What a client's line says: a workload, targets, a seed, and what it says in vain."""
+    """What a client's line says: a workload, latency targets and a seed, with notes on the rest."""
 
     scenario: dict[str, Any] = field(factory=dict)
     idle: list[Note] = field(factory=list)
