@@ -14,9 +14,12 @@ from attrs import define, field, frozen
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.http.sockets import Address, allow_many_files
-from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig
+from ksim.server.http.wire import TimedProtocol
+from ksim.server.kv_events.config import KvEventsConfig
+from ksim.server.kv_events.publisher import KvEvents
 from ksim.server.live.live import Live
 from ksim.server.live.recording import Recording
+from ksim.server.live.warming import warm_up
 from ksim.server.metrics.meter import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.requests.prompts import CHUNK
@@ -76,8 +79,8 @@ class _Server(uvicorn.Server):
         """A server of a new application."""
         application = Application(settings.api_key, settings.max_body_size)
         http, log = HttpMetrics(application, application.paths), settings.enable_log_requests
-        return cls(uvicorn.Config(http, lifespan="off", ws="none", server_header=False, access_log=log,
-                                  log_level="info" if log else "warning"), application, http)
+        return cls(uvicorn.Config(http, http=TimedProtocol, lifespan="off", ws="none", server_header=False,
+                                  access_log=log, log_level="info" if log else "warning"), application, http)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -119,7 +122,7 @@ class _Service:
     def _built(self) -> Live:
         kept = self.recorded.sink if self.recorded else None
         live = Live(self.make(), self.settings.speed, kept=kept, tells=self.settings.kv_events.publishes)
-        live.warm_up()
+        warm_up(live)
         if self.recorded:
             self.recorded.attach(live)
         return live
@@ -164,6 +167,8 @@ class _Service:
         self.server.application.draining = True
         if self._signals > 1 or self._live is None:
             self.server.should_exit = self.server.force_exit = True
+            if self._live is not None:
+                self._live.drop()
             return
         if count := len(self._live.handles):
             self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")

@@ -1,4 +1,4 @@
-"""Who may ask, where, and what is answered while a server starts, drains or refuses."""
+"""Who may ask, where, and what is answered while a server starts, drains or refuses, or a client goes."""
 
 import asyncio
 import json
@@ -143,3 +143,30 @@ def test_tokens_and_texts_are_what_requests_are_counted_by():
     assert detokenized.json() == {"prompt": "of and to"}
     assert chat.json()["count"] == 6
     assert (refused.status_code, missing.status_code) == (400, 400)
+
+
+def test_a_client_that_goes_leaves_nothing_behind():
+    """Before its body has come, before its first token, and in the middle of a stream."""
+    async def go():
+        async with client(speed=1.0) as (_, application):
+            body = json.dumps({**SLOW, "stream": True}).encode()
+            whole = {"type": "http.request", "body": body, "more_body": False}
+            for messages in ([{"type": "http.request", "body": body[:5], "more_body": True}], [whole], [whole]):
+                await _visit(application, [*messages, {"type": "http.disconnect"}])
+            assert not application.api.live.handles
+    asyncio.run(go())
+
+
+async def _visit(application, messages):
+    waiting = iter(messages)
+
+    async def receive():
+        await asyncio.sleep(0)
+        return next(waiting)
+
+    async def send(_):
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "root_path": "",
+             "headers": [(b"content-type", b"application/json")]}
+    await application(scope, receive, send)

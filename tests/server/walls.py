@@ -59,10 +59,11 @@ class Played:
 
 
 def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float] | None = None,
-           speed: float = 1.0, tick: float = 0.003, recorded: Recording | None = None) -> Played:
+           speed: float = 1.0, tick: float = 0.003, recorded: Recording | None = None, parsing: float = 0.0) -> Played:
     """Send *requests* to *fleet* at their arrivals, and let some be *aborts*: so many seconds after they were sent.
 
-    The clock goes on by *tick* at most between looks at what is due.
+    The clock goes on by *tick* at most between looks at what is due.  Each request is sent after so many seconds of
+    *parsing*.
     """
     wall, log = Wall(100.0), Log()
     live = Live(fleet, speed=speed, wall=wall, kept=recorded.sink if recorded else log)
@@ -71,10 +72,11 @@ def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float
     result = Played(live, log, [], [])
     gone: list[tuple[float, Handle]] = []
     for request in requests:
-        pass_time(live, wall, 100.0 + request.arrival / speed, tick, gone)
+        came = max(100.0 + request.arrival / speed, wall.time - parsing)
+        pass_time(live, wall, came + parsing, tick, gone)
         ear = Ear()
         result.ears.append(ear)
-        result.handles.append(live.submit(request, ear))
+        result.handles.append(live.submit(request, ear, came))
         if aborts and (place := len(result.handles) - 1) in aborts:
             gone.append((wall.time + aborts[place] / speed, result.handles[-1]))
             gone.sort(key=lambda abort: abort[0])

@@ -1,6 +1,6 @@
-"""The response to a request, which whoever knows of what happens writes as it happens."""
+"""The response to a request, written from callbacks of a live fleet."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from attrs import define, field
 
@@ -14,19 +14,20 @@ __all__ = ["ResponseSink"]
 
 @define(eq=False)
 class ResponseSink(Stream):
-    """A response whose head goes out with the first piece; `headers` come with any."""
+    """A response whose status and headers go out with its first piece."""
 
     headers: list[tuple[bytes, bytes]] = field(factory=list, kw_only=True)
     _head: Message | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, send: Send, request_id: str) -> "ResponseSink":
-        """A response to the request that is called so."""
-        return cls(send, headers=[(b"x-request-id", request_id.encode("latin-1", "replace"))])
+    def of(cls, send: Send, request_id: str, direct: Callable[[bytes], bool] | None = None) -> "ResponseSink":
+        """A response with the header X-Request-Id."""
+        headers = [(b"x-request-id", request_id.encode("latin-1", "replace"))]
+        return cls(send, direct=direct, headers=headers) if direct else cls(send, headers=headers)
 
     def fail(self, error: ApiError) -> None:
         """Answer with *error*, and nothing else."""
-        if error.status == 413:  # what is left of the body is not read
+        if error.status == 413:  # the rest of the body is not read
             self.headers.append((b"connection", b"close"))
         self.whole(error.status, to_json(error.body))
 

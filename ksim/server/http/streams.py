@@ -19,12 +19,15 @@ LIMIT = 1 << 20
 class Stream:
     """The body of a response, sent through ASGI's `send`, whose head the caller has sent.
 
-    A piece goes to the socket at once.  Where the client reads too slowly, pieces wait for it in a task of its own, and
-    nobody else waits; beyond `LIMIT`, they are dropped and `overrun` is called, once.
+    A piece goes to the socket at once, past ASGI where `direct` takes it.  Where the client reads too slowly, pieces
+    wait for it in a task of its own, and nobody else waits; beyond `LIMIT`, they are dropped and `overrun` is called,
+    once.
     """
 
     send: Send
     overrun: Callable[[], object] = lambda: None
+    #: Sends a piece that is not the last one, or returns False.
+    direct: Callable[[bytes], bool] = lambda piece: False
     ended: bool = field(default=False, init=False)  # nothing follows
     _backlog: list[bytes] | None = field(default=None, init=False)  # what waits, while the client is too slow
     _size: int = field(default=0, init=False)
@@ -37,6 +40,8 @@ class Stream:
     def write(self, piece: bytes, last: bool = False) -> None:
         """Send *piece*, which may be the *last* one."""
         if self.ended:
+            return
+        if self._backlog is None and not last and self.direct(piece):
             return
         self.ended = last
         if self._backlog is not None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import ceil, inf
+from math import ceil, floor, inf
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +14,6 @@ from ksim.cluster.cluster import Cluster
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Sampled
-from ksim.flow.batch import Batch
 from ksim.flow.events import Failed, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -63,6 +62,7 @@ class Live:
     sent: Callable[[Handle], object] = field(default=_nothing, init=False)
     aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
     _begun: float | None = field(default=None, init=False)  # by the wall clock
+    _latest: float = field(default=0.0, init=False)  # the latest arrival
     _submitted: int = field(default=0, init=False)
     _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests end that are not served
     _timer: asyncio.TimerHandle | asyncio.Handle | None = field(default=None, init=False)
@@ -93,12 +93,17 @@ class Live:
         """By how many seconds of the wall clock tokens left late at worst, in the last ten seconds or a few more."""
         return max((self.now - self.env.due) / self.speed, self.lateness.recent(self.wall()))
 
-    def submit(self, request: Request, listener: Listener) -> Handle:
-        """Send *request* now; its number and arrival are set here."""
-        first = self._begun is None
-        if first:
-            self._begun = self.wall()
-        handle = Handle(evolve(request, id=self._submitted, arrival=0.0 if first else self._stamp()), listener)
+    def submit(self, request: Request, listener: Listener, came: float | None = None) -> Handle:
+        """Send *request*; its number and arrival are set here.
+
+        It has come now, or earlier, when the wall clock showed *came*; but no earlier than what has been played.
+        """
+        came = self.wall() if came is None else came
+        if self._begun is None:
+            self._begun = came
+        else:
+            self._latest = max(self._latest, self._stamp(came), (floor(self.env.now / TICK) + 1) * TICK)
+        handle = Handle(evolve(request, id=self._submitted, arrival=self._latest), listener)
         self._submitted += 1
         self.handles[handle.request.id] = handle
         self.sent(handle)
@@ -115,26 +120,14 @@ class Live:
         """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
         if self.handles.pop(handle.request.id, None) is not None:
             self.aborted(handle)
-            self.env.call_at(self._stamp(), lambda: self.cluster.abort(handle.request.id))
+            moment = max(self._stamp(self.wall()), handle.request.arrival)
+            self.env.call_at(moment, lambda: self.cluster.abort(handle.request.id))
             self._wake()
             self._look_for_end()
 
-    def _stamp(self) -> float:
-        """The simulated time of something that a client does now."""
-        return ceil(self.now / TICK) * TICK
-
-    def warm_up(self) -> None:
-        """Play a request on a fleet like this one, and price a prompt and a decode on each engine.
-
-        So the first requests do not wait for what is made only once.
-        """
-        env = Horizon()
-        again = build(self.fleet, env, LiveLog(), lambda: None)
-        env.process(again.serve([Request(0, 0.0, 100, 5)]))
-        env.run()
-        for timer in [timer for engine in self.engines for timer in engine.timers]:
-            for batch in (Batch.of((256, 0), samples=1), Batch.of((1, 256))):
-                timer.step_cost(batch, ())
+    def _stamp(self, wall: float) -> float:
+        """The simulated time of something that a client does when the clock shows *wall*."""
+        return ceil((wall - (self._begun or 0.0)) * self.speed / TICK) * TICK
 
     # What happens.
 
@@ -156,7 +149,7 @@ class Live:
             handle = handles.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if got := handle.take(job, count):
+            if got := handle.count(job, count):
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
             self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
@@ -209,6 +202,11 @@ class Live:
         """Have `run` return once those in flight have ended; whoever asks for more is to be turned away."""
         self.draining = True
         self._look_for_end()
+
+    def drop(self) -> None:
+        """Abort all requests that have not ended."""
+        for handle in [*self.handles.values()]:
+            self.abort(handle)
 
     def _wake(self) -> None:
         """Look at once what is due."""

@@ -1,4 +1,4 @@
-"""What clients ask for, as requests of a live fleet and the replies to them."""
+"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -43,17 +43,17 @@ from ksim.server.openai.served_model import Served
 from ksim.server.text.chat import Chat
 from ksim.server.text.tokenizer import Tokenizer
 
-__all__ = ["Api", "Job"]
+__all__ = ["Api", "Generation"]
 
 #: vLLM's default of `max_tokens` of a completion.
 _DEFAULT_MAX_TOKENS = 16
-#: `/tokenize` takes texts of at least so many tokens, as it takes some time for others to wait.
+#: `/tokenize` takes texts of so many tokens, or of the context if that is longer: the event loop waits meanwhile.
 _LONG_TEXT = 2**17
 
 
 @frozen
-class Job:
-    """A `reply`, and the `requests` of which it hears."""
+class Generation:
+    """A `reply`, and the `requests` whose tokens it waits for, one for each prompt."""
 
     reply: Reply
     requests: Sequence[Request]
@@ -61,11 +61,11 @@ class Job:
 
 @define(eq=False)
 class Api:
-    """Reads what clients ask of a `live` fleet that is `served`, and has the answers made up.
+    """The OpenAI API of a `live` fleet: reads bodies, starts and aborts requests, and has answers made up.
 
-    The same requests in the same order get the same answers, for the same `seed`.  `remember` is told the tokens of
-    each block that has a name, and `on_abort` the number of each request whose client has gone.  If it `tells_cached`,
-    usage has the tokens that were found in the prefix cache.
+    The same requests in the same order get the same answers, for the same `seed`.  `remember` is called with the name
+    and the tokens of each block, and `on_abort` with the number of each aborted request.  If it `tells_cached`, usage
+    has the number of prompt tokens that were in the prefix cache.
     """
 
     live: Live
@@ -78,7 +78,7 @@ class Api:
     clock: Callable[[], float] = time
     _intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
-    _refusal_statuses: dict[int, int] = field(factory=dict, init=False)  # statuses by requests
+    _refusal_statuses: dict[int, int] = field(factory=dict, init=False)  # of HTTP, by request
     _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
@@ -88,8 +88,8 @@ class Api:
         if self.tells_cached:
             self.live.log.subscribe(Admitted, self._admitted)
 
-    def completion(self, body: Any, headers: Mapping[str, str]) -> Job:
-        """What a body of `/v1/completions` asks for; raises ApiError for what cannot be."""
+    def completion(self, body: Any, headers: Mapping[str, str]) -> Generation:
+        """Read the body of `/v1/completions`; raises ApiError if it cannot be answered."""
         if isinstance(body, dict):
             check_completion(body)
         asked = read(CompletionFields, body)
@@ -103,10 +103,10 @@ class Api:
         taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
         head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
         made = CompletionFormat(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
-        return Job(made.reply, [one.request for one in taken])
+        return Generation(made.reply, [one.request for one in taken])
 
-    def chat(self, body: Any, headers: Mapping[str, str]) -> Job:
-        """What a body of `/v1/chat/completions` asks for; raises ApiError for what cannot be."""
+    def chat(self, body: Any, headers: Mapping[str, str]) -> Generation:
+        """Read the body of `/v1/chat/completions`; raises ApiError if it cannot be answered."""
         if isinstance(body, dict):
             check_chat(body)
         asked = read(ChatFields, body)
@@ -119,7 +119,7 @@ class Api:
         taken = self._intake.take(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
         made = ChatFormat(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
-        return Job(made.reply, [taken.request])
+        return Generation(made.reply, [taken.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
         if asked.stream and asked.use_beam_search:
@@ -131,15 +131,15 @@ class Api:
             self.served.check_images()
         return chat_prompt(chat, self.tokenizer, self.served.max_model_len)
 
-    def start(self, job: Job) -> list[Handle]:
-        """Send the requests of *job*, whose reply hears of them."""
-        listeners = job.reply.listeners
-        handles = [self.live.submit(request, listener)
-                   for request, listener in zip(job.requests, listeners, strict=True)]
+    def start(self, generation: Generation, came: float | None = None) -> list[Handle]:
+        """Send the requests of *generation*, which *came* at this time of the wall clock."""
+        reply, listeners = generation.reply, generation.reply.listeners
+        handles = [self.live.submit(request, listener, came)
+                   for request, listener in zip(generation.requests, listeners, strict=True)]
         numbers = {listener.first: handle.request.id for listener, handle in zip(listeners, handles, strict=True)}
         if self.tells_cached:
-            self._replies.update((handle.request.id, job.reply) for handle in handles)
-        job.reply.refusal = lambda first: self._refusal(numbers[first])
+            self._replies.update((handle.request.id, reply) for handle in handles)
+        reply.refusal = lambda first: self._refusal(numbers[first])
         return handles
 
     def _admitted(self, event: Admitted) -> None:
@@ -147,7 +147,7 @@ class Api:
             reply.cached = event.cached + (reply.cached or 0)
 
     def abort(self, handles: Sequence[Handle]) -> None:
-        """Drop the requests of a client that has gone; those that have ended stay as they are."""
+        """Abort the requests of a client that has disconnected, except those that have ended."""
         for handle in handles:
             self._replies.pop(handle.request.id, None)
             if handle.request.id in self.live.handles:
@@ -155,7 +155,7 @@ class Api:
                 self.on_abort(handle.request.id)
 
     def _refusal(self, number: int) -> tuple[int, str]:
-        """The status and the type of an error, where a request is refused: 429 at the gateway, 400 by an engine."""
+        """The status and the type of the error for a refused request: 429 by flow control, 400 by an engine."""
         self._replies.pop(number, None)
         status = self._refusal_statuses.pop(number, 400)
         return status, "BadRequestError" if status == 400 else ""

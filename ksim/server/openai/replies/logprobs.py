@@ -28,7 +28,7 @@ class Logprobs:
         return {"content": places}
 
     def completion(self, ids: Sequence[int], pieces: Sequence[str], start: int, first: bool) -> dict[str, Any]:
-        """The same in the shape of a completion, whose text starts at *start*; a prompt's *first* token has none."""
+        """The same for a completion whose text starts at *start*; the *first* token of a prompt has none."""
         tokens, offsets = [self._shown(number, piece) for number, piece in zip(ids, pieces, strict=True)], list[int]()
         for token in tokens:
             offsets.append(start)
