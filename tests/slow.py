@@ -20,7 +20,7 @@ SLOW = frozenset({
     # Processes of their own.
     "cli/test_signals.py", "server/test_serve.py", "simulation/test_parallel_replicas.py",
     # Whole fleets, live and as runs.
-    "server/test_live.py", "server/test_recording.py",
+    "server/test_live.py", "server/test_long_lived.py", "server/test_recording.py",
     # Every command and key with what it must refuse.
     "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
     # Figures and traces, drawn and written.

@@ -19,6 +19,7 @@ from ksim.server.kv_events.config import KvEventsConfig
 from ksim.server.kv_events.publisher import KvEvents
 from ksim.server.live.live import Live
 from ksim.server.live.recording import Recording
+from ksim.server.live.warming import warm_up
 from ksim.server.metrics.meter import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.requests.prompts import CHUNK
@@ -121,7 +122,7 @@ class _Service:
     def _built(self) -> Live:
         kept = self.recorded.sink if self.recorded else None
         live = Live(self.make(), self.settings.speed, kept=kept, tells=self.settings.kv_events.publishes)
-        live.warm_up()
+        warm_up(live)
         if self.recorded:
             self.recorded.attach(live)
         return live
@@ -166,6 +167,8 @@ class _Service:
         self.server.application.draining = True
         if self._signals > 1 or self._live is None:
             self.server.should_exit = self.server.force_exit = True
+            if self._live is not None:
+                self._live.drop()
             return
         if count := len(self._live.handles):
             self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")

@@ -91,6 +91,14 @@ def test_no_text_escapes_as_anything_but_an_error(text):
         assert str(error)
 
 
+def test_a_shell_runs_a_text_with_any_options_and_at_its_own_lines():
+    inner = "nohup /bin/bash -l -ec 'vllm serve Qwen/Qwen3-8B \\\n --max-num-seqs {}' > log &"
+    assert table_of(inner.format(8))["serve"]["max_num_seqs"] == 8
+    for text, says in ((f"\n\n{inner.format('many')}", "line 4"), (f"if x; then\n{inner.format(8)}\nfi", "under `if`")):
+        with pytest.raises(ConfigError, match=says):
+            Lines().read(Pasted(text), Wanted())
+
+
 def test_lines_in_containers_are_unwrapped():
     docker = ("docker run --gpus all -p8000:8000 -e VLLM_ALL2ALL_BACKEND=deepep_low_latency --name=x"
               " vllm/vllm-openai:v0.33.0")

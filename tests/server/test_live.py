@@ -12,10 +12,11 @@ from ksim.flow.events import Failed, Finished, Rejected
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
+from tests.kv_offload.runs import MULTI_TIER, requests, scenario
 from tests.kv_transfer.fleets import split
 from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
-from tests.laws.tiny import TINY
+from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 from tests.server.walls import Played, Wall, played
 
@@ -70,6 +71,32 @@ def nothing_left(run: Played) -> None:
                         or scheduler.transfers.held)
 
 
+#: What routers and gateways know, and how late; gateways that are so full that some requests wait and some are refused.
+routers = st.sampled_from(["least_outstanding", "prefix_aware", "sglang_cache_aware", "dynamo_kv", "llm_d"])
+signals = st.fixed_dictionaries({"scrape_interval": st.sampled_from(["0 s", "1 ms", "50 ms"]),
+                                 "delay": st.sampled_from(["0 s", "0.3 ms", "20 ms"]),
+                                 "loss": st.sampled_from([0, 0, 0.3])})
+controls = st.sampled_from([{}, *({"flow_control": control} for control in (
+    {"name": "queue_limit", "queue_depth_threshold": 1, "max_requests": 1, "default_request_ttl": "30 ms"},
+    {"name": "fair_queue", "queue_depth_threshold": 1, "max_requests": 2, "default_request_ttl": "30 ms"},
+    {"name": "predicted_ttft", "ttft_slo": "3 ms"}))])
+tiers = st.fixed_dictionaries({"connector": st.sampled_from([{}, MULTI_TIER]), "blocks": st.sampled_from([12, 60]),
+                               "seed": st.integers(0, 99), "delay": st.sampled_from(["0 s", "4 ms"])})
+
+
+def fleet_of(model, serve, workload, **more):
+    """A fleet of three engines."""
+    return {"model": model, "gpu": "h200", "oracle": "roofline", "workload": workload,
+            "serve": {**serve, "data_parallel_size": 3, "prefix_cache": "vllm"}, **more}
+
+
+def offloading(model, connector, blocks, seed, delay):
+    """Two engines with little room on their GPUs, and so many *blocks* of room below."""
+    load = requests(10, 300, uniform(40, 150), uniform(1, 25), prefixes={"groups": 2, "tokens": 64})
+    made = scenario(model, blocks, load, seed, {"all": {"role": "both", "replicas": 2}}, connector)
+    return {**made, "router": "prefix_aware", "signals": {"delay": delay}}
+
+
 @given(serve=serves, workload=workloads, seed=st.integers(0, 100), speed=st.sampled_from([0.5, 1.0, 7.0]),
        parsing=st.sampled_from([0.0, 0.0, 0.0004, 0.01]))
 @examples(32)
@@ -84,6 +111,21 @@ def test_an_engine_played_live_does_what_a_run_does(tiny, serve, workload, seed,
 @examples(24)
 def test_a_split_fleet_played_live_does_what_a_run_does(tiny, data):
     check(live_run(data.draw(split(tiny))))
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 100), router=routers, signals=signals, control=controls)
+@examples(16)
+def test_routers_and_gateways_with_late_signals_do_live_what_they_do_in_a_run(
+        tiny, serve, workload, seed, router, signals, control):
+    run = live_run(fleet_of(tiny, serve, workload, seed=seed, router=router, signals=signals, **control))
+    check(run)
+    nothing_left(run)
+
+
+@given(case=tiers)
+@examples(12)
+def test_offloading_tiers_filled_live_are_those_of_a_run(tiny, case):
+    check(live_run(offloading(tiny, **case)))
 
 
 #: By the place of a request, how many seconds after it was sent its client hangs up.
@@ -112,6 +154,13 @@ def test_nothing_is_left_of_a_request_whose_client_hangs_up(tiny, serve, workloa
     workload["synthetic"]["n"] = n
     check_aborts(live_run({"model": tiny, "gpu": "h200", "oracle": "roofline", "seed": seed, "serve": serve,
                            "workload": workload}, aborts=aborts))
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 100), aborts=aborts, control=controls)
+@examples(16)
+def test_nothing_is_left_of_a_request_whose_client_hangs_up_at_the_gateway(
+        tiny, serve, workload, seed, aborts, control):
+    check_aborts(live_run(fleet_of(tiny, serve, workload, seed=seed, **control), aborts=aborts))
 
 
 @given(data=st.data(), aborts=aborts)

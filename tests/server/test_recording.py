@@ -67,6 +67,8 @@ def test_an_aborted_request_is_replayed_with_the_tokens_that_its_client_got(scen
     assert [row["arrival"] for row in rows] == [request.arrival for request in run.requests]
     assert rows[3]["output"] == max(run.ears[3].tokens_heard.get(0, 0), 1) < run.requests[3].output
     assert rows[5]["output"] == 1 and "outputs" not in rows[5]
+    again = [*Replay(tmp_path / "live" / "requests.jsonl").requests(0)]
+    assert [request.output for request in again] == [row["output"] for row in rows]
     summary = json.loads((tmp_path / "live" / "summary.json").read_text())
     assert summary["completed"] == 10
 

@@ -1,11 +1,14 @@
 """`ksim serve` as a process, asked by OpenAI's own client."""
 
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
+import httpx
 import openai
 import pytest
 from tomli_w import dumps
@@ -82,6 +85,24 @@ def test_requests_on_their_way_are_answered_after_ctrl_c(scenario):
         assert server.process.stderr.readline() == "ksim: waiting for 1 request; Ctrl-C again drops them\n"
         assert len([*parts, *stream]) == 200
     assert server.process.wait() == 0
+
+
+def test_a_second_ctrl_c_leaves_a_whole_run_behind(scenario):
+    server = Server(scenario, "--speed", "0.1", "-o", "served")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        stream = client.completions.create(model=None, prompt="Hi", max_tokens=200, stream=True,
+                                           extra_body={"ignore_eos": True})
+        parts = [next(stream)]
+        server.process.send_signal(signal.SIGINT)
+        server.process.stderr.readline()
+        server.process.send_signal(signal.SIGINT)
+        with suppress(openai.APIConnectionError, httpx.TransportError):
+            parts += stream
+    assert server.process.wait() == 0 and len(parts) < 200
+    (row,) = (scenario / "served" / "requests.jsonl").read_text().splitlines()
+    assert json.loads(row)["output"] == len(parts)
+    assert json.loads((scenario / "served" / "summary.json").read_text())["completed"] == 0
+    assert ksim_here("run", "served/scenario.toml", "-o", "again", folder=scenario).status == 0
 
 
 def test_a_port_in_use_is_named(scenario):

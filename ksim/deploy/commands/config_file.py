@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ksim.deploy.commands.command import Command, Word
+from ksim.deploy.shell.script import CONDITIONAL
 from ksim.deploy.texts.documents import documents
 from ksim.deploy.texts.entries import Entry
 from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError, DataError
-
-#: What stands for the content of a file that is written under a condition.
-CONDITIONAL = "\0"
 
 
 def with_config_file(command: Command, words: Sequence[Word], flag: str = "--config") -> list[Word]:

@@ -75,7 +75,7 @@ class Parser:
         values = own if own is not None else _values(flag, after)
         if not values and flag.nargs not in ("?", "*"):
             raise ConfigError(word.where, f"{name} needs a value")
-        said = " ".join([word.text, *(each.text for each in values if own is None)])
+        said = " ".join([word.text, *(value.text for value in values if own is None)])
         return Given(flag, _value(flag, values, name), said, word.where), 0 if own is not None else len(values)
 
     def _dotted(self, flag: Flag, path: str, word: Word, own: list[Word] | None,

@@ -22,8 +22,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
     pasted = Embedded(text, "", command.folder, script)
     files = dict(command.files)
     for simple in Script(pasted, environment).commands(_is_engine):
-        if simple.document is not None and simple.into:
-            files[simple.into] = simple.document
+        simple.keep_document(files)
         if _is_engine([word.text for word in simple.words]):
             yield _command(simple, pasted, evolve(command, files=dict(files)))
 

@@ -31,11 +31,10 @@ class Kubernetes:
         objects = [*unlisted(documents(pasted))]
         maps = config_maps(objects)
         parts = [_read(document, maps, wanted) for document in objects]
-        router, remarks = router_of_maps(objects, [launch for part in parts for launch in part.launches])
-        scenario = dict(router)
+        scenario = router_of_maps(objects)
         for part in parts:
             scenario |= part.scenario
-        return Deployed.of([Deployed((), remarks=tuple(remarks)), *parts], scenario)
+        return Deployed.of(parts, scenario)
 
 
 def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:

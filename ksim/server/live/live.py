@@ -14,7 +14,6 @@ from ksim.cluster.cluster import Cluster
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Sampled
-from ksim.flow.batch import Batch
 from ksim.flow.events import Failed, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -130,19 +129,6 @@ class Live:
         """The simulated time of something that a client does when the clock shows *wall*."""
         return ceil((wall - (self._begun or 0.0)) * self.speed / TICK) * TICK
 
-    def warm_up(self) -> None:
-        """Play a request on a fleet like this one, and price a prompt and a decode on each engine.
-
-        So the first requests do not wait for what is made only once.
-        """
-        env = Horizon()
-        again = build(self.fleet, env, LiveLog(), lambda: None)
-        env.process(again.serve([Request(0, 0.0, 100, 5)]))
-        env.run()
-        for timer in [timer for engine in self.engines for timer in engine.timers]:
-            for batch in (Batch.of((256, 0), samples=1), Batch.of((1, 256))):
-                timer.step_cost(batch, ())
-
     # What happens.
 
     def advance(self) -> float:
@@ -216,6 +202,11 @@ class Live:
         """Have `run` return once those in flight have ended; whoever asks for more is to be turned away."""
         self.draining = True
         self._look_for_end()
+
+    def drop(self) -> None:
+        """Abort all requests that have not ended."""
+        for handle in [*self.handles.values()]:
+            self.abort(handle)
 
     def _wake(self) -> None:
         """Look at once what is due."""

@@ -68,8 +68,9 @@ class Recording:
         if row is not None:
             asked = evolve(handle.request, output=max(handle.got, 1), outputs=())
             named = -(-(asked.prompt + asked.output) // asked.chunk_tokens)
-            row |= {"output": asked.output, **_names(evolve(asked, chunks=asked.chunks[:named]))}
-            row.pop("outputs", None)
+            kept = {"session": row["session"]} if "session" in row else {}
+            row.clear()
+            row |= row_of(evolve(asked, chunks=asked.chunks[:named])) | kept
 
     def _ended(self, event: Event) -> None:
         self._open.pop(event.request_id, None)  # type: ignore[attr-defined]

@@ -104,7 +104,7 @@ HANDLERS: Mapping[str, Handler] = {
     "scheduler_config": _scheduler, "disable_overlap_scheduler": _overlap, "moe_config": _experts, "lora_config": _lora,
     **dict.fromkeys(("tensor_parallel_size", "moe_expert_parallel_size", "enable_attention_dp", "max_beam_width",
                      "free_gpu_memory_fraction", "extra_llm_api_options", "server_role", "cache_transceiver_config",
-                     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "batch_wait_timeout_ms",
+                     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio",
                      "moe_tensor_parallel_size"), read_with_others)}
 #: Keys that are of the YAML alone.
 TABLES = tuple(key for key in HANDLERS if key.endswith("_config"))
