@@ -1,6 +1,7 @@
 """How late tokens leave, and what is said of it."""
 
 import logging
+from math import ceil
 
 from attrs import define, field
 
@@ -27,13 +28,18 @@ class Lateness:
     _start: tuple[int, int] = field(default=(0, 0), init=False)  # tokens, and late ones, when this period began
     _said: bool = field(default=False, init=False)  # in this period
 
-    def note(self, seconds: float, tokens: int, wall: float) -> None:
-        """By *wall* so many *tokens* have left, the last of them so many *seconds* late."""
+    def note(self, seconds: float, tokens: int, wall: float, first: float | None = None) -> None:
+        """By *wall* so many *tokens* have left, one after the other, the last of them so many *seconds* late.
+
+        The *first* one was as late, if nothing else is said.
+        """
         self._turn(wall)
         self.tokens += tokens
         self._worst = max(self._worst, seconds)
         if seconds > TOLERANCE:
-            self.late += tokens
+            first = seconds if first is None else first
+            share = 1.0 if first >= TOLERANCE else (seconds - TOLERANCE) / (seconds - first)
+            self.late += ceil(tokens * share)
             self._warn()
 
     def _warn(self) -> None:
