@@ -144,6 +144,7 @@ class Live:
     def _deliver(self, tokens: Sequence[Sampled]) -> None:
         """Tell listeners of the *tokens* of a step, which users have now; those of beams come with the end."""
         handles, now = self.handles, self.env.now
+        first = (self.now - now) / self.speed
         for job, count in tokens:
             request = job.request
             handle = handles.get(request.id)
@@ -152,7 +153,7 @@ class Live:
             if got := handle.count(job, count):
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
-            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
+            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall(), first)
 
     def _end(self, handle: Handle) -> None:
         """The request of *handle* has ended, or was refused."""
