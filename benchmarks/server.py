@@ -67,9 +67,10 @@ class _Told:
         self.steps: dict[tuple[int, int], float] = {}
         self.runs: list[Emitted] = []
         self.cpu = process_time()
-        live.log.hear(Arrived, lambda event: self.names.update({event.request.id: int(event.request.tenant or -1)}))
-        live.log.hear(Stepped, lambda event: self.steps.update({(event.engine, event.index): event.time}))
-        live.log.hear(Emitted, self.runs.append)
+        live.log.subscribe(Arrived, lambda event: self.names.update({
+            event.request.id: int(event.request.tenant or -1)}))
+        live.log.subscribe(Stepped, lambda event: self.steps.update({(event.engine, event.index): event.time}))
+        live.log.subscribe(Emitted, self.runs.append)
 
     def moments(self) -> dict[int, list[float]]:
         """When each stream's tokens were due, by the clock."""

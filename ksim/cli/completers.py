@@ -68,21 +68,21 @@ def pool(context: typer.Context, incomplete: str) -> list[str]:
     before, comma, last = pairs.rpartition(",")
     known = {**_properties(_definition("EngineSettings")), **_properties(_definition("PoolSettings"))}
     at, equals, value = last.partition("=")
-    found = ([f"{at}={said}" for said in _beginning(value, _values(known.get(at, {})))] if equals else
-             _with_values([(word, value) for word, value in known.items() if word.startswith(last)]))
-    return [f"{name}:{before}{comma}{said}" for said in found]
+    offers = ([f"{at}={said}" for said in _beginning(value, _values(known.get(at, {})))] if equals else
+              _with_values([(word, value) for word, value in known.items() if word.startswith(last)]))
+    return [f"{name}:{before}{comma}{said}" for said in offers]
 
 
 def _beginning(incomplete: str, choices: Sequence[str]) -> list[str]:
     return [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _with_values(found: Sequence[tuple[str, Schema]]) -> list[str]:
+def _with_values(keys: Sequence[tuple[str, Schema]]) -> list[str]:
     """KEY= of each key, and of a single one its values, too: with several offers, shells put no space behind "="."""
-    tables = [name for name, value in found if _properties(value)]
-    offers = [name if name in tables else f"{name}=" for name, value in found]
-    if len(found) == 1 and not tables:
-        offers += [f"{found[0][0]}={value}" for value in _values(found[0][1])]
+    tables = [name for name, value in keys if _properties(value)]
+    offers = [name if name in tables else f"{name}=" for name, value in keys]
+    if len(keys) == 1 and not tables:
+        offers += [f"{keys[0][0]}={value}" for value in _values(keys[0][1])]
     return offers
 
 
@@ -93,8 +93,8 @@ def _schema() -> Schema:
 
 
 def _definition(name: str) -> Schema:
-    found: Schema = _schema()["definitions"][name]
-    return found
+    definition: Schema = _schema()["definitions"][name]
+    return definition
 
 
 def _properties(value: Schema) -> dict[str, Schema]:
@@ -172,11 +172,11 @@ def _values(value: Schema) -> list[str]:
     if "items" in value:
         return _values(value["items"])
     parts = [*_parts(value)]
-    found = [name for part in parts for name in (*part.get("enum", ()), *([part["const"]] if "const" in part else []))]
-    found += ["true", "false"] if any(part.get("type") == "boolean" for part in parts) else []
-    found += [said for said in (value.get("default"), *value.get("examples", ()))
-              if isinstance(said, str | int | float) and not isinstance(said, bool)]
-    return list(dict.fromkeys(map(str, found)))
+    values = [name for part in parts for name in (*part.get("enum", ()), *([part["const"]] if "const" in part else []))]
+    values += ["true", "false"] if any(part.get("type") == "boolean" for part in parts) else []
+    values += [said for said in (value.get("default"), *value.get("examples", ()))
+               if isinstance(said, str | int | float) and not isinstance(said, bool)]
+    return list(dict.fromkeys(map(str, values)))
 
 
 def number(_: typer.Context, incomplete: str) -> list[str]:
@@ -195,4 +195,3 @@ def flag(name: str) -> Completer:
 def is_flag(name: str) -> bool:
     """Whether an option of this *name* is an engine setting."""
     return name in _definition("EngineSettings")["properties"]
-

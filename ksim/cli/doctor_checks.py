@@ -57,9 +57,9 @@ def versions() -> Iterator[Finding]:
 
     yield Finding("versions", "ksim", __version__, f"{__version__}, {catalog.DATA.parent}")
     least, untested = _PYTHONS
-    found = platform.python_version()
+    version = platform.python_version()
     status = BROKEN if sys.version_info[:2] < least else NOTE if sys.version_info[:2] >= untested else OK
-    yield Finding("versions", "python", found, f"{found}, {sys.executable}", status,
+    yield Finding("versions", "python", version, f"{version}, {sys.executable}", status,
                   "" if status == OK else f"ksim is tested with Python {'.'.join(map(str, least))} to"
                                           f" {untested[0]}.{untested[1] - 1}")
     yield Finding("versions", "platform", platform.platform())
@@ -68,13 +68,13 @@ def versions() -> Iterator[Finding]:
 
 
 def _package(name: str, least: str) -> Finding:
-    found = _version(name)
-    if found is None:
+    version = _version(name)
+    if version is None:
         return Finding("packages", name, None, "missing", BROKEN, f"pip install '{name}>={least}'")
-    if _numbers(found) < _numbers(least):
-        return Finding("packages", name, found, f"{found}, older than {least}", BROKEN,
+    if _numbers(version) < _numbers(least):
+        return Finding("packages", name, version, f"{version}, older than {least}", BROKEN,
                        f"pip install --upgrade '{name}>={least}'")
-    return Finding("packages", name, found)
+    return Finding("packages", name, version)
 
 
 def _version(name: str) -> str | None:
@@ -92,8 +92,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def extras() -> Iterator[Finding]:
     """What is installed beside what ksim needs, and what the rest would be for."""
     for extra, (packages, purpose) in EXTRAS.items():
-        found = {name: _version(name) for name in packages if name != "uvloop" or sys.platform != "win32"}
-        missing = [name for name, version in found.items() if version is None]
+        present = {name: _version(name) for name in packages if name != "uvloop" or sys.platform != "win32"}
+        missing = [name for name, version in present.items() if version is None]
         yield Finding("extras", extra, not missing, f"{'not ' * bool(missing)}installed: {purpose}",
                       NOTE if missing else OK, f"pip install 'ksim[{extra}]'" if missing else "")
 

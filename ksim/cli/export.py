@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import files
 from ksim.foundation.errors import ConfigError
-
-#: Forms by the names that users give them, and the endings of their files.
-_FORMS = {"vllm": ".sh", "kubernetes": ".yaml", "llm-d": ".yaml"}
 
 
 def export(
     scenario: Annotated[Path, typer.Argument(help="scenario file, the directory of a run, or a folder with the"
                                              " best.toml of `ksim capacity` or `ksim tune`")],
-    to: Annotated[str, typer.Option("--to", help=f"what to write: {', '.join(_FORMS)}")] = "vllm",
+    to: Annotated[str, typer.Option("--to", help="what to write: vllm, kubernetes or llm-d")] = "vllm",
     derived: Annotated[bool, typer.Option("--derived", help="also write the settings that the engine would derive,"
                                           " such as max_num_seqs")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; by default it is printed")]
@@ -23,19 +21,24 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="overwrite files")] = False,
 ) -> None:
     """Write the launch line, Kubernetes manifest or llm-d values of a scenario."""
-    from ksim.deploy.exporting import exported
+    from ksim.deploy.exporting import FOLDER, exported
+    from ksim.foundation import catalog
 
-    if to not in _FORMS:
-        raise ConfigError("--to", f"expected {', '.join(_FORMS)}, not {to!r}")
+    forms = [name.replace("_", "-") for name in catalog.names(FOLDER)]
+    if to not in forms:
+        raise ConfigError("--to", f"expected {', '.join(forms)}, not {to!r}")
     if output is not None and output.is_dir():
         raise ConfigError(str(output), "is a folder; name a file in it")
     texts = exported(_scenario_file(scenario), to.replace("-", "_"), derived)
     if output is None:
         sys.stdout.write("---\n".join(texts.values()))
         return
-    files = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
-    _check(files, force)
-    _write(files)
+    named = {output.with_name(f"{output.stem}{ending}{output.suffix}"): text for ending, text in texts.items()}
+    for file in named:
+        files.check_new(file, force)
+    for file, text in named.items():
+        files.write(file, text)
+        print(f"wrote {file}")
 
 
 def _scenario_file(path: Path) -> Path:
@@ -44,18 +47,3 @@ def _scenario_file(path: Path) -> Path:
         if path.is_dir() and (path / name).is_file():
             return path / name
     return path
-
-
-def _check(files: dict[Path, str], force: bool) -> None:
-    for file in files:
-        if file.exists() and not force:
-            raise ConfigError(str(file), "exists; --force replaces it")
-
-
-def _write(files: dict[Path, str]) -> None:
-    from ksim.foundation.files import replacing
-
-    for file, text in files.items():
-        with replacing(file) as partial:
-            partial.write_text(text, encoding="utf-8")
-        print(f"wrote {file}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ksim.cli import files
 from ksim.cli.flags import GpuName, Nodes, SystemName
 from ksim.foundation.errors import ConfigError
 
@@ -39,23 +40,14 @@ def import_(
 
     wanted = Wanted(gpu, system, nodes, version, model, roles=tuple(role or ()), environment=_variables(env or []),
                     bench=bench)
-    _check_output(output, force)
+    if output is not None:
+        files.check_scenario(output, force)
     made = scenario_text([_pasted(words) for words in _texts(text or ["-"])], wanted, output)
     if output is None:
         sys.stdout.write(made)
         return
-    try:
-        output.write_text(made, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(str(output), f"cannot be written: {error.strerror}") from None
+    files.write(output, made)
     print(f"wrote {output}; now: ksim run {output}")
-
-
-def _check_output(output: Path | None, force: bool) -> None:
-    if output is not None and output.suffix != ".toml":
-        raise ConfigError(str(output), "is no .toml file; name one, such as scenario.toml")
-    if output is not None and output.exists() and not force:
-        raise ConfigError(str(output), "exists; --force replaces it")
 
 
 def _variables(texts: list[str]) -> dict[str, str]:

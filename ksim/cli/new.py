@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ksim.cli import files
+
 
 def new(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="scenario file to write")] = Path("scenario.toml"),
@@ -20,18 +22,10 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Write a commented scenario that runs as it is, with every key, its meaning and its default."""
-    from ksim.foundation.errors import ConfigError
     from ksim.simulation.scenario_template import starter
 
-    if path.suffix != ".toml":
-        raise ConfigError(str(path), "is no .toml file; name one, such as scenario.toml")
-    if path.exists() and not force:
-        raise ConfigError(str(path), "exists; --force replaces it")
-    text = starter(model, gpu, tp, path.parent, template)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be written: {error.strerror}") from None
+    files.check_scenario(path, force)
+    files.write(path, starter(model, gpu, tp, path.parent, template))
     print(f"wrote {path}; now: ksim run {path}")
 
 

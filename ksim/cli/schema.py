@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli import files
+
 
 def schema(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="file to write; by default it is"
@@ -13,7 +15,6 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenario files, with which editors complete keys and mark mistakes."""
     from ksim.foundation.errors import ConfigError
-    from ksim.foundation.files import replacing
     from ksim.simulation.scenario_schema import FILE
 
     text = FILE.read_text(encoding="utf-8")
@@ -23,6 +24,5 @@ def schema(
     if output.is_dir():
         raise ConfigError(str(output), "cannot be written: it is a directory; name a file in it, such as"
                                        " scenario.schema.json")
-    with replacing(output) as partial:
-        partial.write_text(text, encoding="utf-8")
+    files.write(output, text)
     print(f"written to {output}; begin a scenario beside it with the line: #:schema {output.name}")

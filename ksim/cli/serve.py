@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 _PANEL = "Options named as by vllm serve"
 
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write what happened to, with the"
-                                             " requests as a trace")]
-Speed = Annotated[float, typer.Option(help="simulated seconds in a second")]
-MaxBodySize = Annotated[str, typer.Option(metavar="SIZE", help="longest body of a request, such as 64MiB")]
-Host = Annotated[str, typer.Option(help="name or address at which clients come; 0.0.0.0 lets other machines in",
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to, with its requests"
+                                             " as a trace")]
+Speed = Annotated[float, typer.Option(help="simulated seconds per second")]
+MaxBodySize = Annotated[str, typer.Option(metavar="SIZE", help="longest request body, such as 64MiB")]
+Host = Annotated[str, typer.Option(help="host name or address to listen at; 0.0.0.0 lets other machines in",
                                    rich_help_panel=_PANEL)]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="port; 0 is any free one", rich_help_panel=_PANEL)]
 Uds = Annotated[Path | None, typer.Option(help="path of a Unix socket, in place of host and port",
                                           rich_help_panel=_PANEL)]
 ServedModelName = Annotated[list[str] | None, typer.Option(help="name of the model for clients; may be repeated",
                                                            rich_help_panel=_PANEL)]
-Tokenizer = Annotated[Path | None, typer.Option(help="tokenizer.json of Hugging Face's, or its folder; without one"
-                                                " tokens are pieces of words", rich_help_panel=_PANEL)]
+Tokenizer = Annotated[Path | None, typer.Option(help="tokenizer.json of Hugging Face, or its folder; without one"
+                                                " a token is a piece of a word", rich_help_panel=_PANEL)]
 ApiKey = Annotated[list[str] | None, typer.Option(help="key that clients must send; may be repeated; default:"
                                                   " VLLM_API_KEY", rich_help_panel=_PANEL)]
 KvEventsConfig = Annotated[str, typer.Option(metavar="JSON", help="publish KV events, such as"
                                              " '{\"enable_kv_cache_events\": true}'", rich_help_panel=_PANEL)]
 EnableLogRequests = Annotated[bool, typer.Option("--enable-log-requests", help="print a line for each request",
                                                  rich_help_panel=_PANEL)]
-EnablePromptTokensDetails = Annotated[bool, typer.Option("--enable-prompt-tokens-details", help="tell in usage how much"
-                                                         " of a prompt was cached", rich_help_panel=_PANEL)]
+EnablePromptTokensDetails = Annotated[bool, typer.Option("--enable-prompt-tokens-details", help="report in usage how"
+                                                         " many prompt tokens were cached", rich_help_panel=_PANEL)]
 
 
 def serve(
@@ -77,10 +77,10 @@ def serve(
 
 
 def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any, **others: Any) -> "ServerSettings":
-    """The settings that options describe; raises MissingExtra where the libraries are missing that serve."""
+    """The settings of these options; raises MissingExtra without the libraries of the server."""
     try:
         from ksim.server.http.sockets import Address
-        from ksim.server.kv_events.publisher import KvEventsConfig as Config
+        from ksim.server.kv_events.config import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":
@@ -98,7 +98,7 @@ def _say(text: str) -> None:
 
 
 def _bytes(text: str) -> int:
-    """The bytes that *text* says, such as 64MiB; raises ConfigError for any other text."""
+    """A size such as 64MiB in bytes; raises ConfigError for any other text."""
     from ksim.foundation.units import measured
 
     try:

@@ -60,6 +60,4 @@ def joined(deployments: Sequence[Deployed]) -> Deployed:
     scenario: Mapping[str, Any] = {}
     for deployed in deployments:
         scenario = merged(scenario, deployed.scenario)
-    return Deployed(tuple(launch for deployed in deployments for launch in deployed.launches), scenario,
-                    tuple(note for deployed in deployments for note in deployed.idle),
-                    tuple(note for deployed in deployments for note in deployed.remarks))
+    return Deployed.of(deployments, scenario)

@@ -1,6 +1,7 @@
 """What a deployment says, on its way to a scenario: launches of engines, all of them together, and the scenario."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -46,6 +47,17 @@ class Launch:
     remarks: tuple[Note, ...] = ()
     """Words whose meaning here differs, and what was assumed."""
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The parallel sizes that are not one."""
+        keys = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        return {key: int(self.serve[key]) for key in keys if int(self.serve.get(key, 1)) > 1}
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of one of these engines, and of all that it shares experts with."""
+        return math.prod(self.sizes.values())
+
 
 @frozen
 class Deployed:
@@ -56,6 +68,14 @@ class Deployed:
     """Keys of the scenario beside the engines: `router`, `pair_router`, `flow_control`, `signals`."""
     idle: tuple[Note, ...] = ()
     remarks: tuple[Note, ...] = ()
+
+    @classmethod
+    def of(cls, parts: "Iterable[Deployed]", scenario: Mapping[str, Any]) -> "Deployed":
+        """All that *parts* of a text deploy, with the keys that *scenario* has."""
+        parts = [*parts]
+        return cls(tuple(launch for part in parts for launch in part.launches), scenario,
+                   tuple(note for part in parts for note in part.idle),
+                   tuple(note for part in parts for note in part.remarks))
 
 
 @frozen

@@ -55,6 +55,12 @@ def near(name: str, known: Iterable[str]) -> str:
     return by_lower[close[0]] if close else ""
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about *name*, which is none of the *known* ones: "; did you mean NAME?", if one is near."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 #: The libraries of extras that have other names.
 _LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": "tokenizers and Jinja"}
 

@@ -12,18 +12,19 @@ import uvicorn
 from attrs import define, field, frozen
 
 from ksim.server.http.application import Application
+from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.http.sockets import Address, allow_many_files
 from ksim.server.http.wire import TimedProtocol
-from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig
+from ksim.server.kv_events.config import KvEventsConfig
+from ksim.server.kv_events.publisher import KvEvents
 from ksim.server.live.live import Live
 from ksim.server.live.recording import Recording
 from ksim.server.live.warming import warm_up
-from ksim.server.metrics.http_metrics import HttpMetrics
 from ksim.server.metrics.meter import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.requests.prompts import CHUNK
 from ksim.server.openai.served_model import Served
-from ksim.server.text.hugging_face import RealTokenizer
+from ksim.server.text.hugging_face import HuggingFaceTokenizer
 from ksim.server.text.made_up import MadeUpTokenizer
 from ksim.server.text.tokenizer import Tokenizer
 from ksim.simulation.fleet import Fleet
@@ -56,7 +57,7 @@ def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[st
     A second signal drops them.  *say* is told when clients may come.  What happens is *recorded*, if that is wished.
     Raises KsimError for what cannot be served.  Returns what was played, if it came to that.
     """
-    tokenizer = RealTokenizer.read(settings.tokenizer) if settings.tokenizer else None
+    tokenizer = HuggingFaceTokenizer.read(settings.tokenizer) if settings.tokenizer else None
     allow_many_files()
     with settings.address.bound() as listening:
         server = _Server.on(settings)

@@ -36,7 +36,7 @@ def test_own_recordings_come_out_exactly(path, repeats):
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
 @pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_offload", "vllm_golden_spec",
                                     "vllm_golden_hybrid"])
-@repeating
+@pytest.mark.parametrize("repeats", [True, pytest.param(False, marks=pytest.mark.explore)])  # a few are tried above
 def test_all_recordings_come_out_exactly(folder, repeats):
     verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL / folder)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []

@@ -211,7 +211,7 @@ def test_a_run_s_scenario_has_no_flag_for_what_the_checkpoint_says(tmp_path):
 
 @pytest.mark.parametrize("words, problem", [
     (["none.toml"], "none.toml: No such file"), (["."], ". is a folder"[2:]), (["trace.csv"], "is not a scenario"),
-    (["s.toml", "--to", "helm"], "--to: expected vllm, kubernetes, llm-d, not 'helm'"),
+    (["s.toml", "--to", "helm"], "--to: expected kubernetes, llm-d, vllm, not 'helm'"),
     (["s.toml", "-o", "."], "is a folder; name a file in it"), (["s.toml", "-o", "s.toml"], "exists; --force"),
     (["two.toml", "--to", "llm-d", "-o", "v.yaml"], "pools: a, b are several of role decode or both"),
 ])

@@ -117,6 +117,16 @@ def test_what_cannot_be_is_named_with_its_place(flags, says):
     assert says in str(refused.value)
 
 
+def test_a_line_says_that_vllm_would_fuse_all_reduces():
+    def said(*flags):
+        launch = launched("vllm", "serve", "Qwen/Qwen3-8B", *flags)
+        return "fuse_allreduce_rms" in [note.word for note in launch.remarks]
+
+    assert said("-tp", "2") and not said()
+    assert not said("-tp", "2", "-O1") and not said("-tp", "2", "--enforce-eager")
+    assert not said("-tp", "2", "-cc.pass_config.fuse_allreduce_rms=false")
+
+
 def test_a_refused_flag_may_have_its_default():
     assert served("--cpu-offload-gb", "0", "--decode-context-parallel-size", "1", "--no-enable-dbo") == served()
 

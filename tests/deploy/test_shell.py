@@ -69,8 +69,11 @@ def test_other_sums_are_refused(text):
     ("if x; then\ncat > c.yaml <<E\nseed: 1\nE\nfi\nvllm serve Qwen/Qwen3-8B --config c.yaml", "written under `if`"),
     ("vllm serve Qwen/Qwen3-8B --config none.yaml", "No such file"),
     ("vllm serve Qwen/Qwen3-8B --config", "names no file"),
-    ("cat > c.yaml <<E\n- a\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: holds no table"),
-    ("cat > c.yaml <<E\na: [\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "is no YAML"),
+    ("cat > c.yaml <<E\n- a\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: expected keys and values, not a"),
+    ("cat > c.yaml <<E\na: [\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:2: is not valid YAML"),
+    ("cat > c.yaml <<E\na: !!timestamp x\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: a: is no value"),
+    ("cat > c.yaml <<E\na: 1\n---\nb: 2\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "is a second document"),
+    ("cat > c.yaml <<E\nseed: 1\nseed: 2\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "'seed' is there twice"),
     ("cat > c.yaml <<E\nmax-num-sequences: 3\nE\nvllm serve Qwen/Qwen3-8B --config c.yaml", "c.yaml:1: --max-num-seq"),
 ])
 def test_what_a_shell_would_have_to_find_out_is_refused(text, says):
@@ -86,6 +89,14 @@ def test_no_text_escapes_as_anything_but_an_error(text):
         Lines().read(Pasted("vllm serve Qwen/Qwen3-8B " + text), Wanted())
     except ConfigError as error:
         assert str(error)
+
+
+def test_a_shell_runs_a_text_with_any_options_and_at_its_own_lines():
+    inner = "nohup /bin/bash -l -ec 'vllm serve Qwen/Qwen3-8B \\\n --max-num-seqs {}' > log &"
+    assert table_of(inner.format(8))["serve"]["max_num_seqs"] == 8
+    for text, says in ((f"\n\n{inner.format('many')}", "line 4"), (f"if x; then\n{inner.format(8)}\nfi", "under `if`")):
+        with pytest.raises(ConfigError, match=says):
+            Lines().read(Pasted(text), Wanted())
 
 
 def test_lines_in_containers_are_unwrapped():

@@ -53,6 +53,15 @@ def ask(path, headers=None, server=None, **body):
     return answer
 
 
+def post(content, path="/v1/completions", kind="application/json"):
+    """The answers to a POST of these bytes, and to a sound one after it."""
+    async def both():
+        async with client() as (made, _):
+            return [await made.post(path, content=content, headers={"content-type": kind}),
+                    await made.post(path, json={"prompt": "a"})]
+    return asyncio.run(both())
+
+
 def complete(**body):
     """The JSON of a completion."""
     answer = ask("/v1/completions", **body)

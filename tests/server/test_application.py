@@ -1,4 +1,4 @@
-"""Who may ask, where, and what is answered while a server starts, drains or refuses."""
+"""Who may ask, where, and what is answered while a server starts, drains or refuses, or a client goes."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ def test_what_was_computed_before_is_a_prefix_hit():
     async def play():
         async with client() as (made, application):
             hits = list[int]()
-            application.api.live.log.hear(Admitted, lambda event: hits.append(event.cached))
+            application.api.live.log.subscribe(Admitted, lambda event: hits.append(event.cached))
             first = {"prompt": [*range(64)], "max_tokens": 64, "ignore_eos": True, "return_token_ids": True}
             choice = (await made.post("/v1/completions", json=first)).json()["choices"][0]
             again = {**first, "prompt": [*range(64), *choice["token_ids"], 1, 2, 3]}
@@ -143,3 +143,30 @@ def test_tokens_and_texts_are_what_requests_are_counted_by():
     assert detokenized.json() == {"prompt": "of and to"}
     assert chat.json()["count"] == 6
     assert (refused.status_code, missing.status_code) == (400, 400)
+
+
+def test_a_client_that_goes_leaves_nothing_behind():
+    """Before its body has come, before its first token, and in the middle of a stream."""
+    async def go():
+        async with client(speed=1.0) as (_, application):
+            body = json.dumps({**SLOW, "stream": True}).encode()
+            whole = {"type": "http.request", "body": body, "more_body": False}
+            for messages in ([{"type": "http.request", "body": body[:5], "more_body": True}], [whole], [whole]):
+                await _visit(application, [*messages, {"type": "http.disconnect"}])
+            assert not application.api.live.handles
+    asyncio.run(go())
+
+
+async def _visit(application, messages):
+    waiting = iter(messages)
+
+    async def receive():
+        await asyncio.sleep(0)
+        return next(waiting)
+
+    async def send(_):
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "root_path": "",
+             "headers": [(b"content-type", b"application/json")]}
+    await application(scope, receive, send)

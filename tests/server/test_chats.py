@@ -91,9 +91,9 @@ def test_an_image_has_the_tokens_that_its_size_has():
     b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 280, 140),
 ], ids=["gif", "jpeg", "webp-x", "webp-l", "webp"])
 def test_sizes_of_images_are_read_from_their_headers(data):
-    from ksim.server.openai.requests.images import picture
+    from ksim.server.openai.requests.images import image_of
 
-    made = picture(image(data)["image_url"])
+    made = image_of(image(data)["image_url"])
     assert (made.width, made.height) == (280, 140)
 
 

@@ -14,7 +14,7 @@ import pytest
 from attrs import define, field
 
 from ksim.server.http.application import Application
-from ksim.server.metrics.http_metrics import HttpMetrics
+from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics.meter import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.served_model import Served

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, overhear
-from ksim.server.kv_events.publisher import KvEvents, KvEventsConfig, Publisher, offset
+from ksim.server.kv_events.config import KvEventsConfig, endpoint_of
+from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, subscribe_to_cache
+from ksim.server.kv_events.publisher import KvEvents, Publisher
 from tests.laws.tiny import TINY
 from tests.properties import examples
 from tests.server.fake import FakeLive
@@ -110,7 +111,7 @@ def test_what_was_stored_and_not_removed_is_what_is_cached(tiny: Path, chains: l
         names.remember(name, [name] * 16)
     engines, batches = played.live.engines, [list[Batch](), list[Batch]()]
     for engine, heard in zip(engines, batches, strict=True):
-        overhear(engine, heard.append)
+        subscribe_to_cache(engine, heard.append)
     played.play(Request(0, place * 0.004, len(chain) * 16 + 3, 9, chain,
                         adapter="cats" if adapters and place % 2 else "") for place, chain in enumerate(chains))
     for engine, heard in zip(engines, batches, strict=True):
@@ -190,11 +191,11 @@ def test_nothing_is_published_unless_it_is_asked_for() -> None:
 
 
 def test_addresses_of_other_engines_are_those_of_vllms_data_ranks() -> None:
-    assert offset("tcp://*:5557", 2) == "tcp://*:5559"
-    assert offset("tcp://*:0", 2) == "tcp://*:0"
-    assert offset("inproc://cache", 1) == "inproc://cache_dp1"
+    assert endpoint_of("tcp://*:5557", 2) == "tcp://*:5559"
+    assert endpoint_of("tcp://*:0", 2) == "tcp://*:0"
+    assert endpoint_of("inproc://cache", 1) == "inproc://cache_dp1"
     with pytest.raises(ConfigError, match="no port"):
-        offset("tcp://here", 1)
+        endpoint_of("tcp://here", 1)
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://*:99999", "tcp://nowhere", "carrier://pigeon", "tcp://1.2.3.4.5:x"])

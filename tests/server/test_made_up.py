@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ksim.server.openai.replies.answer import Author, stopped_by
 from ksim.server.openai.requests.fields import CompletionFields
-from ksim.server.openai.requests.prompts import CHUNK, names
+from ksim.server.openai.requests.prompts import CHUNK, block_names
 from ksim.server.text.chat import Chat
 from ksim.server.text.made_up import COMMON, MadeUpTokenizer
 from tests.properties import examples
@@ -73,18 +73,18 @@ def test_a_stop_ends_an_answer_where_it_is_complete(data):
 @examples(60)
 @given(IDS, IDS, IDS)
 def test_blocks_have_equal_names_where_they_have_equal_tokens(shared, one, other):
-    first, second = names(shared + one, [], None, None), names(shared, other, None, None)
+    first, second = block_names(shared + one, [], None, None), block_names(shared, other, None, None)
     whole = len(shared) // CHUNK
     assert first[:whole] == second[:whole]
     assert len(first) == -(-len(shared + one) // CHUNK)
     assert (first == second) == (shared + one == shared + other)
-    salted = names(shared, other, "salt", None)
+    salted = block_names(shared, other, "salt", None)
     assert salted[1:] == second[1:] and (not second or salted[0] != second[0])
 
 
 def test_whoever_wants_to_know_is_told_the_tokens_of_each_block():
     told = {}
-    made = names([*range(20)], [50, 51], None, lambda name, ids: told.update({name: list(ids)}))
+    made = block_names([*range(20)], [50, 51], None, lambda name, ids: told.update({name: list(ids)}))
     assert [told[name] for name in made] == [[*range(16)], [16, 17, 18, 19, 50, 51]]
 
 

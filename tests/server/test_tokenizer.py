@@ -12,8 +12,8 @@ from ksim.server.errors import ApiError
 from ksim.server.openai.replies.answer import Author
 from ksim.server.openai.requests.fields import CompletionFields
 from ksim.server.text.chat import Chat
-from ksim.server.text.chat_template import Template
-from ksim.server.text.hugging_face import RealTokenizer
+from ksim.server.text.chat_template import ChatTemplate
+from ksim.server.text.hugging_face import HuggingFaceTokenizer
 from ksim.server.text.made_up import COMMON
 from tests.properties import examples
 from tests.server.talk import HELLO, talk
@@ -48,7 +48,7 @@ def sentence_piece():
 
 @cache
 def of(kind):
-    return RealTokenizer(kind(), Template())
+    return HuggingFaceTokenizer(kind(), ChatTemplate())
 
 
 each_kind = pytest.mark.parametrize("kind", [byte_level, sentence_piece])
@@ -81,7 +81,7 @@ def folder(tmp_path):
 
 
 def test_a_server_counts_by_it(folder):
-    tokenizer = RealTokenizer.read(folder)
+    tokenizer = HuggingFaceTokenizer.read(folder)
     text = "the word of a question"
     ids = tokenizer.encode(text)
     tokenized, detokenized, completion, chat = talk(
@@ -100,30 +100,30 @@ def test_a_server_counts_by_it(folder):
 def test_a_template_may_lie_beside_the_tokenizer_or_be_one_of_several(folder):
     chat = Chat([("user", "Hi")])
     (folder / "chat_template.jinja").write_text("of its own: {{ messages[0].content }}")
-    assert Template.beside(folder / "tokenizer.json").text(chat) == "of its own: Hi"
+    assert ChatTemplate.beside(folder / "tokenizer.json").text(chat) == "of its own: Hi"
     (folder / "chat_template.jinja").unlink()
     config = {"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    assert Template.beside(folder / "tokenizer.json").text(chat) == "yes"
+    assert ChatTemplate.beside(folder / "tokenizer.json").text(chat) == "yes"
     (folder / "tokenizer_config.json").unlink()
-    assert Template.beside(folder / "tokenizer.json").text(chat) == (
+    assert ChatTemplate.beside(folder / "tokenizer.json").text(chat) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_a_template_gets_tools_and_options_and_may_refuse():
     chat = Chat([("user", "Hi"), ("assistant", "Well")], tools=[{"a": 1}], options={"thinks": True}, answered=False,
                 continued=True)
-    assert Template("{{ tools | tojson }} {{ thinks }} {{ messages[-1].content }}</s>").text(chat) == (
+    assert ChatTemplate("{{ tools | tojson }} {{ thinks }} {{ messages[-1].content }}</s>").text(chat) == (
         '[{"a": 1}] True Well')
     with pytest.raises(ApiError, match="no roles"):
-        Template("{{ raise_exception('no roles') }}").text(chat)
+        ChatTemplate("{{ raise_exception('no roles') }}").text(chat)
     with pytest.raises(ApiError, match="undefined"):
-        Template("{{ nothing.there }}").text(chat)
+        ChatTemplate("{{ nothing.there }}").text(chat)
 
 
 def test_a_template_reaches_nothing_outside_it():
     with pytest.raises(ApiError):
-        Template("{{ messages.__class__.__mro__[1].__subclasses__() }}").text(Chat([("user", "Hi")]))
+        ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}").text(Chat([("user", "Hi")]))
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -133,17 +133,17 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, text, says):
     if text is not None:
         (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ConfigError, match=says):
-        RealTokenizer.read(tmp_path)
+        HuggingFaceTokenizer.read(tmp_path)
 
 
 def test_templates_that_cannot_be_read_are_refused(folder):
     for text, says in (("{", "is not JSON"), (json.dumps({"chat_template": "{% if"}), "chat template cannot be read")):
         (folder / "tokenizer_config.json").write_text(text)
         with pytest.raises(ConfigError, match=says):
-            RealTokenizer.read(folder)
+            HuggingFaceTokenizer.read(folder)
 
 
 def test_a_tokenizer_without_words_is_refused():
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with pytest.raises(ConfigError, match="no common English words"):
-        RealTokenizer(made, Template())
+        HuggingFaceTokenizer(made, ChatTemplate())

@@ -1,13 +1,14 @@
 """What AIConfigurator chose: workers with their sizes, formats and counts, as launches."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
 
+from ksim.deploy.commands.command import Command
+from ksim.deploy.engines.releases import RELEASES, Release, release_of
+from ksim.deploy.engines.releases import named as named_release
 from ksim.deploy.launches import Launch, Note, Wanted
-from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.model_names import named
 
@@ -40,25 +41,21 @@ class Worker:
 
     def launch(self, wanted: Wanted) -> Launch:
         """The engines; raises ConfigError for a backend, model or format that is not simulated."""
-        engine, remarks = self._engine(wanted)
+        release = self._release(wanted)
         model = named(wanted.model or self.model, self.where)
         hardware = {} if wanted.gpu or wanted.system else {"gpu": gpu_named(self.system, self.where)}
         serve = {**model.serve, **self._sizes(), **self._formats(), **dict(self.values.get("further") or {})}
         assumed = [Note(self.where, self.model, text) for text in model.assumed]
-        return Launch(self.where, engine, model.name, serve, self.role, self.count, hardware=hardware,
-                      remarks=(*remarks, *assumed))
+        return Launch(self.where, release.engine, model.name, serve, self.role, self.count, hardware=hardware,
+                      remarks=(*release.remarks, *assumed))
 
-    def _engine(self, wanted: Wanted) -> tuple[str, list[Note]]:
-        """The release of ksim's that is nearest."""
-        version = wanted.version or self.version
-        release = re.compile(rf"{re.escape(self.backend)}-[\d.]+")
-        known = [name for name in catalog.entries("engines") if release.fullmatch(name)]
-        if not known:
-            raise ConfigError(self.where, f"{self.backend!r} is no engine that ksim simulates: vllm, sglang, trtllm")
-        same = [name for name in known if version.startswith(name.partition("-")[2])]
-        engine = max(same or known, key=lambda name: [int(part) for part in name.partition("-")[2].split(".")])
-        told = f"{self.backend} {version}".strip()
-        return engine, [] if same else [Note(self.where, told, f"simulated as {engine}, the nearest that ksim knows")]
+    def _release(self, wanted: Wanted) -> Release:
+        """The release of ksim's that is nearest to the search's, or to the user's."""
+        if self.backend not in RELEASES:
+            raise ConfigError(self.where, f"{self.backend!r} is no engine that ksim simulates: {', '.join(RELEASES)}")
+        if wanted.version or not self.version:
+            return release_of(self.backend, Command((), self.where), wanted)
+        return named_release(self.backend, self.version, self.where)
 
     def _sizes(self) -> dict[str, Any]:
         names = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}

@@ -1,6 +1,5 @@
 """The engines of a scenario: one as the scenario itself, several as its pools, on as many nodes as they need."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,15 +66,10 @@ def _with_nodes(table: dict[str, Any], launches: Sequence[Launch]) -> tuple[dict
             table.get("gpu") or table.get("system")):
         return table, []
     system = system_of(table.get("gpu"), table.get("system"))
-    gpus = sum(launch.replicas * _gpus(launch.serve) for launch in launches)
+    gpus = sum(launch.replicas * launch.gpus for launch in launches)
     needed = -(-gpus // system.gpus_per_node)
     if needed <= system.nodes:
         return table, []
     serve = table.pop("serve")
     why = f"as many as {gpus} GPUs need, {system.gpus_per_node} a node; nothing says how many there are"
     return {**table, "nodes": needed, "serve": serve}, [Note("", f"nodes = {needed}", why)]
-
-
-def _gpus(serve: Mapping[str, Any]) -> int:
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return math.prod(int(serve.get(size, 1)) for size in sizes)

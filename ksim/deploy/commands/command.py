@@ -1,7 +1,8 @@
 """A command that may start an engine: its words, its environment, and the image that it runs in."""
 
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from attrs import field, frozen
@@ -16,6 +17,7 @@ FOLDER = "deploy.programs"
 _MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
              "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
              "[[", "[", "test", "wget", "ls", "mkdir")
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 #: How far in a command its program stands behind others, such as numactl and mpirun with their options.
 _REACH = 60
 
@@ -63,6 +65,16 @@ def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word]
 
 def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
     return len(texts) == len(start) and texts[0].rpartition("/")[2] == start[0] and [*texts[1:]] == [*start[1:]]
+
+
+def script_place(words: Sequence[str]) -> int | None:
+    """The place among *words* of TEXT in `sh -c TEXT`; None where they start no shell on a text."""
+    shell = next((place for place, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
+    if shell is None:
+        return None
+    behind_options = (place for place in range(shell + 1, len(words)) if not words[place].startswith(("-", "pipefail")))
+    text = next(behind_options, None)
+    return text if any(re.fullmatch(r"-\w*c", option) for option in words[shell + 1:text]) else None
 
 
 def program_of(command: Command) -> Any:

@@ -1,17 +1,16 @@
 """Files of flags, such as `--config serve.yaml`: keys are flags without their dashes."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ksim.deploy.commands.command import Command, Word
+from ksim.deploy.shell.script import CONDITIONAL
+from ksim.deploy.texts.documents import documents
+from ksim.deploy.texts.entries import Entry
+from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError, DataError
-
-#: What stands for the content of a file that is written under a condition.
-CONDITIONAL = "\0"
 
 
 def with_config_file(command: Command, words: Sequence[Word], flag: str = "--config") -> list[Word]:
@@ -25,18 +24,19 @@ def with_config_file(command: Command, words: Sequence[Word], flag: str = "--con
             path = value if equals else words[place + 1].text if place + 1 < len(words) else ""
             rest = [*words[:place], *words[place + (1 if equals else 2):]]
             first = [rest.pop(0)] if rest and not rest[0].text.startswith("-") else []
-            return [*first, *_words(content(command, Word(path, word.where), flag), path), *rest]
+            return [*first, *_words(keys_in(command, Word(path, word.where), flag)), *rest]
     return [*words]
 
 
-def content(command: Command, path: Word, flag: str) -> Any:
-    """The YAML of a file that the text writes, or that lies beside it."""
-    try:
-        return yaml.compose(_text(command, path, flag), Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise DataError(f"{path.text}{line}", f"is no YAML: {getattr(error, 'problem', None) or error}") from None
+def keys_in(command: Command, path: Word, flag: str) -> Mapping[str, Entry]:
+    """The keys of a YAML file that the text writes, or that lies beside it.
+
+    Raises ConfigError for a file that is not there, or holds no keys and values, and DataError for one that is no YAML.
+    """
+    read = documents(Pasted(_text(command, path, flag), path.text))
+    if len(read) > 1:
+        raise read[1].error(f"is a second document; a file for {flag} has one")
+    return read[0].table if read else {}
 
 
 def _text(command: Command, path: Word, flag: str) -> str:
@@ -45,13 +45,11 @@ def _text(command: Command, path: Word, flag: str) -> str:
     for name, text in command.files.items():
         if Path(name).name == Path(path.text).name:
             return _unconditional(text, path)
-    file = command.folder / path.text
     try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "is not text in UTF-8"
-        raise ConfigError(path.where, f"{flag} {path.text}: {said}; it is read from the folder of the text, or from a"
-                                      f" here-document in it") from None
+        return Pasted.of_file(command.folder / path.text).text
+    except DataError as error:
+        raise ConfigError(path.where, f"{flag} {path.text}: {error.args[1]}; it is read from the folder of the text, or"
+                                      f" from a here-document in it") from None
 
 
 def _unconditional(text: str, path: Word) -> str:
@@ -62,15 +60,10 @@ def _unconditional(text: str, path: Word) -> str:
                                   f" have to find out; paste what runs, without the condition")
 
 
-def _words(node: Any, path: str) -> Iterator[Word]:
-    """The flags of a mapping, as words."""
-    if node is None:
-        return
-    if not isinstance(node, yaml.MappingNode):
-        raise DataError(f"{path}:{node.start_mark.line + 1}", "holds no table of flags and values")
-    for key, value in node.value:
-        where = f"{path}:{key.start_mark.line + 1}"
-        yield from (Word(text, where) for text in _flag(str(key.value), plain(value)))
+def _words(keys: Mapping[str, Entry]) -> Iterator[Word]:
+    """The flags that the keys of a file are, as words."""
+    for key, value in keys.items():
+        yield from (Word(text, value.place) for text in _flag(key, value.plain))
 
 
 def _flag(key: str, value: Any) -> list[str]:
@@ -82,12 +75,3 @@ def _flag(key: str, value: Any) -> list[str]:
     if isinstance(value, list):
         return [name, *(json.dumps(part) if isinstance(part, dict) else str(part) for part in value)] if value else []
     return [] if value is None else [f"{name}={value}"]
-
-
-def plain(node: Any) -> Any:
-    """The value of a YAML *node*."""
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()

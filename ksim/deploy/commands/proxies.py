@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from ksim.deploy.commands.command import Command, Word, behind
-from ksim.deploy.commands.config_file import content, plain
+from ksim.deploy.commands.config_file import keys_in
 from ksim.deploy.launches import Deployed, Launch, Note
 from ksim.foundation.errors import ConfigError
 
@@ -72,13 +72,11 @@ def _of_trtllm(command: Command, words: Sequence[Word]) -> Proxy:
     path = next((value for flag, value in pairwise(words) if flag.text in ("-c", "--config_file")), None)
     if path is None:
         raise ConfigError(command.where, "trtllm-serve disaggregated names no file; say it with -c")
-    node = content(command, path, "-c")
-    table = plain(node) if node is not None else {}
+    keys = keys_in(command, path, "-c")
     ports: dict[int, str] = {}
     for key, role in (("context_servers", "prefill"), ("generation_servers", "decode")):
-        servers = table.get(key) if isinstance(table, Mapping) else None
-        urls = servers.get("urls", ()) if isinstance(servers, Mapping) else ()
-        ports |= {int(match[1]): role for url in urls if (match := _PORT.search(str(url)))}
+        urls = keys[key].each("urls") if key in keys else []
+        ports |= {int(match[1]): role for url in urls if (match := _PORT.search(url.text))}
     return Proxy(command.where, ports)
 
 

@@ -1,12 +1,13 @@
-"""What launches of all programs have in common: finding the program in a command, the model, and the notes."""
+"""What the launches of all programs have in common: the model, the check of the settings, and the notes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ksim.deploy.commands.command import Command, Word
 from ksim.deploy.engines.environment import notes_of
 from ksim.deploy.engines.releases import Release
+from ksim.deploy.flags.given import Given, Parser, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, shown
 from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation.config import structure
@@ -14,6 +15,14 @@ from ksim.foundation.errors import ConfigError
 from ksim.simulation.model_names import ModelName, named
 from ksim.simulation.models import model_of as known_model
 from ksim.specs.settings import EngineSettings
+
+
+def model_word(parser: Parser, given: Sequence[Given], dest: str = "model") -> Word | None:
+    """The model: the word without a flag, or that of *dest*; raises ConfigError for further words."""
+    extra = parser.positionals[0 if value_of(given, dest) else 1:]
+    if extra:
+        raise ConfigError(extra[0].where, f"{extra[0].text!r} belongs to no flag; quote values that have blanks")
+    return parser.positionals[0] if parser.positionals else word_of(given, dest)
 
 
 def model_of(command: Command, wanted: Wanted, said: Word | None) -> tuple[ModelName, tuple[Note, ...]]:

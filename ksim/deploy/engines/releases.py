@@ -45,7 +45,7 @@ def release_of(program: str, command: Command, wanted: Wanted) -> Release:
         newest = releases[-1][1]
         why = "the newest that ksim simulates; nothing says which release runs (--version, or the image's tag)"
         return Release(newest, (Note("", f"engine = {newest}", why),))
-    return _named(program, said, where)
+    return named(program, said, where)
 
 
 def tag_of(image: str) -> str | None:
@@ -54,7 +54,8 @@ def tag_of(image: str) -> str | None:
     return match[1] if match else None
 
 
-def _named(program: str, said: str, where: str) -> Release:
+def named(program: str, said: str, where: str) -> Release:
+    """The engine for the release that is *said*; raises ConfigError for one that is no release."""
     numbers = re.fullmatch(r"v?(\d+(?:\.\d+)*).*", said)
     if numbers is None:
         raise ConfigError(where, f"{said!r} is no release; name one such as {RELEASES[program][-1][0][0]}."

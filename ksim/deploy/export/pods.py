@@ -6,7 +6,7 @@ from typing import Any
 from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
 from ksim.deploy.manifests.node_labels import PRODUCTS
 
-__all__ = ["PORT", "PRODUCT", "env", "image", "label", "mounts", "name_of", "nodes_flags", "probes", "product",
+__all__ = ["PORT", "PRODUCT", "app", "env", "image", "label", "mounts", "name_of", "nodes_flags", "probes", "product",
            "unlabelled", "volumes"]
 
 PORT = 8000
@@ -25,10 +25,14 @@ def label(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:50].strip("-") or "engine"
 
 
+def app(outgoing: Outgoing) -> str:
+    """The label of all engines: the model's name without its organisation."""
+    return label(outgoing.model.rstrip("/").rpartition("/")[2])
+
+
 def name_of(outgoing: Outgoing, pool: OutgoingPool) -> str:
     """What a pool's object is called."""
-    model = label(outgoing.model.rstrip("/").rpartition("/")[2])
-    return label(f"{model[:30]}-{pool.name}") if pool.name else model
+    return label(f"{app(outgoing)[:30]}-{pool.name}") if pool.name else app(outgoing)
 
 
 def product(pool: OutgoingPool) -> dict[str, str]:

@@ -75,7 +75,7 @@ class Parser:
         values = own if own is not None else _values(flag, after)
         if not values and flag.nargs not in ("?", "*"):
             raise ConfigError(word.where, f"{name} needs a value")
-        said = " ".join([word.text, *(each.text for each in values if own is None)])
+        said = " ".join([word.text, *(value.text for value in values if own is None)])
         return Given(flag, _value(flag, values, name), said, word.where), 0 if own is not None else len(values)
 
     def _dotted(self, flag: Flag, path: str, word: Word, own: list[Word] | None,
@@ -150,6 +150,11 @@ def _read(flag: Flag, word: Word, name: str) -> Any:
 def value_of(given: Sequence[Given], dest: str, default: Any = None) -> Any:
     """The value of a flag, or *default* where it is not given."""
     return next((one.value for one in given if one.dest == dest), default)
+
+
+def where_of(given: Sequence[Given], dest: str, default: str = "") -> str:
+    """The place of a flag, or *default* where it is not given."""
+    return next((one.where for one in given if one.dest == dest), default)
 
 
 def word_of(given: Sequence[Given], dest: str) -> Word | None:

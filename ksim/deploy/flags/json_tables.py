@@ -1,13 +1,12 @@
 """Tables that flags take, such as `--kv-transfer-config`: their keys are ksim's settings, or change nothing."""
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from attrs import fields_dict
 
 from ksim.deploy.flags.given import Given
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, did_you_mean
 
 
 def table_of(given: Given) -> dict[str, Any]:
@@ -25,7 +24,6 @@ def known_keys(given: Given, table: Mapping[str, Any], cls: type, idle: Collecti
     known = [*fields_dict(cls), *idle]
     for key in table:
         if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(given.where, f"{given.flag.name}: {key} is no key that ksim knows{hint}")
+            raise ConfigError(given.where, f"{given.flag.name}: {key} is no key that ksim knows"
+                                           f"{did_you_mean(key, known)}")
     return {key: value for key, value in table.items() if key in fields_dict(cls) and value is not None}

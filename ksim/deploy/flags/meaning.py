@@ -123,6 +123,10 @@ class Reading:
         self.remarks.append(Note(given.where, shown(given.said), why))
 
 
+def read_with_others(reading: Reading, given: Given) -> None:
+    """The handler of a flag that a program reads together with others."""
+
+
 #: Flags whose values nobody else should read.
 _SECRET = ("--api-key", "--hf-token", "--admin-api-key", "--ssl-keyfile-password")
 

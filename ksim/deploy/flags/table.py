@@ -1,14 +1,13 @@
 """The flags of a program, as its own parser lists them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from attrs import field, frozen
 
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, did_you_mean
 
 _FOLDER = "flags"
 
@@ -67,8 +66,7 @@ class FlagTable:
         if begun:
             shown = ", ".join(sorted(begun)[:6]) + (", and others" if len(begun) > 6 else "")
             return f"could mean {shown}; write it out"
-        close = get_close_matches(plain, [*self.by_name, *map(plain_name, further)], n=1, cutoff=0.6)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(plain, [*self.by_name, *map(plain_name, further)])
         return f"{self.program} {self.release} has no such flag{hint}"
 
 

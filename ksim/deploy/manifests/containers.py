@@ -1,12 +1,11 @@
 """A container: its environment, its files, and the commands in it that start engines."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands.command import Command, Word, program_of
+from ksim.deploy.commands.command import Command, Word, program_of, script_place
 from ksim.deploy.manifests.scripts import commands_of_script, lines_of_script
 from ksim.deploy.texts.entries import Entry
 
@@ -14,7 +13,6 @@ __all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
 
 #: The value of a variable that only the cluster knows, such as the address of a pod.
 OUTSIDE = "<set-by-the-cluster>"
-_SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 _BUILT = re.compile(r"(.*(?:llm-d|dynamo)[^:@]*)[:@].*")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 #: Accelerators that ksim does not know, by the names of their resources.
@@ -35,7 +33,7 @@ def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[Com
     whole = _command(container, pod, around)
     words = [*container.each("command"), *container.each("args")]
     ran: Iterator[Command] = iter(())
-    if (script := _script(words, whole)) is not None:
+    if (script := script_place([word.text for word in whole.words])) is not None:
         ran = commands_of_script(words[script], whole.words[script].text, whole)
     elif program_of(whole) is not None:
         ran = iter((whole,))
@@ -49,7 +47,7 @@ def words_of(container: Entry, pod: Entry, around: Surroundings, module: str) ->
     whole = _command(container, pod, around)
     words = [*container.each("command"), *container.each("args")]
     lines = [list(whole.words)]
-    if (script := _script(words, whole)) is not None:
+    if (script := script_place([word.text for word in whole.words])) is not None:
         lines = [list(words) for words in lines_of_script(words[script], whole.words[script].text, whole)]
     for line in lines:
         places = [place for place, word in enumerate(line) if word.text == module]
@@ -74,16 +72,6 @@ def _image(container: Entry) -> Word | None:
         return None
     text = image.text
     return Word(_BUILT.sub(r"\1", text) if _BUILT.match(text) else text, image.where)
-
-
-def _script(words: Sequence[Entry], command: Command) -> int | None:
-    """The place among *words* of the script of `sh -c SCRIPT`; None where the command is no shell's."""
-    if not words or PurePosixPath(command.words[0].text).name not in _SHELLS:
-        return None
-    for place, word in enumerate(command.words[1:], 1):
-        if not word.text.startswith(("-", "pipefail")):
-            return place if any(re.fullmatch(r"-\w*c", before.text) for before in command.words[1:place]) else None
-    return None
 
 
 def _referred(text: str, values: Mapping[str, str]) -> str:

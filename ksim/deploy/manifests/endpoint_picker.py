@@ -8,7 +8,6 @@ from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
 from ksim.cluster.llm_d.handlers import HANDLERS
-from ksim.deploy.launches import Launch, Note
 from ksim.deploy.texts.documents import documents
 from ksim.deploy.texts.embedded import Embedded
 from ksim.deploy.texts.entries import Entry
@@ -20,18 +19,18 @@ KIND = "EndpointPickerConfig"
 _CONFIG_FILE = re.compile(r"--config-?[fF]ile[=\s]+\S*?([^/\s]+)$")
 
 
-def router_of_maps(documents: Sequence[Entry], launches: Sequence[Launch]) -> tuple[dict[str, Any], list[Note]]:
+def router_of_maps(documents: Sequence[Entry]) -> dict[str, Any]:
     """The router that the endpoint picker's configuration in a ConfigMap stands for, if there is one."""
-    found = {key: entry for document in documents for key, entry in _texts(document)}
-    if not found:
-        return {}, []
-    used = [name for document in documents for name in _named(document) if name in found]
-    if len(found) > 1 and len({*used}) != 1:
-        places = ", ".join(entry.where for entry in found.values())
-        raise next(iter(found.values())).error(f"is one of several configurations of an endpoint picker ({places});"
+    configs = {key: entry for document in documents for key, entry in _texts(document)}
+    if not configs:
+        return {}
+    used = [name for document in documents for name in _named(document) if name in configs]
+    if len(configs) > 1 and len({*used}) != 1:
+        places = ", ".join(entry.where for entry in configs.values())
+        raise next(iter(configs.values())).error(f"is one of several configurations of an endpoint picker ({places});"
                                                " leave the one that is used")
-    entry = found[used[0] if used else min(found)]
-    return router_of_text(entry, entry.text), []
+    entry = configs[used[0] if used else min(configs)]
+    return router_of_text(entry, entry.text)
 
 
 def _texts(document: Entry) -> Iterator[tuple[str, Entry]]:

@@ -1,10 +1,8 @@
 """Pods to launches: the engine that their containers start, how often, on which GPU, and whether it has enough of them.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -104,10 +102,10 @@ def _role(pods: Pods) -> str:
 
 def _fits(launch: Launch, container: Entry, there: int, pods: Pods) -> list[Note]:
     """What there is to say about the GPUs that are *there*; raises ConfigError if the engine needs more."""
-    needed = engine_gpus(launch.serve)
+    needed = launch.gpus
     if not launch.replicas or there == needed:
         return _apart(container, there, pods)
-    sizes = " x ".join(f"{key} {value}" for key, value in _sizes(launch.serve).items()) or "one GPU"
+    sizes = " x ".join(f"{key} {value}" for key, value in launch.sizes.items()) or "one GPU"
     pod = f"{pods.size} pods have {there}" if pods.size > 1 else f"its pod has {there}"
     if there < needed:
         raise container.error(f"the engine needs {needed} GPUs ({sizes}), and {pod}: resources.limits.nvidia.com/gpu")
@@ -120,13 +118,3 @@ def _apart(container: Entry, there: int, pods: Pods) -> list[Note]:
         return []
     return [Note(container.where, f"size: {pods.size}", f"ksim places the {there} GPUs of an engine in one node if they"
                                                         " fit; the pods may be on several")]
-
-
-def _sizes(serve: Mapping[str, Any]) -> dict[str, int]:
-    keys = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return {key: int(serve[key]) for key in keys if int(serve.get(key, 1)) > 1}
-
-
-def engine_gpus(serve: Mapping[str, Any]) -> int:
-    """The GPUs of an engine, and of all that it shares experts with."""
-    return math.prod(_sizes(serve).values())

@@ -5,13 +5,13 @@ from typing import Any
 
 from ksim.deploy.commands.command import Command, Word, behind
 from ksim.deploy.commands.config_file import with_config_file
-from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.sglang import hicache, parallel, scheduler, speculation
 from ksim.deploy.engines.vllm import further
 from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, value_of, word_of
-from ksim.deploy.flags.meaning import Handler, Reading, meaning
+from ksim.deploy.flags.given import Given, Parser, value_of
+from ksim.deploy.flags.meaning import Handler, Reading, meaning, read_with_others
 from ksim.deploy.flags.older import names_of, without_older
 from ksim.deploy.flags.table import flag_table
 from ksim.deploy.launches import Launch, Note, Wanted
@@ -25,10 +25,6 @@ _FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_
 _ROLES: Mapping[Any, str] = {"prefill": "prefill", "decode": "decode"}
 _TOGETHER = (*parallel.FLAGS, *scheduler.FLAGS, *speculation.FLAGS, *hicache.FLAGS)
 _READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")
-
-
-def _nothing(reading: Reading, given: Given) -> None:
-    """A flag that is read with others."""
 
 
 def _quantization(reading: Reading, given: Given) -> None:
@@ -48,8 +44,8 @@ def _adapters(reading: Reading, given: Given) -> None:
     reading.serve.setdefault("enable_lora", True)
 
 
-HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), _nothing), "quantization": _quantization,
-                                   "lora_paths": _adapters}
+HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), read_with_others),
+                                   "quantization": _quantization, "lora_paths": _adapters}
 
 
 class Sglang:
@@ -63,10 +59,7 @@ class Sglang:
         words, older = without_older("sglang", with_config_file(command, _arguments(command) or []))
         parser = Parser(flag_table("sglang", "SGLang"), names_of("sglang"))
         given = parser.read(words)
-        if extra := parser.positionals[1:] or (parser.positionals if value_of(given, "model_path") else []):
-            raise ConfigError(extra[0].where, f"{extra[0].text!r} belongs to no flag; quote values that have blanks")
-        said = word_of(given, "model_path") or (parser.positionals[0] if parser.positionals else None)
-        model, assumed = model_of(command, wanted, said)
+        model, assumed = model_of(command, wanted, model_word(parser, given, "model_path"))
         role = _ROLES.get(value_of(given, "disaggregation_mode"), "both")
         reading = Reading(meaning("sglang"), HANDLERS)
         reading.take(given)

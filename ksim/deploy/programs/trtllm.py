@@ -1,22 +1,20 @@
 """TensorRT-LLM: `trtllm-serve MODEL`, with the YAML of its LLM API."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-import yaml
-
-from ksim.deploy.commands.command import Command, Word, behind
-from ksim.deploy.commands.config_file import content, plain
-from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.commands.command import Command, behind
+from ksim.deploy.commands.config_file import keys_in
+from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.trtllm import options
 from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, value_of
+from ksim.deploy.flags.given import Given, Parser, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, meaning
 from ksim.deploy.flags.table import Flag, flag_table
 from ksim.deploy.launches import Launch, Wanted
-from ksim.foundation.errors import ConfigError, DataError
+from ksim.deploy.texts.entries import Entry
+from ksim.foundation.errors import ConfigError, did_you_mean
 from ksim.simulation.models import model_of as known_model
 
 __all__ = ["Trtllm"]
@@ -40,15 +38,10 @@ class Trtllm:
         words = words[1:] if words and words[0].text == "serve" else words
         parser = Parser(flag_table("trtllm", "TensorRT-LLM"))
         given = self._with_yaml(parser.read(words), command)
-        if parser.positionals[1:]:
-            extra = parser.positionals[1]
-            raise ConfigError(extra.where, f"{extra.text!r} belongs to no option; quote values that have blanks")
-        model, assumed = model_of(command, wanted, parser.positionals[0] if parser.positionals else None)
+        model, assumed = model_of(command, wanted, model_word(parser, given))
         reading = Reading(meaning("trtllm"), options.HANDLERS)
         reading.serve = {"admission": "reserve_output", "enable_chunked_prefill": False,
                          "cudagraph_mode": "FULL_DECODE_ONLY", **options.division(given), **options.waiting(given)}
-        if value_of(given, "disable_kv_cache_reuse"):
-            reading.serve["enable_prefix_caching"] = False
         reading.take(given)
         options.fit_prompts(reading, known_model(model.name).max_length)
         role = _role(given)
@@ -61,25 +54,19 @@ class Trtllm:
 
     def _with_yaml(self, given: list[Given], command: Command) -> list[Given]:
         """*given* with the keys of the YAML, which count more than options."""
-        path = next((Word(str(one.value), one.where) for one in given if one.dest == "extra_llm_api_options"), None)
+        path = word_of(given, "extra_llm_api_options")
         if path is None:
             return given
-        keys = [*_keys(content(command, path, "--config"), path.text)]
+        keys = [*_keys(keys_in(command, path, "--config"))]
         said = {one.dest for one in keys}
         return [*(one for one in given if one.dest not in said), *keys]
 
 
-def _keys(node: Any, path: str) -> Iterator[Given]:
+def _keys(keys: Mapping[str, Entry]) -> Iterator[Given]:
     """The keys of the YAML as flags with their places."""
-    if node is None:
-        return
-    if not isinstance(node, yaml.MappingNode):
-        raise DataError(f"{path}:{node.start_mark.line + 1}", "holds no table of keys and values")
-    for key, value in node.value:
-        where = f"{path}:{key.start_mark.line + 1}"
-        flag = _flag(str(key.value), where)
-        what = plain(value)
-        yield Given(flag, what, f"{key.value}: {what}", where)
+    for key, value in keys.items():
+        flag = _flag(key, value.place)
+        yield Given(flag, value.plain, f"{key}: {value.plain}", value.place)
 
 
 def _flag(name: str, where: str) -> Flag:
@@ -91,9 +78,7 @@ def _flag(name: str, where: str) -> Flag:
     if name in options.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
         return Flag(name, (name,), "json")
     known = [*table, *options.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
-    close = get_close_matches(name, known, n=1)
-    raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows"
-                             f"{f'; did you mean {close[0]}?' if close else ''}")
+    raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows{did_you_mean(name, known)}")
 
 
 def _role(given: Sequence[Given]) -> str:

@@ -6,15 +6,14 @@ from typing import Any
 
 from ksim.deploy.commands.command import Command, Word, behind
 from ksim.deploy.commands.config_file import with_config_file
-from ksim.deploy.engines.launching import launch, model_of
+from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.vllm import compilation, further, kv_transfer, nodes, speculation
-from ksim.deploy.flags.given import Given, Parser, value_of, word_of
+from ksim.deploy.flags.given import Given, Parser, value_of
 from ksim.deploy.flags.meaning import Handler, Reading, meaning
 from ksim.deploy.flags.older import names_of, without_older
 from ksim.deploy.flags.table import flag_table
 from ksim.deploy.launches import Launch, Note, Wanted
-from ksim.foundation.errors import ConfigError
 
 __all__ = ["Vllm"]
 
@@ -24,6 +23,10 @@ HANDLERS: Mapping[str, Handler] = {**compilation.HANDLERS, **further.HANDLERS, *
                                    **nodes.HANDLERS, **speculation.HANDLERS}
 #: vLLM's default by release, where it is not ksim's.
 _UTILIZATION = {"vllm-0.33": 0.92}
+#: Releases that fuse by themselves what ksim leaves apart (config/vllm.py: enable_allreduce_rms_fusion, from -O2 on).
+_FUSING = ("vllm-0.33",)
+_FUSED = ("not set: vLLM fuses small all-reduces with the norm after them by default, on Hopper and Blackwell where"
+          " FlashInfer is installed; serve.fuse_allreduce_rms = true does so here")
 
 
 class Vllm:
@@ -39,13 +42,12 @@ class Vllm:
         parser = Parser(flag_table("vllm", "vLLM"), names_of("vllm"))
         given = parser.read(words)
         release = release_of("vllm", command, wanted)
-        model, assumed = model_of(command, wanted, _model(parser, given))
+        model, assumed = model_of(command, wanted, model_word(parser, given))
         reading = Reading(meaning("vllm"), HANDLERS)
         reading.take(given)
         _environment(reading, command)
         speculation.with_acceptance(reading, command.where)
-        if "gpu_memory_utilization" not in reading.serve and release.engine in _UTILIZATION:
-            reading.serve["gpu_memory_utilization"] = _UTILIZATION[release.engine]
+        _defaults(reading, given, release.engine)
         return launch(command, release, model, reading, role=kv_transfer.role_of(reading.serve),
                       replicas=0 if nodes.is_further(given) else 1, ports=(int(value_of(given, "port", 8000)),),
                       scenario=_scenario(reading, given), remarks=(*assumed, *older))
@@ -76,14 +78,6 @@ def _level_spelt_out(words: Sequence[Word]) -> list[Word]:
     return spelt
 
 
-def _model(parser: Parser, given: Sequence[Given]) -> Word | None:
-    """The model: the word without a flag, or that of `--model`; raises ConfigError for further words."""
-    if parser.positionals[1:] or (parser.positionals and value_of(given, "model")):
-        extra = parser.positionals[-1]
-        raise ConfigError(extra.where, f"{extra.text!r} belongs to no flag; quote values that have blanks")
-    return parser.positionals[0] if parser.positionals else word_of(given, "model")
-
-
 def _environment(reading: Reading, command: Command) -> None:
     """The variables that change a schedule."""
     word = command.environment.get("VLLM_ALL2ALL_BACKEND")
@@ -91,6 +85,17 @@ def _environment(reading: Reading, command: Command) -> None:
     if word is not None and "all2all_backend" not in reading.serve and word.text in known:
         reading.serve["all2all_backend"] = known[word.text]
         reading.remarks.append(Note(word.where, f"VLLM_ALL2ALL_BACKEND={word.text}", "taken as --all2all-backend"))
+
+
+def _defaults(reading: Reading, given: Sequence[Given], engine: str) -> None:
+    """Defaults of the release that are not ksim's: set, or said."""
+    serve = reading.serve
+    if engine in _UTILIZATION:
+        serve.setdefault("gpu_memory_utilization", _UTILIZATION[engine])
+    optimized = not serve.get("enforce_eager") and str(value_of(given, "optimization_level", 2)) not in ("0", "1")
+    fuses = engine in _FUSING and optimized and serve.get("tensor_parallel_size", 1) > 1
+    if fuses and "fuse_allreduce_rms" not in serve:
+        reading.remarks.append(Note("", "fuse_allreduce_rms", _FUSED))
 
 
 def _scenario(reading: Reading, given: Sequence[Given]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from ksim.deploy.aiconfigurator.results import Worker, gpu_named, load
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
+from ksim.deploy.manifests.frontend import Frontend
 from ksim.deploy.readers.kubernetes import Kubernetes
 from ksim.deploy.texts.documents import documents
 from ksim.deploy.texts.entries import Entry
@@ -91,11 +92,10 @@ def _of_parameters(config: Entry, wanted: Wanted) -> Deployed:
 
 def _router(launches: list[Launch], by_cache: bool) -> dict[str, Any]:
     """How Dynamo's frontend routes."""
-    name = {"name": "dynamo_kv"} if by_cache else {"name": "round_robin"}
+    frontend = Frontend({"name": "dynamo_kv" if by_cache else "round_robin"})
     if len(launches) == 1:
-        return {"router": name} if launches[0].replicas > 1 else {}
-    decode = {**name, "overlap_score_credit": 0.0} if by_cache else name
-    return {"pair_router": {"name": "each_side", "prefill": name, "decode": decode}}
+        return {"router": frontend.router} if launches[0].replicas > 1 else {}
+    return {"pair_router": frontend.pair_router}
 
 
 def _worker(config: Entry, side: str, system: str) -> Worker:

@@ -31,13 +31,10 @@ class Kubernetes:
         objects = [*unlisted(documents(pasted))]
         maps = config_maps(objects)
         parts = [_read(document, maps, wanted) for document in objects]
-        router, remarks = router_of_maps(objects, [launch for part in parts for launch in part.launches])
-        scenario = dict(router)
+        scenario = router_of_maps(objects)
         for part in parts:
             scenario |= part.scenario
-        return Deployed(tuple(launch for part in parts for launch in part.launches), scenario,
-                        tuple(note for part in parts for note in part.idle),
-                        (*remarks, *(note for part in parts for note in part.remarks)))
+        return Deployed.of(parts, scenario)
 
 
 def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
@@ -46,6 +43,4 @@ def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted
         return dynamo.deployed(document, maps, wanted)
     if kind not in KINDS:
         return Deployed((), idle=(idle_kind(document),))
-    parts = [deployed(pods, maps, wanted) for pods in KINDS[kind](document)]
-    return Deployed(tuple(launch for part in parts for launch in part.launches),
-                    idle=tuple(note for part in parts for note in part.idle))
+    return Deployed.of([deployed(pods, maps, wanted) for pods in KINDS[kind](document)], {})

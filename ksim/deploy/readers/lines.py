@@ -4,8 +4,7 @@ import re
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import Command, launch_of, program_of
-from ksim.deploy.commands.config_file import CONDITIONAL
+from ksim.deploy.commands.command import Command, launch_of, program_of, script_place
 from ksim.deploy.commands.containers import RUNTIMES, unwrapped
 from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.engines.releases import tag_of
@@ -15,9 +14,6 @@ from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]
-
-#: Commands whose output, sent to a file, is the text that they are given.
-_PRINTERS = ("cat", "tee", "echo", "printf")
 
 
 class Lines:
@@ -34,10 +30,13 @@ class Lines:
         launches: list[Launch] = []
         proxies: list[Proxy] = []
         for simple in Script(pasted, wanted.environment).commands(_is_engine):
-            _keep_file(simple, files)
+            simple.keep_document(files)
             command = _command(simple, pasted, files)
             if (inner := _script_of(command)) is not None:
-                further = self.read(evolve(pasted, text=inner), _with_environment(wanted, command))
+                simple.check_unconditional(command.where)
+                # Lines before it keep the numbers of its own.
+                text = "\n" * (simple.line - 1) + inner
+                further = self.read(evolve(pasted, text=text), _with_environment(wanted, command))
                 launches += [evolve(launch, idle=(*unwrapped(command).idle, *launch.idle))
                              for launch in further.launches]
             elif (proxy := proxy_of(command)) is not None:
@@ -60,11 +59,9 @@ def _no_engine(text: str) -> str:
 def _script_of(command: Command) -> str | None:
     """The text of `bash -c TEXT`, in a container or not, if it starts an engine."""
     words = [word.text for word in unwrapped(command).command.words]
-    for place, name in enumerate(words[:-2]):
-        if name.rpartition("/")[2] in ("bash", "sh") and re.fullmatch(r"-\w*c", words[place + 1]):
-            text = words[place + 2]
-            return text if any(_is_engine(line.split()) for line in _simple_lines(text)) else None
-    return None
+    place = script_place(words)
+    text = words[place] if place is not None else ""
+    return text if any(_is_engine(line.split()) for line in _simple_lines(text)) else None
 
 
 def _simple_lines(text: str) -> list[str]:
@@ -85,9 +82,7 @@ def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> Command:
 
 
 def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
-    if simple.condition:
-        raise ConfigError(command.where, f"starts an engine under `{simple.condition}`, and whether it runs is what a"
-                                         f" shell would have to find out; paste the line that runs")
+    simple.check_unconditional(command.where)
     contained = unwrapped(command)
     launch = launch_of(contained.command, wanted)
     return evolve(launch, idle=(*contained.idle, *launch.idle))
@@ -99,16 +94,3 @@ def _is_engine(names: list[str]) -> bool:
         signs = ("vllm", "sglang", "tensorrt", "trtllm")
         return {"run", "exec"} & {*names[1:3]} != set() and any(sign in name for name in names for sign in signs)
     return program_of(Command.of(names, "")) is not None
-
-
-def _keep_file(simple: Simple, files: dict[str, str]) -> None:
-    """Keep the text that a command such as `cat > serve.yaml << EOF` writes."""
-    if simple.document is None:
-        return
-    names = [word.text for word in simple.words]
-    into = simple.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
-    if names[0] in _PRINTERS and into:
-        differs = simple.condition and files.get(into, "") != simple.document
-        files[into] = f"{CONDITIONAL}{simple.condition}" if differs else simple.document
-
-

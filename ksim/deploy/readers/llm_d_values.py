@@ -35,23 +35,18 @@ class LlmDValues:
 
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
-        launches: list[Launch] = []
-        idle: list[Note] = []
-        remarks: list[Note] = []
+        parts: list[Deployed] = []
         scenario: dict[str, Any] = {}
         for values in documents(pasted):
             if not values.is_table:
                 raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
-            for made in engines(values):
-                part = pods.deployed(made, {}, wanted)
-                launches += part.launches
-                idle += part.idle
-            router = _router(values)
-            scenario |= router
+            parts += [pods.deployed(made, {}, wanted) for made in engines(values)]
+            scenario |= _router(values)
+        launches = [launch for part in parts for launch in part.launches]
         if launches and not scenario:
-            scenario, remark = _assumed(launches)
-            remarks += remark
-        return Deployed(tuple(launches), scenario, tuple(idle), tuple(remarks))
+            scenario, remarks = _assumed(launches)
+            parts.append(Deployed((), remarks=tuple(remarks)))
+        return Deployed.of(parts, scenario)
 
 
 def _assumed(launches: list[Launch]) -> tuple[dict[str, Any], list[Note]]:

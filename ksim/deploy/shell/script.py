@@ -9,11 +9,16 @@ from ksim.deploy.commands.command import Word
 from ksim.deploy.shell.variables import Variables
 from ksim.deploy.shell.words import Token, Tokens
 from ksim.deploy.texts.pasted import Pasted
+from ksim.foundation.errors import ConfigError
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Words that open and close what a shell runs under a condition, or more than once.
 _OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac"}
 _BETWEEN = ("then", "do", "else", "elif", "{", "}", "!", "time", "exec", "nohup", "sudo", "eval")
+#: Commands whose output, sent to a file, is the text that they are given.
+_PRINTERS = ("cat", "tee", "echo", "printf")
+#: What stands, with the word of the condition, for the content of a file that is written under one.
+CONDITIONAL = "\0"
 #: A heading of a prompt, before a command that was copied from a page.
 _PROMPT = ("$", "%", ">")
 
@@ -34,6 +39,22 @@ class Simple:
     """The file that its output goes to."""
     document: str | None = None
     """The here-document that it reads."""
+
+    def keep_document(self, files: dict[str, str]) -> None:
+        """Put the file that a command such as `cat > serve.yaml << EOF` writes among *files*."""
+        if self.document is None:
+            return
+        names = [word.text for word in self.words]
+        into = self.into or (names[-1] if names[0] == "tee" and len(names) > 1 else "")
+        if names[0] in _PRINTERS and into:
+            differs = self.condition and files.get(into, "") != self.document
+            files[into] = f"{CONDITIONAL}{self.condition}" if differs else self.document
+
+    def check_unconditional(self, where: str) -> None:
+        """Raise ConfigError for an engine that only a shell could tell whether it starts."""
+        if self.condition:
+            raise ConfigError(where, f"starts an engine under `{self.condition}`, and whether it runs is what a shell"
+                                     " would have to find out; paste the line that runs")
 
 
 @define

@@ -12,6 +12,8 @@ from ksim.foundation.errors import ConfigError
 
 _NAMED = re.compile(r"(?:\\\$)|\$(?:(\w+)|\{(\w+)(?::?([-=+?])([^}]*))?\}|([@*#?!]))"
                     r"|\$\((?!\()([^)]*)\)|`([^`]*)`|\$\(\((.*?)\)\)")
+#: A variable in `$((...))`: X, $X, ${X}, ${X:-0}.
+_OPERAND = re.compile(r"\$\{(\w+)(?::?-(\w*))?\}|\$?\b([A-Za-z_]\w*)")
 #: All elements of an array.
 _ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 
@@ -101,7 +103,7 @@ class Variables:
 
     def _computed(self, match: "re.Match[str]", where: str | None) -> str:
         """The value of `$((...))`: whole numbers, variables, and + - * / %."""
-        text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: str(self.values.get(name[1])), match[8])
+        text = _OPERAND.sub(lambda name: self.values.get(name[1] or name[3]) or name[2] or "?", match[8])
         try:
             return str(arithmetic(text))
         except ValueError:

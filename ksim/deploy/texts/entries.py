@@ -34,8 +34,14 @@ class Entry:
         return value.items if value is not None else []
 
     @property
+    def place(self) -> str:
+        """The file and the line: "serve.yaml:3"."""
+        return self.pasted.at(self.line)
+
+    @property
     def where(self) -> str:
-        return self.pasted.at(self.line) + (f": {self.key}" if self.key else "")
+        """The file, the line and the key: "serve.yaml:3: spec.replicas"."""
+        return self.place + (f": {self.key}" if self.key else "")
 
     def error(self, problem: str) -> ConfigError:
         return ConfigError(self.where, problem)
@@ -143,5 +149,5 @@ def _constructed(entry: Entry) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(entry.node, deep=True)
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise entry.error(f"is no value that can be read: {getattr(error, 'problem', None) or error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.deploy.commands.command import Command, Word, behind
-from ksim.deploy.flags.given import Given, Parser, value_of
+from ksim.deploy.flags.given import Given, Parser, value_of, where_of
 from ksim.deploy.flags.meaning import is_default, shown
 from ksim.deploy.flags.table import flag_table
 from ksim.deploy.launches import Note, Wanted
@@ -78,7 +78,7 @@ def _read(command: Command, table: str, name: str, words: Sequence[Word]) -> Ben
     _check(given)
     made.scenario["workload"] = {**workload, **_limits(given)}
     if goodput := value_of(given, "goodput"):
-        made.scenario["slo"] = _targets(goodput, next(one.where for one in given if one.dest == "goodput"))
+        made.scenario["slo"] = _targets(goodput, where_of(given, "goodput"))
     if (seed := value_of(given, "seed")) is not None:
         made.scenario["seed"] = seed
     made.remarks += [Note("--bench", what, why) for what, why in client.remarks]

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.deploy.flags.given import Given, value_of
+from ksim.deploy.flags.given import Given, value_of, where_of
 from ksim.deploy.workload.made_up import MADE_UP
 from ksim.foundation.errors import ConfigError
 
@@ -29,7 +29,7 @@ class Client:
         return value_of(self.given, dest, default)
 
     def where(self, dest: str) -> str:
-        return next((one.where for one in self.given if one.dest == dest), "--bench")
+        return where_of(self.given, dest, "--bench")
 
     @property
     def is_vllm(self) -> bool:

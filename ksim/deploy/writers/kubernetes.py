@@ -18,7 +18,7 @@ class Kubernetes:
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The manifest; what it cannot say is in comments before it."""
         config, missing = picker_config(outgoing)
-        app = pods.label(outgoing.model.rstrip("/").rpartition("/")[2])
+        app = pods.app(outgoing)
         tables = [_workload(outgoing, pool, app) for pool in outgoing.pools]
         tables.append(_service(app, splits=outgoing.pair_router is not None))
         if config is not None:

@@ -49,8 +49,7 @@ def _only(outgoing: Outgoing, roles: tuple[str, ...]) -> OutgoingPool | None:
 
 
 def _labels(outgoing: Outgoing) -> dict[str, str]:
-    return {"llm-d.ai/inference-serving": "true",
-            "llm-d.ai/model": pods.label(outgoing.model.rstrip("/").rpartition("/")[2])}
+    return {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pods.app(outgoing)}
 
 
 def _model(outgoing: Outgoing) -> dict[str, Any]:

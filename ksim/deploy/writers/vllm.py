@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from ksim.deploy.export.comments import comments
 from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
+from ksim.deploy.export.pods import PORT
 from ksim.deploy.export.vllm_line import Flag
 
 __all__ = ["Vllm"]
 
-_PORT = 8000
 
 
 class Vllm:
@@ -17,7 +17,7 @@ class Vllm:
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The lines; a fleet's router is a comment, as each line starts one engine."""
         parts = [comments([*outgoing.missing, *_router(outgoing), *_multiple(outgoing)])]
-        port = _PORT
+        port = PORT
         for pool in outgoing.pools:
             parts.append(f"# {_heading(pool)}\n")
             several = len(outgoing.pools) > 1 or pool.replicas > 1

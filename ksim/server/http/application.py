@@ -1,4 +1,4 @@
-"""The server's ASGI application: who may ask what, where."""
+"""The ASGI application: paths, keys, and readiness."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
@@ -15,16 +15,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ksim.server.errors import ApiError
+from ksim.server.http.asgi import Message, Receive, Send
 from ksim.server.http.body import Disconnected, read_json
-from ksim.server.http.sink import Message, Receive, ResponseSink, Send
-from ksim.server.openai.api import Api, Job
+from ksim.server.http.sink import ResponseSink
+from ksim.server.metrics.exposition import CONTENT_TYPE
+from ksim.server.openai.api import Api, Generation
 
 if TYPE_CHECKING:
     from ksim.server.http.wire import Wire
 
 __all__ = ["Application"]
 
-#: Paths that need a key, if there is one, as in vLLM.
+#: Paths that need a key, as in vLLM.
 _GUARDED = ("/v1", "/v2", "/inference")
 _STARTING = "The server is starting; try again when /health answers 200"
 _DRAINING = "The server is shutting down, and takes no new requests"
@@ -33,10 +35,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @define(eq=False)
 class Application:
-    """An OpenAI-compatible API, once `api` is set; until then it answers 503, and while it is `draining`, too.
+    """The paths of the server; it answers with 503 until `api` is set, and while it is `draining`.
 
-    Requests have at most `max_body` bytes, and name one of `keys`, if there are any.  `metrics` writes what `/metrics`
-    answers.
+    Bodies have at most `max_body` bytes.  If there are `keys`, requests need one of them.  `metrics` returns the text
+    of /metrics.
     """
 
     keys: Sequence[str] = ()
@@ -54,7 +56,7 @@ class Application:
 
     @property
     def paths(self) -> Sequence[str]:
-        """The paths that it answers."""
+        """All paths."""
         return [route.path for route in self._routes()]
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -84,7 +86,7 @@ class Application:
 
     # Generation.
 
-    async def _generate(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers, receive: Receive,
+    async def _generate(self, prepare: Callable[[Api, Any, Headers], Generation], headers: Headers, receive: Receive,
                         sink: ResponseSink, state: Mapping[str, Any]) -> None:
         """Have a prompt answered; the request is aborted if the client goes.
 
@@ -92,27 +94,27 @@ class Application:
         simulated time, in which the front end of the simulated engine does the same.
         """
         try:
-            api, job = await self._job(prepare, headers, receive)
+            api, generation = await self._prepared(prepare, headers, receive)
         except Disconnected:
             return
         except ApiError as error:
             sink.fail(error)
             await sink.until_over(receive)
             return
-        job.reply.sink = sink
-        handles = api.start(job, state.get("came"))
+        generation.reply.sink = sink
+        handles = api.start(generation, state.get("came"))
         if not await sink.until_over(receive):
-            job.reply.over = True
+            generation.reply.over = True
             api.abort(handles)
 
-    async def _job(self, prepare: Callable[[Api, Any, Headers], Job], headers: Headers,
-                   receive: Receive) -> tuple[Api, Job]:
+    async def _prepared(self, prepare: Callable[[Api, Any, Headers], Generation], headers: Headers,
+                   receive: Receive) -> tuple[Api, Generation]:
         body = await read_json(headers, receive, self.max_body)
         api = self._ready()
         return api, prepare(api, body, headers)
 
     def _ready(self) -> Api:
-        """The API; raises ApiError while it is not there."""
+        """The API; raises ApiError while the server starts or drains."""
         if self.draining or self.api is None:
             raise ApiError(_DRAINING if self.draining else _STARTING, 503)
         return self.api
@@ -149,7 +151,7 @@ class Application:
     async def _metrics(self, request: Request) -> Response:
         if self.metrics is None:
             raise ApiError(_STARTING, 503)
-        return Response(self.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self.metrics(), media_type=CONTENT_TYPE)
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request.headers, request.receive, self.max_body)
@@ -161,7 +163,7 @@ class Application:
 
 
 def _naming(send: Send, request_id: str) -> Send:
-    """*send*, and each response has the request's id."""
+    """*send*, with X-Request-Id in each response."""
     async def named(message: Message) -> None:
         if message["type"] == "http.response.start":
             MutableHeaders(raw=message["headers"])["x-request-id"] = request_id
@@ -170,7 +172,7 @@ def _naming(send: Send, request_id: str) -> Send:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What vLLM answers where there is no such path, or method."""
+    """The answer to an unknown path or method, as in vLLM."""
     assert isinstance(error, HTTPException)
     return JSONResponse(ApiError(error.detail, error.status_code).body, error.status_code, error.headers)
 
@@ -181,5 +183,5 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody reads it."""
+    """The response to a client that has disconnected, which nobody reads."""
     return Response(status_code=499)

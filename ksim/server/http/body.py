@@ -1,22 +1,22 @@
-"""The body of an HTTP request: JSON, and not too much of it."""
+"""Reading the body of an HTTP request: JSON up to a limit."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from ksim.server.errors import ApiError
-from ksim.server.http.sink import Receive
+from ksim.server.http.asgi import Receive
 from ksim.server.openai.requests.kinds import problem
 
 __all__ = ["Disconnected", "read_json"]
 
 
 class Disconnected(Exception):
-    """The client has gone before it sent all of its request."""
+    """The client has disconnected before it sent the whole body."""
 
 
 async def read_json(headers: Mapping[str, str], receive: Receive, most: int) -> Any:
-    """The JSON of a body of at most so many bytes; raises ApiError, in vLLM's words, and Disconnected."""
+    """The JSON of a body of at most *most* bytes; raises ApiError for any other body, and Disconnected."""
     if headers.get("content-type", "").lower().partition(";")[0] != "application/json":
         raise ApiError("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed")
     return _parsed(await _read(headers, receive, most))
@@ -50,5 +50,5 @@ def _parsed(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         told = problem("json_invalid", f"body.{error.pos}", "JSON decode error", {}, error=error.msg)
         raise ApiError(f"1 validation error:\n  {told}", param=f"body.{error.pos}") from None
-    except (ValueError, RecursionError):  # no UTF-8, numbers of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError):  # not UTF-8, numbers of thousands of digits, thousands of brackets
         raise ApiError("There was an error parsing the body") from None

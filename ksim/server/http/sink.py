@@ -1,34 +1,35 @@
-"""The response to a request, which whoever knows of what happens writes as it happens."""
+"""The response to a request, written from callbacks of a live fleet."""
 
 from collections.abc import Awaitable, Callable
 
 from attrs import define, field
 
 from ksim.server.errors import ApiError
-from ksim.server.http.streams import Message, Receive, Send, Stream
-from ksim.server.openai.replies.reply import dumped
+from ksim.server.http.asgi import Message, Send
+from ksim.server.http.streams import Stream
+from ksim.server.openai.replies.reply import to_json
 
-__all__ = ["Message", "Receive", "ResponseSink", "Send"]
+__all__ = ["ResponseSink"]
 
 
 @define(eq=False)
 class ResponseSink(Stream):
-    """A response whose head goes out with the first piece; `headers` come with any."""
+    """A response whose status and headers go out with its first piece."""
 
     headers: list[tuple[bytes, bytes]] = field(factory=list, kw_only=True)
     _head: Message | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, send: Send, request_id: str, direct: Callable[[bytes], bool] | None = None) -> "ResponseSink":
-        """A response to the request that is called so."""
+        """A response with the header X-Request-Id."""
         headers = [(b"x-request-id", request_id.encode("latin-1", "replace"))]
         return cls(send, direct=direct, headers=headers) if direct else cls(send, headers=headers)
 
     def fail(self, error: ApiError) -> None:
         """Answer with *error*, and nothing else."""
-        if error.status == 413:  # what is left of the body is not read
+        if error.status == 413:  # the rest of the body is not read
             self.headers.append((b"connection", b"close"))
-        self.whole(error.status, dumped(error.body))
+        self.whole(error.status, to_json(error.body))
 
     def whole(self, status: int, body: bytes) -> None:
         """Answer with JSON."""

@@ -1,4 +1,4 @@
-"""Where the server listens."""
+"""The socket at which the server listens."""
 
 import errno
 import socket
@@ -13,7 +13,7 @@ from ksim.foundation.errors import ConfigError
 
 __all__ = ["Address", "allow_many_files"]
 
-#: As many as vLLM asks for.
+#: Open files that vLLM asks for.
 _FILES = 65535
 
 
@@ -27,7 +27,7 @@ class Address:
 
     @contextmanager
     def bound(self) -> Iterator[socket.socket]:
-        """A socket that is bound, and closed in the end; raises ConfigError where it cannot be."""
+        """A bound socket, which is closed in the end; raises ConfigError if it cannot be bound."""
         listening = self._of_path(self.uds) if self.uds else self._of_port()
         try:
             yield listening
@@ -37,7 +37,7 @@ class Address:
                 self.uds.unlink(missing_ok=True)
 
     def url(self, bound: socket.socket) -> str:
-        """How clients reach it."""
+        """The URL for clients."""
         if self.uds:
             return f"unix:{self.uds}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -73,7 +73,7 @@ class Address:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and listening.connect_ex(str(path)):
-                path.unlink()  # of a server that was killed
+                path.unlink()  # left by a server that was killed
             listening.close()
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listening.bind(str(path))
@@ -86,7 +86,7 @@ class Address:
 
 
 def allow_many_files() -> None:
-    """Let this process open as many sockets as it may."""
+    """Raise this process's soft limit of open files."""
     try:
         import resource
     except ImportError:  # Windows

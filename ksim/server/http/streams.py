@@ -1,20 +1,18 @@
 """Responses written piece by piece from within the event loop, without a task that wakes up for each piece."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any
 
 from attrs import define, field
 
+from ksim.server.http.asgi import Receive, Send
+
 __all__ = ["Stream"]
 
 #: Bytes that wait for a client that reads too slowly, beyond the buffers of its socket, before it is cut off.
 LIMIT = 1 << 20
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
 
 
 @define(eq=False)

@@ -1,1 +1,4 @@
-"""KV events as vLLM publishes them: what enters and leaves prefix caches (`events`), and its way out (`publisher`)."""
+"""KV events as vLLM publishes them.
+
+`config` has the settings, `events` what enters and leaves prefix caches, and `publisher` the ZeroMQ sockets.
+"""

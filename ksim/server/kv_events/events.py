@@ -1,7 +1,4 @@
-"""KV events as vLLM publishes them (distributed/kv_events.py): what enters and leaves the prefix cache of each engine.
-
-Consumers such as llm-d's indexer and Dynamo's router decode them without a change.
-"""
+"""KV events in vLLM's format (distributed/kv_events.py): what enters and leaves the prefix cache of an engine."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,15 +13,15 @@ from ksim.engine.observer import Observer
 from ksim.flow.block_keys import BlockKeys
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["CacheEvents", "TokenIds", "overhear"]
+__all__ = ["CacheEvents", "TokenIds", "subscribe_to_cache"]
 
-#: A batch of an engine: its time, keys of blocks and ~keys of those that left; the same of its store below the GPU.
+#: Changes of a cache: their time, keys of blocks that entered and ~keys of those that left; the same for offloading.
 Batch = tuple[float, Sequence[int], Sequence[int]]
 
 
 @define(eq=False)
 class TokenIds:
-    """The ids of the tokens behind the names of chunks of `chunk_tokens` tokens."""
+    """The token ids of named chunks, which have `chunk_tokens` tokens each."""
 
     chunk_tokens: int
     _ids: dict[Hashable, Sequence[int]] = field(factory=dict, init=False)
@@ -34,9 +31,9 @@ class TokenIds:
         self._ids[name] = ids
 
     def of(self, name: Hashable, tokens: int) -> Sequence[int]:
-        """The *tokens* ids of a block called *name*, which may be a part of a chunk, or made of several.
+        """The *tokens* ids of the block called *name*, which may be a part of a chunk, or made of several.
 
-        What has no ids gets some of its own, always the same.
+        A block without known ids gets made-up ones, always the same.
         """
         known, size = self._ids, self.chunk_tokens
         if name in known:
@@ -51,16 +48,16 @@ class TokenIds:
 
 @define(eq=False)
 class CacheEvents:
-    """Makes vLLM's events of what the caches whose blocks have these `keys` tell."""
+    """Makes vLLM's events of the changes of caches whose blocks have these `keys`."""
 
     keys: BlockKeys
     token_ids: TokenIds
     #: By key: the block's hash, the LoRA adapter that computed it, and its name without the adapter.
     _known: dict[int, tuple[int, str | None, Hashable]] = field(factory=dict, init=False)
 
-    def events(self, told: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        """The events of a batch; blocks that follow each other are stored by one event, as those of a request are."""
-        for left, keys in groupby(told, key=_left):
+    def events(self, changes: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        """The events of the *changes* in a batch; blocks that follow each other are stored by one event."""
+        for left, keys in groupby(changes, key=_left):
             if left:
                 yield from ({"type": "BlockRemoved", "block_hashes": [self.hash(~key)], "medium": "GPU",
                              "group_idx": 0} for key in keys)
@@ -68,7 +65,7 @@ class CacheEvents:
                 yield from map(self._stored, self._runs(keys))
 
     def hash(self, key: int) -> int:
-        """The hash of the block with this *key*: 64 bits of the hash before it and of its content."""
+        """The hash of the block with this *key*: 64 bits that depend on the hash before it and on its content."""
         return self._block(key)[0]
 
     def _block(self, key: int) -> tuple[int, str | None, Hashable]:
@@ -109,10 +106,10 @@ class CacheEvents:
                 "lora_name": adapter, "extra_keys": [(adapter,) if adapter else None] * len(run), "group_idx": 0}
 
 
-def overhear(engine: Engine, tell: Callable[[Batch], object]) -> None:
-    """Have *engine*, which has not begun, *tell* what enters and leaves its cache; routers go on as before.
+def subscribe_to_cache(engine: Engine, tell: Callable[[Batch], object]) -> None:
+    """Have *tell* called with the changes of the cache of *engine*, which has not begun; routers still get them, too.
 
-    Raises ConfigError where its cache cannot tell.
+    Raises ConfigError for a cache without events.
     """
     tree: Any = getattr(engine.scheduler.cache, "tree", None)
     if not hasattr(tree, "tells"):
@@ -123,12 +120,12 @@ def overhear(engine: Engine, tell: Callable[[Batch], object]) -> None:
         engine.show(Observer(engine.number))
     observer = engine.observer
     assert observer is not None, "it was shown one"
-    observer.events = _Told(tell, kept=observer.tells is not None)
+    observer.events = _EventQueue(tell, kept=observer.tells is not None)
     observer.tells = tree.tells
 
 
-class _Told(deque[Batch]):
-    """Batches of events that somebody is told of, and that are `kept` where a router reads them, too."""
+class _EventQueue(deque[Batch]):
+    """Batches that are passed to *tell* at once, and `kept` if a router reads them, too."""
 
     def __init__(self, tell: Callable[[Batch], object], kept: bool) -> None:
         super().__init__()
@@ -145,7 +142,7 @@ def _left(key: int) -> bool:
 
 
 def _lora_id(adapter: str) -> int:
-    """A number for an adapter, which vLLM counts from 1 in the order of their loading."""
+    """A number for an adapter; vLLM numbers adapters from 1 in the order of their loading."""
     return 1 + int.from_bytes(blake2b(adapter.encode(), digest_size=3).digest(), "big")
 
 

@@ -1,6 +1,5 @@
-"""Publishes KV events by ZeroMQ, with vLLM's settings, frames and replay socket."""
+"""Publishes KV events by ZeroMQ, with vLLM's frames and replay socket."""
 
-import json
 from asyncio import Task, create_task
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,66 +9,29 @@ from typing import Any
 import msgspec
 import zmq
 import zmq.asyncio
-from attrs import define, field, frozen
-from attrs.validators import ge, in_
+from attrs import define, field
 
 from ksim.engine.engine import Engine
-from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, overhear
+from ksim.server.kv_events.config import OPTION, KvEventsConfig, endpoint_of
+from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, subscribe_to_cache
 
-__all__ = ["KvEvents", "KvEventsConfig", "Publisher", "offset"]
+__all__ = ["KvEvents", "Publisher"]
 
-_OPTION = "--kv-events-config"
-_LAST_PORT = 65535
-#: What ends an answer of the replay socket: sequence number -1.
+#: The sequence number that ends an answer of the replay socket: -1.
 _END = (-1).to_bytes(8, "big", signed=True)
-
-
-@frozen(kw_only=True)
-class KvEventsConfig:
-    """vLLM's KVEventsConfig; with `enable_kv_cache_events`, the `publisher` is "zmq" unless it says "null".
-
-    The last `buffer_steps` batches can be asked for again at `replay_endpoint`.  Where a subscriber is slow, `hwm`
-    batches wait for it before some are lost.  Batches are sent at once, so `max_queue_size` has no effect.
-    """
-
-    enable_kv_cache_events: bool = False
-    publisher: str | None = field(default=None, validator=in_((None, "null", "zmq")))
-    endpoint: str = "tcp://*:5557"
-    replay_endpoint: str | None = None
-    buffer_steps: int = field(default=10_000, validator=ge(1))
-    hwm: int = field(default=100_000, validator=ge(0))
-    max_queue_size: int = field(default=100_000, validator=ge(1))
-    topic: str = ""
-
-    @classmethod
-    def of(cls, text: str) -> "KvEventsConfig":
-        """Read the JSON that `vllm serve --kv-events-config` takes; raises ConfigError for anything else."""
-        try:
-            table = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(_OPTION, f"is no JSON: {error}") from None
-        if not isinstance(table, dict):
-            raise ConfigError(_OPTION, f"expected a JSON object, not {text!r:.80}")
-        return structure(cls, table, _OPTION)
-
-    @property
-    def publishes(self) -> bool:
-        """Whether anything is published."""
-        return self.enable_kv_cache_events and self.publisher != "null"
 
 
 @define(eq=False)
 class Publisher:
-    """The PUB socket of engine `number`, and the ROUTER socket at which batches can be asked for again."""
+    """The PUB socket of engine `number`, and the ROUTER socket that answers requests for earlier batches."""
 
     number: int
     config: KvEventsConfig
     context: zmq.asyncio.Context
     endpoint: str = field(init=False)
     replay_endpoint: str | None = field(init=False)
-    _pub: Any = field(init=False)  # a plain socket: it never waits
+    _pub: Any = field(init=False)  # a plain socket, since PUB sockets never wait
     _router: zmq.asyncio.Socket | None = field(default=None, init=False)
     _sent: deque[tuple[int, bytes]] = field(init=False)
     _next: int = field(default=0, init=False)
@@ -81,16 +43,16 @@ class Publisher:
         self._pub = self.context.socket(zmq.PUB, socket_class=zmq.Socket)  # type: ignore[arg-type]
         self._pub.set_hwm(config.hwm)
         self._pub.linger = 0
-        self.endpoint = _open(self._pub, offset(config.endpoint, self.number))
+        self.endpoint = _open(self._pub, endpoint_of(config.endpoint, self.number))
         self.replay_endpoint = None
         if config.replay_endpoint:
             self._router = self.context.socket(zmq.ROUTER)
             self._router.linger = 0
             self._router.setsockopt(zmq.SNDHWM, 2 * (config.buffer_steps + 1))
-            self.replay_endpoint = _bind(self._router, offset(config.replay_endpoint, self.number))
+            self.replay_endpoint = _bind(self._router, endpoint_of(config.replay_endpoint, self.number))
 
     def publish(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Send a batch of *events*, and keep it to be asked for again; never waits for a subscriber."""
+        """Send a batch of *events*, and keep it for the replay socket; never waits for a subscriber."""
         payload = msgspec.msgpack.encode((time(), events, self.number))
         number = self._next
         self._next += 1
@@ -98,14 +60,14 @@ class Publisher:
         self._pub.send_multipart((self.config.topic.encode(), number.to_bytes(8, "big"), payload))
 
     def serve(self) -> None:
-        """Answer whoever asks for batches again, until `close`."""
+        """Answer at the replay socket until `close`."""
         if self._router is not None:
             self._replay = create_task(self._answer_all(self._router))
 
     async def _answer_all(self, router: zmq.asyncio.Socket) -> None:
         while True:
             frames = await router.recv_multipart()
-            if len(frames) == 3:  # the client, an empty one, and the number of the first batch
+            if len(frames) == 3:  # the client, an empty frame, and the number of the first batch
                 await self._answer(router, frames[0], int.from_bytes(frames[2], "big"))
 
     async def _answer(self, router: zmq.asyncio.Socket, client: bytes, first: int) -> None:
@@ -116,7 +78,7 @@ class Publisher:
         await router.send_multipart((client, b"", b"", _END, b""))
 
     def close(self) -> None:
-        """Close the sockets, and send no more."""
+        """Close the sockets."""
         if self._replay is not None:
             self._replay.cancel()
         if self._router is not None:
@@ -126,7 +88,7 @@ class Publisher:
 
 @define(eq=False)
 class KvEvents:
-    """Publishes the events of all engines: engine n at the ports of the settings plus n, as vLLM's data ranks do."""
+    """Publishes the events of all engines, each at ports of its own, as vLLM's data-parallel ranks do."""
 
     publishers: Sequence[Publisher]
     token_ids: TokenIds
@@ -134,16 +96,16 @@ class KvEvents:
 
     @classmethod
     def of(cls, config: KvEventsConfig, engines: Sequence[Engine], chunk_tokens: int) -> "KvEvents":
-        """Bind the sockets of *engines*, which have not begun; requests name chunks of so many tokens.
+        """Bind the sockets of *engines*, which have not begun; names of blocks stand for *chunk_tokens* tokens each.
 
-        Raises KsimError for caches that cannot tell, and for addresses that cannot be bound.
+        Raises KsimError for caches without events, and for addresses that cannot be bound.
         """
         token_ids, made = TokenIds(chunk_tokens), dict[int, CacheEvents]()
         context, publishers = zmq.asyncio.Context(), list[Publisher]()
         try:
             for engine in engines:
                 publishers.append(Publisher(engine.number, config, context))
-                overhear(engine, _teller(publishers[-1], engine, token_ids, made))
+                subscribe_to_cache(engine, _teller(publishers[-1], engine, token_ids, made))
         except KsimError:
             _close(publishers, context)
             raise
@@ -151,11 +113,11 @@ class KvEvents:
 
     @property
     def remember(self) -> Callable[..., None]:
-        """What whoever names chunks tells the ids of their tokens."""
+        """Is to be called with the name of each block and its token ids."""
         return self.token_ids.remember
 
     def serve(self) -> None:
-        """Answer at the replay sockets from now on."""
+        """Answer at all replay sockets from now on."""
         for publisher in self.publishers:
             publisher.serve()
 
@@ -166,27 +128,14 @@ class KvEvents:
 
 def _teller(publisher: Publisher, engine: Engine, token_ids: TokenIds,
             made: dict[int, CacheEvents]) -> Callable[[Batch], None]:
-    """What publishes a batch of *engine*; engines that number blocks alike share what is *made* of the numbers."""
+    """Publishes a batch of *engine*; engines whose caches share keys also share the events *made* of them."""
     keys: Any = getattr(engine.scheduler.cache, "keys", None)
     events = made.setdefault(id(keys), CacheEvents(keys, token_ids))
     return lambda batch: publisher.publish([*events.events(batch[1])])
 
 
-def offset(endpoint: str, number: int) -> str:
-    """The *endpoint* of engine *number*: its port is so much higher; port 0 is left to the system."""
-    if not endpoint.startswith("tcp://"):
-        return f"{endpoint}_dp{number}" if number else endpoint
-    base, _, port = endpoint.rpartition(":")
-    if not port.isdigit():
-        raise ConfigError(_OPTION, f"the address {endpoint!r} has no port; write it like tcp://*:5557")
-    if int(port) + number > _LAST_PORT:
-        raise ConfigError(_OPTION, f"the address {endpoint!r} leaves no port for engine {number}: {int(port) + number}"
-                                   f" is more than {_LAST_PORT}")
-    return f"{base}:{int(port) + number}" if int(port) else endpoint
-
-
 def _open(socket: Any, endpoint: str) -> str:
-    """Bind *socket* to wildcard, ipc and inproc addresses, and connect it to others, as vLLM does."""
+    """Bind *socket* to a wildcard, ipc or inproc address, or connect it to any other, as vLLM does."""
     if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
         return _bind(socket, endpoint)
     _try(socket.connect, socket, endpoint)
@@ -203,7 +152,7 @@ def _try(action: Callable[[str], object], socket: Any, endpoint: str) -> None:
         action(endpoint)
     except zmq.ZMQError as error:
         socket.close(linger=0)
-        raise ConfigError(_OPTION, f"cannot use the address {endpoint!r}: {error}") from None
+        raise ConfigError(OPTION, f"cannot use the address {endpoint!r}: {error}") from None
 
 
 def _close(publishers: Sequence[Publisher], context: zmq.asyncio.Context) -> None:

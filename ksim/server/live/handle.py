@@ -1,4 +1,4 @@
-"""A request in a live fleet."""
+"""A request in flight in a live fleet."""
 
 from attrs import define, field
 
@@ -11,21 +11,21 @@ __all__ = ["Handle"]
 
 @define(eq=False)
 class Handle:
-    """A request in a live fleet, and who listens."""
+    """A request in flight, and its listener."""
 
     request: Request
     listener: Listener
-    got: int = field(default=0, init=False)  # tokens of the first sequence
+    got: int = field(default=0, init=False)  # tokens of the first sequence that the client has
 
-    def take(self, job: Job, count: int) -> int:
-        """How many tokens the user gets with *count* tokens of *job*, which may serve a part of the request only.
+    def count(self, job: Job, tokens: int) -> int:
+        """Note so many further *tokens* of *job*; return how many of them the client gets.
 
-        A token that the engine which prefilled it hands over comes with the first ones.
+        With a prefill pool, all come from the decode engine: also the first one, which the prefill engine has sampled.
         """
         if (params := job.kv_transfer_params) is not None:
             if params.do_remote_decode:
                 return 0
-            count += params.handed_over and not self.got
+            tokens += params.handed_over and not self.got
         if not job.request.sequence:
-            self.got += count
-        return count
+            self.got += tokens
+        return tokens

@@ -1,4 +1,4 @@
-"""What a live fleet tells of a request."""
+"""What the client of a live fleet gets to know about its request."""
 
 from typing import Protocol
 
@@ -6,19 +6,20 @@ __all__ = ["Listener"]
 
 
 class Listener(Protocol):
-    """Hears of one request, in simulated seconds, once that time has come on the wall clock; never earlier.
+    """Is called with what happens to one request; times are in simulated seconds.
 
-    Calls come from within the event loop, so they must be short: they write to a socket, or wake a task.
+    Calls come when that time has come on the wall clock, never earlier.  They are made in the event loop, so they must
+    be short.
     """
 
     def tokens(self, count: int, time: float, sequence: int) -> None:
-        """The user has so many further tokens of the *sequence*, of the request's `n`; those of one step at once."""
+        """The client gets *count* further tokens, all those of one step, of one of the request's `n` sequences."""
         ...
 
     def finished(self, reason: str, time: float) -> None:
-        """All sequences have ended: "stop" or "length" as the first of them did, or "error"; nothing follows."""
+        """All sequences have ended.  *reason* is "stop" or "length", that of the first sequence, or "error"."""
         ...
 
     def refused(self, why: str) -> None:
-        """No engine serves it, for the reason given; nothing follows."""
+        """The request is refused, and no other call follows."""
         ...

@@ -74,8 +74,8 @@ class Live:
         self.cluster = build(self.fleet, self.env, self.log, lambda: None, tells=self.tells)
         for engine in self.engines:
             engine.listener = self._deliver
-        self.log.hear(Rejected, self._note_reason)
-        self.log.hear(Failed, self._note_reason)
+        self.log.subscribe(Rejected, self._note_reason)
+        self.log.subscribe(Failed, self._note_reason)
         self.advance()
 
     @property
@@ -150,7 +150,7 @@ class Live:
             handle = handles.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if got := handle.take(job, count):
+            if got := handle.count(job, count):
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
             self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall(), first)

@@ -1,4 +1,4 @@
-"""The log of a live fleet: what happens is told to those who listen, and kept only where a run is written."""
+"""The log of a live fleet: events go to subscribers, and are kept only for a recording."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,27 +11,27 @@ __all__ = ["LiveLog"]
 
 
 class LiveLog(Log):
-    """Tells `hearers` of events by their kind, and `kept` of all, if there is such a log; nothing else stays."""
+    """Passes events to `subscribers` by their kind, and all of them to the log `kept`, if there is one."""
 
     def __init__(self, kept: Log | None = None) -> None:
         super().__init__()
         self.kept = kept
-        self.hearers: dict[type[Event], list[Callable[[Any], object]]] = {}
+        self.subscribers: dict[type[Event], list[Callable[[Any], object]]] = {}
         if kept is not None:
             self.engines, self.links = kept.engines, kept.links
 
-    def hear(self, kind: type[Event], hearer: Callable[[Any], object]) -> None:
-        """Have *hearer* called with each event of this *kind*, when it happens."""
-        self.hearers.setdefault(kind, []).append(hearer)
+    def subscribe(self, kind: type[Event], subscriber: Callable[[Any], object]) -> None:
+        """Have *subscriber* called with each event of this *kind* when it happens."""
+        self.subscribers.setdefault(kind, []).append(subscriber)
 
     def add(self, event: Event) -> None:
-        """Tell of one event."""
-        for hearer in self.hearers.get(type(event), ()):
-            hearer(event)
+        """Pass on one event."""
+        for subscriber in self.subscribers.get(type(event), ()):
+            subscriber(event)
         if self.kept is not None:
             self.kept.gated = self.gated
             self.kept.add(event)
 
     def record(self, block: StepBlock) -> None:
-        """Tell of steps: a live fleet's engines tell of them one by one."""
+        """Refuse a block of steps: engines of a live fleet log their steps one by one."""
         raise AssertionError("an engine of a live fleet goes ahead of the clock")

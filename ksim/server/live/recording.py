@@ -50,7 +50,7 @@ class Recording:
         """Record what *live* does, whose log tells `sink`."""
         self.live, live.sent, live.aborted = live, self._sent, self._aborted
         for kind in (Finished, Rejected, Failed):
-            live.log.hear(kind, self._ended)
+            live.log.subscribe(kind, self._ended)
 
     def _sent(self, handle: Handle) -> None:
         row = row_of(handle.request)

@@ -1,4 +1,4 @@
-"""What one engine of a live fleet tells of its requests, as vLLM's metrics of that engine."""
+"""Counts what one engine of a live fleet does, in vLLM's metrics of that engine."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ _JOB, _COUNT = itemgetter(0), itemgetter(1)
 
 
 @define(eq=False)
-class _Open:
-    """A request that the engine has: when it was `received` and first `admitted`, and the jobs with tokens of it.
+class _OpenRequest:
+    """A request in the engine: when it was `received` and first `admitted`, and its `jobs` that have tokens.
 
-    So many tokens of its prompt were a `hit` in the prefix cache, and others `loaded` from elsewhere.
+    `hit` tokens of its prompt were in the prefix cache; others were `loaded` from tiers or other engines.
     """
 
     received: float
@@ -36,24 +36,24 @@ class _Open:
 
 @define(eq=False)
 class EngineMeter:
-    """Counts what `engine` does in `metrics`.
+    """Counts what `engine` does in its `metrics`.
 
-    What happens to many sequences in a step is counted at once; a request is looked at when it comes, is admitted, has
-    its first tokens, and ends.
+    The tokens of a step are counted together.  Single requests cost time only when they arrive, are admitted, get their
+    first tokens, and end.
     """
 
     engine: EventEngine
     metrics: EngineMetrics
     drafted: int = 0
-    _open: dict[int, _Open] = field(factory=dict, init=False)
+    _open: dict[int, _OpenRequest] = field(factory=dict, init=False)
     _first: dict[Job, float] = field(factory=dict, init=False)
     _last: dict[Job, float] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.engine.listener = self._beside(self.engine.listener)
+        self.engine.listener = self._after(self.engine.listener)
 
-    def _beside(self, other: Callable[[Sequence[Sampled]], object] | None) -> Callable[[Sequence[Sampled]], None]:
-        """What takes in the tokens of a step, after the *other* one that the engine has told so far."""
+    def _after(self, other: Callable[[Sequence[Sampled]], object] | None) -> Callable[[Sequence[Sampled]], None]:
+        """A listener that counts the tokens of a step after the *other* listener of the engine has got them."""
         def take_in(tokens: Sequence[Sampled]) -> None:
             if other is not None:
                 other(tokens)
@@ -64,7 +64,7 @@ class EngineMeter:
 
     def received(self, request: int, time: float) -> None:
         """A request has reached the engine."""
-        self._open[request] = _Open(time)
+        self._open[request] = _OpenRequest(time)
 
     def admitted(self, event: Admitted) -> None:
         """A request runs, perhaps again."""
@@ -90,13 +90,13 @@ class EngineMeter:
             request.preemptions += 1
 
     def transferred(self, event: Transferred) -> None:
-        """The KV of a request has come from another engine."""
+        """The KV of a request has arrived from another engine."""
         self.metrics.observe("nixl_xfer_time_seconds", event.time - event.began)
         self.metrics.observe("nixl_bytes_transferred", event.bytes)
         self._load(event.request_id, p2p=event.tokens)
 
     def copied(self, event: Copied) -> None:
-        """KV of a request has come from a tier below the GPU, or has gone there."""
+        """KV of a request has arrived from a tier below the GPU, or has gone there."""
         if event.target == "gpu":
             below = event.disk + event.storage
             self._load(event.request_id, host=event.tokens - below, disk=event.disk,
@@ -112,23 +112,23 @@ class EngineMeter:
         """A step is over."""
         self.metrics.observe("iteration_tokens_total", step.batch.tokens)
         if self.drafted:
-            self._verify(step.batch)
+            self._count_drafts(step.batch)
 
     def sampled(self, tokens: Sequence[Sampled], now: float) -> None:
-        """Users have the *tokens* of a step."""
+        """Clients get the *tokens* of a step."""
         if not tokens:
             return
         jobs = [*map(_JOB, tokens)]
         for moment, times in Counter(map(self._last.get, jobs)).items():
             if moment is None:
-                jobs = self._begin(jobs, now)
+                jobs = self._count_first_tokens(jobs, now)
             else:
                 self.metrics.observe("inter_token_latency_seconds", now - moment, times)
         self._last.update(dict.fromkeys(jobs, now))
         self.metrics.add("generation_tokens", sum(map(_COUNT, tokens)))
 
-    def _begin(self, jobs: Sequence[Job], now: float) -> list[Job]:
-        """Some of *jobs* have their first tokens; return all but those whose requests were aborted meanwhile."""
+    def _count_first_tokens(self, jobs: Sequence[Job], now: float) -> list[Job]:
+        """Count the first tokens of *jobs*; return the jobs whose requests have not been aborted."""
         for job in jobs:
             request = self._open.get(job.request.id)
             if job in self._last or request is None:
@@ -136,11 +136,11 @@ class EngineMeter:
             self._first[job] = now
             request.jobs.append(job)
             self.metrics.observe("time_to_first_token_seconds", now - self._arrival(job, request))
-            self._prefilled(job.request.prompt, *self._cached(job, request))
+            self._count_prompt(job.request.prompt, *self._cached(job, request))
         return [job for job in jobs if job.request.id in self._open]
 
-    def _prefilled(self, prompt: int, hit: int, loaded: int) -> None:
-        """So many tokens of a *prompt* were a *hit* in the prefix cache, and so many were *loaded*."""
+    def _count_prompt(self, prompt: int, hit: int, loaded: int) -> None:
+        """Count a *prompt* of which *hit* tokens were in the prefix cache and others were *loaded*."""
         add = self.metrics.add
         add("prompt_tokens", prompt)
         add("prompt_tokens_cached", hit + loaded)
@@ -148,22 +148,23 @@ class EngineMeter:
         add("prompt_tokens_by_source", hit, "local_cache_hit")
         add("prompt_tokens_by_source", loaded, "external_kv_transfer")
 
-    def _cached(self, job: Job, request: _Open) -> tuple[int, int]:
-        """How many tokens of the prompt of *job* were found, and loaded: of its request's first sequence, the log has
-        told."""
+    def _cached(self, job: Job, request: _OpenRequest) -> tuple[int, int]:
+        """How many tokens of the prompt of *job* were in the prefix cache, and how many were loaded.
+
+        Events tell that of the first sequence of a request; others find the prompt that the first one has computed.
+        """
         if len(request.jobs) > 1:
             return min(job.cached, job.request.prompt), 0
         hit = min(request.hit, job.request.prompt)
         return hit, min(request.loaded.total(), job.request.prompt - hit)
 
-    def _arrival(self, job: Job, request: _Open) -> float:
-        """When the request of *job* came to this engine's front end, or from the engine that has computed its
-        prompt."""
+    def _arrival(self, job: Job, request: _OpenRequest) -> float:
+        """When the request of *job* arrived: at the fleet, or at a decode engine from the prefill engine."""
         return request.received if job.kv_transfer_params and job.kv_transfer_params.do_remote_prefill else (
             job.request.arrival)
 
-    def _verify(self, batch: Batch) -> None:
-        """Count the drafts of *batch*, of each of which so many tokens were accepted."""
+    def _count_drafts(self, batch: Batch) -> None:
+        """Count the drafted tokens of *batch*, and the accepted ones."""
         add, accepted = self.metrics.add, batch.accepted
         add("spec_decode_num_drafts", len(accepted))
         add("spec_decode_num_draft_tokens", batch.drafts)
@@ -174,26 +175,26 @@ class EngineMeter:
     # Ends.
 
     def ended(self, request: int, end: Finished | None = None) -> None:
-        """A request has ended: as it should, or, without an *end*, by an error or an abort."""
+        """A request has ended; without an *end* it has failed or was aborted."""
         left = self._open.pop(request, None)
         if left is None:
             return
         if end is not None:
-            self.metrics.add("num_preemptions", end.preemptions)
-            self._close_request(left)
+            self.metrics.add("num_preemptions", end.preemptions)  # those that were no events: of further sequences
+            self._count_request(left)
         for job in left.jobs:
             if end is not None:
-                self._close(job, left)
+                self._count_sequence(job, left)
             self._first.pop(job, None)
             self._last.pop(job, None)
 
-    def _close_request(self, request: _Open) -> None:
+    def _count_request(self, request: _OpenRequest) -> None:
         observe = self.metrics.observe
         if request.jobs:
             observe("request_params_n", request.jobs[0].request.n if len(request.jobs) == 1 else len(request.jobs))
             observe("request_max_num_generation_tokens", max(job.sampled for job in request.jobs))
 
-    def _close(self, job: Job, request: _Open) -> None:
+    def _count_sequence(self, job: Job, request: _OpenRequest) -> None:
         """Count a sequence that has ended."""
         asked, tokens, observe = job.request, job.sampled, self.metrics.observe
         first, last = self._first[job], self._last[job]
@@ -212,10 +213,10 @@ class EngineMeter:
         observe("request_generation_tokens", tokens)
         observe("request_params_max_tokens", asked.output if asked.max_tokens is None else asked.max_tokens)
 
-    # The moment.
+    # Gauges.
 
-    def look(self) -> None:
-        """Set the gauges to what is so now."""
+    def set_gauges(self) -> None:
+        """Set the gauges to the present state of the scheduler and the cache."""
         scheduler, set_ = self.engine.scheduler, self.metrics.set
         waiting = len(scheduler.waiting)
         deferred = sum(job.state is State.LOADING for job in scheduler.waiting)

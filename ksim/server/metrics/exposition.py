@@ -1,7 +1,7 @@
-"""Prometheus metrics and their text, from counters that cost an addition each.
+"""Prometheus metrics and their text format.
 
-The text is that of prometheus_client (format 0.0.4), without `_created` samples.  There is no registry and no lock:
-one event loop counts and tells.
+The text is that of prometheus_client (format 0.0.4), without `_created` samples.  To count costs one addition: there is
+no registry and no lock, because one event loop counts and writes the text.
 """
 
 from bisect import bisect_left
@@ -17,10 +17,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @define(eq=False)
 class Count:
-    """A sample of a counter, a gauge or a summary: a number that whoever counts adds to, or sets."""
+    """The sample of a counter, a gauge or a summary; a summary also has the `count` of its values."""
 
     value: float = 0.0
-    #: How many values were added up, where a summary tells that, too.
     count: int = 0
 
     def observe(self, value: float) -> None:
@@ -31,7 +30,7 @@ class Count:
 
 @define(eq=False)
 class Histogram:
-    """Counts values by the first of `bounds` that is no smaller."""
+    """Counts values in buckets with these upper `bounds`."""
 
     bounds: Sequence[float]
     total: float = 0.0
@@ -52,7 +51,7 @@ class Histogram:
 
 @define(eq=False)
 class Family:
-    """All samples of the metric `name`, by the values of its labels: a counter, a gauge, a histogram or a summary."""
+    """All samples of the metric `name` by their labels; its `kind` is counter, gauge, histogram or summary."""
 
     name: str
     kind: str
@@ -61,13 +60,13 @@ class Family:
     samples: dict[tuple[tuple[str, str], ...], Count | Histogram] = field(factory=dict, init=False)
 
     def count(self, labels: Mapping[str, str]) -> Count:
-        """The sample with these *labels*, which is made where there is none."""
+        """The sample with these *labels*; a missing one is made."""
         sample = self.samples.setdefault(tuple(labels.items()), Count())
         assert isinstance(sample, Count), "histograms have no single value"
         return sample
 
     def histogram(self, labels: Mapping[str, str]) -> Histogram:
-        """The same of a histogram."""
+        """The histogram with these *labels*; a missing one is made."""
         key = tuple(labels.items())
         if key not in self.samples:
             self.samples[key] = Histogram(self.bounds)
@@ -91,7 +90,7 @@ class Family:
 
 
 def text(families: Sequence[Family]) -> bytes:
-    """What a Prometheus server reads of *families*."""
+    """*families* as a Prometheus server reads them."""
     return "".join(f"{line}\n" for family in families for line in family.lines()).encode()
 
 
@@ -123,6 +122,6 @@ def _number(value: float) -> str:
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     digits, _, fraction = repr(float(value)).partition(".")
-    if len(digits) > 6 and "e" not in fraction and value > 0:  # as Go writes it, which label values are compared by
+    if len(digits) > 6 and "e" not in fraction and value > 0:  # as Go writes them: labels are compared as texts
         return f"{f'{digits[0]}.{digits[1:]}{fraction}'.rstrip('0').rstrip('.')}e+{len(digits) - 1:02}"
     return repr(float(value))

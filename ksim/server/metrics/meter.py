@@ -1,4 +1,4 @@
-"""The metrics of a live fleet, with vLLM's names: what GET /metrics answers."""
+"""The metrics of a live fleet with vLLM's names, as GET /metrics answers them."""
 
 from collections.abc import Sequence
 from time import time
@@ -30,7 +30,7 @@ __all__ = ["Meter"]
 
 @define(eq=False)
 class Meter:
-    """Counts what happens in `live`, which has not begun, and tells it as Prometheus metrics of `model_name`."""
+    """Counts what happens in `live`, which has not begun, in Prometheus metrics with the label `model_name`."""
 
     live: Live
     model_name: str
@@ -48,11 +48,11 @@ class Meter:
             EngineMeter(engine, self.families.engine(engine.number, built[engine.number].drafted, fleet.splits),
                         built[engine.number].drafted) for engine in engines]
         for pool in fleet.pools:
-            self._tell_settings(pool)
-        self._listen()
+            self._set_cache_config(pool)
+        self._subscribe()
 
-    def _tell_settings(self, pool: Pool) -> None:
-        """Tell vLLM's cache_config_info of the engines of *pool*."""
+    def _set_cache_config(self, pool: Pool) -> None:
+        """Set vLLM's cache_config_info of the engines of *pool*."""
         serve, blocks = pool.deployment.serve, pool.deployment.kv_blocks
         for number in pool.numbers:
             self.families.info("cache_config_info", "Settings of the engine's KV cache.", {
@@ -60,20 +60,20 @@ class Meter:
                 "enable_prefix_caching": str(serve.enable_prefix_caching), "engine": str(number),
                 "gpu_memory_utilization": str(serve.gpu_memory_utilization), "num_gpu_blocks": str(blocks)})
 
-    def _listen(self) -> None:
+    def _subscribe(self) -> None:
         log, engines = self.live.log, self.engines
-        log.hear(Received, lambda event: engines[event.engine].received(event.request_id, event.time))
-        log.hear(Admitted, lambda event: engines[event.engine].admitted(event))
-        log.hear(Preempted, lambda event: engines[event.engine].preempted(event))
-        log.hear(Transferred, lambda event: engines[event.target].transferred(event))
-        log.hear(Copied, lambda event: engines[event.engine].copied(event))
-        log.hear(Stepped, self._stepped)
-        log.hear(Finished, lambda event: engines[event.engine].ended(event.request_id, event))
-        log.hear(Prefilled, lambda event: engines[event.engine].ended(
+        log.subscribe(Received, lambda event: engines[event.engine].received(event.request_id, event.time))
+        log.subscribe(Admitted, lambda event: engines[event.engine].admitted(event))
+        log.subscribe(Preempted, lambda event: engines[event.engine].preempted(event))
+        log.subscribe(Transferred, lambda event: engines[event.target].transferred(event))
+        log.subscribe(Copied, lambda event: engines[event.engine].copied(event))
+        log.subscribe(Stepped, self._stepped)
+        log.subscribe(Finished, lambda event: engines[event.engine].ended(event.request_id, event))
+        log.subscribe(Prefilled, lambda event: engines[event.engine].ended(
             event.request_id, Finished(event.time, event.request_id, event.engine)))
-        log.hear(Failed, lambda event: self._failed(event.request_id))
+        log.subscribe(Failed, lambda event: self._failed(event.request_id))
         for kind in (Rejected, Refused):
-            log.hear(kind, self._refuse)
+            log.subscribe(kind, self._count_refusal)
 
     def _stepped(self, step: Stepped) -> None:
         self.engines[step.engine].stepped(step)
@@ -82,11 +82,11 @@ class Meter:
         for engine in self.engines:
             engine.ended(request)
 
-    def _refuse(self, _: object) -> None:
+    def _count_refusal(self, _: object) -> None:
         self._refused += 1
 
     def aborted(self, request: int) -> None:
-        """The user of *request* has gone; vLLM counts no end of it."""
+        """The client of *request* has disconnected; as in vLLM, that counts as no end."""
         self._failed(request)
 
     @property
@@ -97,12 +97,12 @@ class Meter:
     def text(self, *others: Family) -> bytes:
         """All metrics as they are now, and those of *others*."""
         for engine in self.engines:
-            engine.look()
-        return text([*self.families.by_name.values(), *self._adapters(), *self._own(), *others,
+            engine.set_gauges()
+        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others,
                      *process_families()])
 
-    def _adapters(self) -> Sequence[Family]:
-        """vLLM's lora_requests_info, where adapters are served: the latest of its samples."""
+    def _lora_info(self) -> Sequence[Family]:
+        """vLLM's lora_requests_info, if adapters are served."""
         slots = max(engine.max_loras for engine in self.live.log.engines)
         if not slots:
             return ()
@@ -113,18 +113,18 @@ class Meter:
                       "running_lora_adapters": running}).value = time()
         return [family]
 
-    def _own(self) -> list[Family]:
-        """What vLLM has no metric for."""
+    def _ksim_families(self) -> list[Family]:
+        """Metrics that vLLM does not have."""
         live = self.live
         values = [("ksim:simulated_seconds", "gauge", "Simulated seconds since the first request.", live.now),
                   ("ksim:speed", "gauge", "Simulated seconds in a second of the wall clock.", live.speed),
-                  ("ksim:lag_seconds", "gauge", "The most seconds that tokens left late of late.",
+                  ("ksim:lag_seconds", "gauge", "Worst lateness of tokens in the last 10 to 20 seconds.",
                    live.lag),
                   ("ksim:requests_in_flight", "gauge", "Requests that have not ended.", len(live.handles)),
                   ("ksim:requests_refused", "counter", "Requests that no engine served.", self._refused)]
         families = list[Family]()
-        for name, kind, says, value in values:
-            family = Family(name, kind, says)
+        for name, kind, description, value in values:
+            family = Family(name, kind, description)
             family.count({"model_name": self.model_name}).value = value
             families.append(family)
         return families

@@ -15,11 +15,11 @@ _STATISTICS = Path("/proc/self")
 
 
 def process_families() -> list[Family]:
-    """What the process has used so far; memory and files only where the system tells them in /proc."""
+    """CPU, memory and open files of the process; only CPU on systems without /proc."""
     families = list[Family]()
-    for name, kind, says, value in (
+    for name, kind, description, value in (
             ("process_cpu_seconds", "counter", "CPU seconds that the process has used.", process_time()), *_memory()):
-        family = Family(name, kind, says)
+        family = Family(name, kind, description)
         family.count({}).value = value
         families.append(family)
     python, version = Family("python_info", "gauge", "The interpreter."), sys.version_info
@@ -29,7 +29,7 @@ def process_families() -> list[Family]:
 
 
 def open_files() -> int:
-    """How many files and sockets the process has open; 0 where the system does not tell."""
+    """How many files and sockets the process has open; 0 on systems without /proc."""
     try:
         return sum(1 for _ in (_STATISTICS / "fd").iterdir()) - 1
     except OSError:

@@ -1,6 +1,6 @@
-"""The metrics of vLLM 0.33 that a simulation knows: names, kinds, labels and buckets (v1/metrics of vLLM).
+"""The metrics of vLLM 0.33 that can be simulated: names, kinds, labels and buckets (v1/metrics of vLLM).
 
-docs/server.md lists those that it cannot know.
+docs/server.md lists the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _SEQUENCES = (1.0, 2.0, 5.0, 10.0, 20.0)
 _TRANSFER_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _TRANSFER_BYTES = tuple(float(1 << power) for power in range(11, 35, 2))
 
-#: Gauges and counters by name: what they say, and the values of a further label.
+#: Gauges and counters by name: the description, and a further label with its values.
 GAUGES: Mapping[str, tuple[str, Mapping[str, Sequence[str]]]] = {
     "num_requests_running": ("Requests in the batches of the engine.", {}),
     "num_requests_waiting": ("Requests in the engine's queue.", {}),
@@ -52,7 +52,7 @@ COUNTERS: Mapping[str, tuple[str, Mapping[str, Sequence[str]]]] = {
     "request_success": ("Requests that ended, by how.",
                         {"finished_reason": ("stop", "length", "abort", "error", "repetition")}),
 }
-#: Only where the engine drafts tokens, is one of a pair, or has adapters.
+#: Only for engines that draft tokens, or are part of a prefill-decode pair.
 DRAFTS: Mapping[str, str] = {
     "spec_decode_num_drafts": "Drafts that were verified.",
     "spec_decode_num_draft_tokens": "Drafted tokens that were verified.",
@@ -98,26 +98,25 @@ class Families:
     max_model_len: int
     by_name: dict[str, Family] = field(factory=dict, init=False)
 
-    def family(self, name: str, kind: str, says: str, bounds: Sequence[float] = ()) -> Family:
-        """The family called *name*, which is made where there is none."""
-        return self.by_name.setdefault(name, Family(f"vllm:{name}", kind, says, bounds))
+    def family(self, name: str, kind: str, description: str, bounds: Sequence[float] = ()) -> Family:
+        """The family called *name*; a missing one is made."""
+        return self.by_name.setdefault(name, Family(f"vllm:{name}", kind, description, bounds))
 
-    def info(self, name: str, says: str, labels: Mapping[str, str]) -> None:
-        """Tell *labels* with a gauge that is always 1."""
-        self.family(name, "gauge", says).count(labels).value = 1
+    def info(self, name: str, description: str, labels: Mapping[str, str]) -> None:
+        """Publish *labels* with a gauge that is always 1."""
+        self.family(name, "gauge", description).count(labels).value = 1
 
     def engine(self, number: int, drafted: int = 0, transfers: bool = False) -> "EngineMetrics":
-        """The metrics of engine *number*, which drafts so many tokens, and may be one of those that send each other
-        KV."""
+        """The metrics of engine *number*, with those of speculation if it drafts tokens, and of KV *transfers*."""
         metrics = EngineMetrics(self, {"model_name": self.model_name, "engine": str(number)})
-        metrics.fill()
-        for name, says in DRAFTS.items() if drafted else ():
-            metrics.count_of(name, "counter", says)
+        metrics.add_samples()
+        for name, description in DRAFTS.items() if drafted else ():
+            metrics.add_counts(name, "counter", description)
         if drafted:
-            metrics.count_of("spec_decode_num_accepted_tokens_per_pos", "counter", "Accepted tokens by position.",
+            metrics.add_counts("spec_decode_num_accepted_tokens_per_pos", "counter", "Accepted tokens by position.",
                              {"position": [str(place) for place in range(drafted)]})
-        for name, (says, bounds) in TRANSFERS.items() if transfers else ():
-            metrics.histogram_of(name, says, bounds)
+        for name, (description, bounds) in TRANSFERS.items() if transfers else ():
+            metrics.add_histogram(name, description, bounds)
         metrics.counts["engine_sleep_state", "awake"].value = 1
         return metrics
 
@@ -131,13 +130,13 @@ class EngineMetrics:
     counts: dict[tuple[str, str], Count] = field(factory=dict, init=False)
     histograms: dict[str, Histogram] = field(factory=dict, init=False)
 
-    def fill(self) -> None:
+    def add_samples(self) -> None:
         """Make the samples that every engine has."""
         for kind, metrics in (("gauge", GAUGES), ("counter", COUNTERS)):
-            for name, (says, further) in metrics.items():
-                self.count_of(name, kind, says, further)
-        for name, (says, bounds) in HISTOGRAMS.items():
-            self.histogram_of(name, says, bounds or token_buckets(self.families.max_model_len))
+            for name, (description, further) in metrics.items():
+                self.add_counts(name, kind, description, further)
+        for name, (description, bounds) in HISTOGRAMS.items():
+            self.add_histogram(name, description, bounds or token_buckets(self.families.max_model_len))
 
     def add(self, name: str, value: float = 1, label: str = "") -> None:
         """Add *value* to a counter."""
@@ -151,15 +150,16 @@ class EngineMetrics:
         """Count *value* in a histogram so many *times*."""
         self.histograms[name].observe(value, times)
 
-    def count_of(self, name: str, kind: str, says: str, further: Mapping[str, Sequence[str]] | None = None) -> None:
+    def add_counts(self, name: str, kind: str, description: str,
+                   further: Mapping[str, Sequence[str]] | None = None) -> None:
         """Make the samples of a gauge or a counter, one for each value of its *further* label."""
-        family = self.families.family(name, kind, says)
+        family = self.families.family(name, kind, description)
         for value, labels in _labelled(further or {}):
             self.counts[name, value] = family.count({**self.labels, **labels})
 
-    def histogram_of(self, name: str, says: str, bounds: Sequence[float]) -> None:
+    def add_histogram(self, name: str, description: str, bounds: Sequence[float]) -> None:
         """Make the sample of a histogram."""
-        self.histograms[name] = self.families.family(name, "histogram", says, bounds).histogram(self.labels)
+        self.histograms[name] = self.families.family(name, "histogram", description, bounds).histogram(self.labels)
 
 
 def _labelled(further: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -1,4 +1,4 @@
-"""What clients ask for, as requests of a live fleet and the replies to them."""
+"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from ksim.server.errors import ApiError
 from ksim.server.live.live import Handle, Live
 from ksim.server.openai.intake import Intake
 from ksim.server.openai.replies.answer import Author
-from ksim.server.openai.replies.chats import ChatCompletion
-from ksim.server.openai.replies.completions import Completion
+from ksim.server.openai.replies.chat_format import ChatFormat
+from ksim.server.openai.replies.completion_format import CompletionFormat
 from ksim.server.openai.replies.lengths import Lengths
 from ksim.server.openai.replies.reply import Head, Reply
 from ksim.server.openai.requests.checks import check_chat, check_completion
@@ -43,17 +43,17 @@ from ksim.server.openai.served_model import Served
 from ksim.server.text.chat import Chat
 from ksim.server.text.tokenizer import Tokenizer
 
-__all__ = ["Api", "Job"]
+__all__ = ["Api", "Generation"]
 
 #: vLLM's default of `max_tokens` of a completion.
-_FEW = 16
-#: `/tokenize` takes texts of at least so many tokens, as it takes some time for others to wait.
+_DEFAULT_MAX_TOKENS = 16
+#: `/tokenize` takes texts of so many tokens, or of the context if that is longer: the event loop waits meanwhile.
 _LONG_TEXT = 2**17
 
 
 @frozen
-class Job:
-    """A `reply`, and the `requests` of which it hears."""
+class Generation:
+    """A `reply`, and the `requests` whose tokens it waits for, one for each prompt."""
 
     reply: Reply
     requests: Sequence[Request]
@@ -61,11 +61,11 @@ class Job:
 
 @define(eq=False)
 class Api:
-    """Reads what clients ask of a `live` fleet that is `served`, and has the answers made up.
+    """The OpenAI API of a `live` fleet: reads bodies, starts and aborts requests, and has answers made up.
 
-    The same requests in the same order get the same answers, for the same `seed`.  `remember` is told the tokens of
-    each block that has a name, and `on_abort` the number of each request whose client has gone.  If it `tells_cached`,
-    usage has the tokens that were found in the prefix cache.
+    The same requests in the same order get the same answers, for the same `seed`.  `remember` is called with the name
+    and the tokens of each block, and `on_abort` with the number of each aborted request.  If it `tells_cached`, usage
+    has the number of prompt tokens that were in the prefix cache.
     """
 
     live: Live
@@ -78,48 +78,48 @@ class Api:
     clock: Callable[[], float] = time
     _intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
-    _turned_away: dict[int, int] = field(factory=dict, init=False)  # statuses by requests
+    _refusal_statuses: dict[int, int] = field(factory=dict, init=False)  # of HTTP, by request
     _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
         lengths = Lengths(self.live.fleet.scenario.workload, self.seed)
         self._intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
-        self.live.log.hear(Refused, lambda event: self._turned_away.update({event.request_id: event.status}))
+        self.live.log.subscribe(Refused, lambda event: self._refusal_statuses.update({event.request_id: event.status}))
         if self.tells_cached:
-            self.live.log.hear(Admitted, self._admitted)
+            self.live.log.subscribe(Admitted, self._admitted)
 
-    def completion(self, body: Any, headers: Mapping[str, str]) -> Job:
-        """What a body of `/v1/completions` asks for; raises ApiError for what cannot be."""
+    def completion(self, body: Any, headers: Mapping[str, str]) -> Generation:
+        """Read the body of `/v1/completions`; raises ApiError if it cannot be answered."""
         if isinstance(body, dict):
             check_completion(body)
         asked = read(CompletionFields, body)
         if asked.max_tokens is None:
-            asked = evolve(asked, max_tokens=_FEW)
+            asked = evolve(asked, max_tokens=_DEFAULT_MAX_TOKENS)
         model, adapter = self._model(asked)
-        check_asked(asked, asked.max_tokens, self.served.longest, "max_tokens")
-        prompts = [prompt.truncated(asked, self.served.longest) for prompt in completion_prompts(
-            asked, self.tokenizer, self.served.vocabulary, self.served.longest)]
+        check_asked(asked, asked.max_tokens, self.served.max_model_len, "max_tokens")
+        prompts = [prompt.truncated(asked, self.served.max_model_len) for prompt in completion_prompts(
+            asked, self.tokenizer, self.served.vocabulary, self.served.max_model_len)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
         taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
         head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
-        made = Completion(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
-        return Job(made.reply, [one.request for one in taken])
+        made = CompletionFormat(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
+        return Generation(made.reply, [one.request for one in taken])
 
-    def chat(self, body: Any, headers: Mapping[str, str]) -> Job:
-        """What a body of `/v1/chat/completions` asks for; raises ApiError for what cannot be."""
+    def chat(self, body: Any, headers: Mapping[str, str]) -> Generation:
+        """Read the body of `/v1/chat/completions`; raises ApiError if it cannot be answered."""
         if isinstance(body, dict):
             check_chat(body)
         asked = read(ChatFields, body)
         model, adapter = self._model(asked)
         name = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
         most: int | None = getattr(asked, name)
-        check_asked(asked, most, self.served.longest, name)
+        check_asked(asked, most, self.served.max_model_len, name)
         chat = chat_of(asked)
-        prompt = self._prompt(chat).truncated(asked, self.served.longest)
+        prompt = self._prompt(chat).truncated(asked, self.served.max_model_len)
         taken = self._intake.take(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
-        made = ChatCompletion(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
-        return Job(made.reply, [taken.request])
+        made = ChatFormat(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
+        return Generation(made.reply, [taken.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
         if asked.stream and asked.use_beam_search:
@@ -129,16 +129,17 @@ class Api:
     def _prompt(self, chat: Chat) -> Prompt:
         if chat.images:
             self.served.check_images()
-        return chat_prompt(chat, self.tokenizer, self.served.longest)
+        return chat_prompt(chat, self.tokenizer, self.served.max_model_len)
 
-    def start(self, job: Job, came: float | None = None) -> list[Handle]:
-        """Send the requests of *job*, whose reply hears of them; they *came* then, by the wall clock."""
-        ears = job.reply.ears
-        handles = [self.live.submit(request, ear, came) for request, ear in zip(job.requests, ears, strict=True)]
-        numbers = {ear.first: handle.request.id for ear, handle in zip(ears, handles, strict=True)}
+    def start(self, generation: Generation, came: float | None = None) -> list[Handle]:
+        """Send the requests of *generation*, which *came* at this time of the wall clock."""
+        reply, listeners = generation.reply, generation.reply.listeners
+        handles = [self.live.submit(request, listener, came)
+                   for request, listener in zip(generation.requests, listeners, strict=True)]
+        numbers = {listener.first: handle.request.id for listener, handle in zip(listeners, handles, strict=True)}
         if self.tells_cached:
-            self._replies.update((handle.request.id, job.reply) for handle in handles)
-        job.reply.refusal = lambda first: self._refusal(numbers[first])
+            self._replies.update((handle.request.id, reply) for handle in handles)
+        reply.refusal = lambda first: self._refusal(numbers[first])
         return handles
 
     def _admitted(self, event: Admitted) -> None:
@@ -146,7 +147,7 @@ class Api:
             reply.cached = event.cached + (reply.cached or 0)
 
     def abort(self, handles: Sequence[Handle]) -> None:
-        """Drop the requests of a client that has gone; those that have ended stay as they are."""
+        """Abort the requests of a client that has disconnected, except those that have ended."""
         for handle in handles:
             self._replies.pop(handle.request.id, None)
             if handle.request.id in self.live.handles:
@@ -154,9 +155,9 @@ class Api:
                 self.on_abort(handle.request.id)
 
     def _refusal(self, number: int) -> tuple[int, str]:
-        """The status and the type of an error, where a request is refused: 429 at the gateway, 400 by an engine."""
+        """The status and the type of the error for a refused request: 429 by flow control, 400 by an engine."""
         self._replies.pop(number, None)
-        status = self._turned_away.pop(number, 400)
+        status = self._refusal_statuses.pop(number, 400)
         return status, "BadRequestError" if status == 400 else ""
 
     def _head(self, kind: str, model: str, asked: GenerateFields, headers: Mapping[str, str]) -> Head:
@@ -173,10 +174,10 @@ class Api:
         if asked.messages is not None:
             ids = self._prompt(chat_of(asked)).ids
         else:
-            check_text(len(asked.prompt or ""), self.tokenizer, max(self.served.longest, _LONG_TEXT))
+            check_text(len(asked.prompt or ""), self.tokenizer, max(self.served.max_model_len, _LONG_TEXT))
             ids = self.tokenizer.encode(asked.prompt or "", asked.add_special_tokens is not False)
         strings = [self.tokenizer.piece(number) for number in ids] if asked.return_token_strs else None
-        return {"count": len(ids), "max_model_len": self.served.longest, "tokens": ids, "token_strs": strings}
+        return {"count": len(ids), "max_model_len": self.served.max_model_len, "tokens": ids, "token_strs": strings}
 
     def detokenize(self, body: Any) -> dict[str, Any]:
         """What `/detokenize` answers."""

@@ -1,4 +1,4 @@
-"""From a prompt to the request that an engine gets, and the answers that it will have."""
+"""From a prompt to the request that an engine gets, and the answers that it will give."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,21 @@ from ksim.server.openai.replies.answer import Answer, Author
 from ksim.server.openai.replies.lengths import Lengths
 from ksim.server.openai.requests.checks import check_logprobs, check_sampling
 from ksim.server.openai.requests.fields import ChatFields, CompletionFields, GenerateFields
-from ksim.server.openai.requests.prompts import CHUNK, Prompt, Remember, names
+from ksim.server.openai.requests.prompts import CHUNK, Prompt, Remember, block_names
 from ksim.server.openai.served_model import Served
 
 __all__ = ["Intake", "Taken"]
 
-#: Headers that say whose a request is (llm-d's), what comes before others, and which session it is of (vLLM's).
+#: Headers with the tenant of a request (llm-d's), its priority, and its session (vLLM's).
 _TENANT, _PRIORITY, _SESSION = "x-gateway-inference-fairness-id", "x-vllm-priority", "x-session-id"
 
-#: Most tokens of all answers to a prompt: what others would notice the making of.
-_MOST_TOKENS = 2**21
+#: Most tokens of all answers to a prompt: making up more would delay the tokens of others.
+_MAX_ANSWER_TOKENS = 2**21
 
 
 @frozen
 class Taken:
-    """A request, how many `tokens` its prompt has with its images, and the answers that it will have."""
+    """A request, how many `tokens` its prompt has with its images, and the answers that were made up for it."""
 
     request: Request
     tokens: int
@@ -36,7 +36,7 @@ class Taken:
 
 @define(eq=False)
 class Intake:
-    """Takes prompts for a `live` fleet.  `remember` is told the tokens behind each name of a block, if it is given."""
+    """Makes requests of prompts for a `live` fleet.  KV events `remember` which tokens each block's name stands for."""
 
     live: Live
     served: Served
@@ -47,22 +47,22 @@ class Intake:
 
     def take(self, asked: CompletionFields | ChatFields, prompt: Prompt, most: int | None, adapter: str,
              headers: Mapping[str, str]) -> Taken:
-        """The request for *prompt*, of which *most* tokens are asked for; raises ApiError where it cannot be served."""
+        """The request for *prompt* and at most *most* tokens; raises ApiError if it cannot be served."""
         request = self._request(asked, prompt, adapter, headers)
         tokens = len(prompt.ids)
         if prompt.images and (prepare := self.live.cluster.prepare):
             tokens = prepare(request).prompt
-        prompt.check(tokens, self.served.longest)
-        room = self.served.longest - tokens
+        prompt.check(tokens, self.served.max_model_len)
+        room = self.served.max_model_len - tokens
         room = room if most is None else min(room, most)
         check_sampling(asked, room, self.served.vocabulary)
-        check_logprobs(asked, self.served.most_logprobs, self.served.vocabulary)
+        check_logprobs(asked, self.served.max_logprobs, self.served.vocabulary)
         answers = self._answers(asked, room)
         return Taken(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 
     def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str,
                  headers: Mapping[str, str]) -> Request:
-        """The request without its output; its number and arrival are set when it is sent."""
+        """The request without its output; `Live.submit` sets its number and arrival."""
         return Request(
             id=0, arrival=0.0, prompt=max(len(prompt.ids), 1), output=1, chunk_tokens=CHUNK, images=prompt.images,
             priority=_whole(headers.get(_PRIORITY), asked.priority), adapter=adapter,
@@ -71,34 +71,34 @@ class Intake:
             else asked.logprobs and int(asked.logprobs))
 
     def _answers(self, asked: GenerateFields, most: int) -> list[Answer]:
-        """An answer for each sequence: of *most* tokens where it does not end by itself."""
-        number, leads = next(self._numbers), isinstance(asked, CompletionFields)
+        """An answer for each sequence, of *most* tokens if it may not end by itself."""
+        number, space = next(self._numbers), isinstance(asked, CompletionFields)
         exact = asked.ignore_eos or asked.use_beam_search or asked.min_tokens >= most
         lengths = [most if exact else max(min(self.lengths.draw(), most), asked.min_tokens, 1)
                    for _ in range(asked.sequences)]
-        if sum(lengths) > _MOST_TOKENS:
+        if sum(lengths) > _MAX_ANSWER_TOKENS:
             raise ApiError(f"The {len(lengths):,} sequences of this request would have {sum(lengths):,} tokens, and"
-                           f" this server answers with at most {_MOST_TOKENS:,}; ask for fewer, by n or max_tokens",
-                           400, "BadRequestError")
-        return [self.author.answer(asked, (number, sequence), length, most, leads)
+                           f" this server answers with at most {_MAX_ANSWER_TOKENS:,}; ask for fewer, by n or"
+                           f" max_tokens", 400, "BadRequestError")
+        return [self.author.answer(asked, (number, sequence), length, most, space)
                 for sequence, length in enumerate(lengths)]
 
     def _with_output(self, request: Request, asked: GenerateFields, prompt: Prompt, answers: Sequence[Answer],
                      most: int) -> Request:
-        """*request* with the outputs that it will have, and names for all of its tokens."""
+        """*request* with the lengths of its outputs, and names for all of its blocks."""
         outputs, beams = [len(answer.ids) for answer in answers], asked.sequences if asked.use_beam_search else 0
-        chunks = names(prompt.ids, answers[0].ids, asked.cache_salt, self.remember)
+        chunks = block_names(prompt.ids, answers[0].ids, asked.cache_salt, self.remember)
         many: dict[str, Any] = {} if beams or len(outputs) == 1 else {"n": len(outputs), "outputs": tuple(outputs)}
         return evolve(request, output=max(outputs), chunks=chunks, max_tokens=most, beam_width=beams, **many)
 
 
 def _echoes(asked: CompletionFields | ChatFields) -> bool:
-    """Whether log-probabilities of the prompt are told because it is echoed."""
+    """Whether the prompt is echoed with log-probabilities."""
     return bool(asked.echo) and asked.logprobs is not None
 
 
 def _whole(text: str | None, default: int) -> int:
-    """The number that *text* says, or *default* where it says none."""
+    """*text* as a number, or *default* if it is none."""
     try:
         return int(text or default)
     except ValueError:

@@ -18,17 +18,17 @@ __all__ = ["Served"]
 class Served:
     """A fleet as clients know it.
 
-    It answers to `names`, of which the first is told, and to its `adapters`.  A request has at most `longest` tokens,
-    and asks for at most `most_logprobs` likeliest tokens, or any number if that is -1.
+    It answers to its `names`, with the first of them, and to its `adapters`.  A request may ask for `max_logprobs`
+    likeliest tokens at a place, or for any number if that is -1.  Fleets of several pools have the smallest limits.
     """
 
     names: Sequence[str]
     adapters: Sequence[str]
     root: str
-    longest: int
+    max_model_len: int
     vocabulary: int
-    most_logprobs: int
-    sees: bool
+    max_logprobs: int
+    takes_images: bool
     release: str
     fingerprint: str
     created: int = 0
@@ -42,9 +42,9 @@ class Served:
         digest = blake2b(scenario.to_toml().encode(), digest_size=4).hexdigest()
         return cls(
             names=tuple(names) or (first.model.name,), adapters=tuple(adapters), root=scenario.model,
-            longest=min(serve.max_model_len or 1 for serve in serves),
-            vocabulary=int(first.model.decoder.sizes["V"]), most_logprobs=min(serve.max_logprobs for serve in serves),
-            sees=vision_of(first.model, first.serve) is not None, release=first.version.name,
+            max_model_len=min(serve.max_model_len or 1 for serve in serves),
+            vocabulary=int(first.model.decoder.sizes["V"]), max_logprobs=min(serve.max_logprobs for serve in serves),
+            takes_images=vision_of(first.model, first.serve) is not None, release=first.version.name,
             fingerprint=f"ksim-{__version__}-{digest}", created=created)
 
     @property
@@ -65,7 +65,7 @@ class Served:
 
     def check_images(self) -> None:
         """Raise ApiError where the model takes no images."""
-        if not self.sees:
+        if not self.takes_images:
             raise invalid("At most 0 image(s) may be provided in one prompt.", "image")
 
     @property
@@ -82,4 +82,4 @@ class Served:
             "created": self.created, **{f"allow_{key}": value for key, value in allowed.items()}, "organization": "*",
             "group": None, "is_blocking": False}
         return {"id": name, "object": "model", "created": self.created, "owned_by": "vllm", "root": root,
-                "parent": parent, "max_model_len": None if parent else self.longest, "permission": [permission]}
+                "parent": parent, "max_model_len": None if parent else self.max_model_len, "permission": [permission]}

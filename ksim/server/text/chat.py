@@ -1,4 +1,4 @@
-"""A chat: who said what, and the images in it."""
+"""A chat: its messages, images and tools."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,11 @@ __all__ = ["Chat"]
 
 @frozen
 class Chat:
-    """Messages as pairs of a role and a text, and the `tools` that may be called.
+    """The messages of a chat, as pairs of a role and a text.
 
-    Images are with the numbers of their messages.  An answer follows (`answered`), or the last message is `continued`.
-    `options` go to the chat template.
+    Each image comes with the number of its message.  `tools` are JSON schemas.  The prompt ends with the beginning of
+    an answer if it is to be `answered`, or with the last message if that is to be `continued`.  `options` go to the
+    chat template (`chat_template_kwargs`).
     """
 
     messages: Sequence[tuple[str, str]]

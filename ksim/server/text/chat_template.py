@@ -1,4 +1,4 @@
-"""Chat templates: Jinja texts beside a tokenizer, which write a chat as one text."""
+"""Chat templates: the Jinja template beside a tokenizer.json, which formats a chat as one text."""
 
 import json
 from pathlib import Path
@@ -10,20 +10,20 @@ from ksim.foundation.errors import ConfigError, MissingExtra
 from ksim.server.errors import ApiError
 from ksim.server.text.chat import Chat
 
-__all__ = ["Template"]
+__all__ = ["ChatTemplate"]
 
-#: What is taken where a tokenizer brings none: ChatML.
+#: For tokenizers without a chat template: ChatML.
 _CHATML = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
 class _Refused(Exception):
-    """A template refuses a chat."""
+    """A template has called raise_exception."""
 
 
 @frozen
-class Template:
-    """A chat template; `tokens` are the special tokens that it may name, such as `bos_token`."""
+class ChatTemplate:
+    """A chat template, and the special `tokens` that it may use, such as `bos_token`."""
 
     source: str = _CHATML
     tokens: dict[str, str] = field(factory=dict)
@@ -33,7 +33,7 @@ class Template:
         object.__setattr__(self, "_compiled", _compiled(self.source))
 
     @classmethod
-    def beside(cls, file: Path) -> "Template":
+    def beside(cls, file: Path) -> "ChatTemplate":
         """The template in the folder of the tokenizer.json called *file*; ChatML where there is none."""
         config, jinja = _table(file.with_name("tokenizer_config.json")), file.with_name("chat_template.jinja")
         written = jinja.read_text(encoding="utf-8") if jinja.is_file() else config.get("chat_template")
@@ -46,7 +46,7 @@ class Template:
                    {key: value for key, value in tokens.items() if isinstance(value, str)})
 
     def text(self, chat: Chat) -> str:
-        """*chat* as one text; raises ApiError where the template refuses it."""
+        """*chat* as one text; raises ApiError if the template refuses it."""
         messages = [{"role": role, "content": content} for role, content in chat.messages]
         last = chat.messages[-1][1] if chat.continued and chat.messages else None
         try:
@@ -60,7 +60,7 @@ class Template:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    """What a tokenizer_config.json says; nothing where there is none."""
+    """The content of a tokenizer_config.json, or nothing if the file is missing."""
     if not path.is_file():
         return {}
     try:

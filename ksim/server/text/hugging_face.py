@@ -1,4 +1,4 @@
-"""A tokenizer of Hugging Face's, from its tokenizer.json: prompts are counted, and answers written, in its tokens."""
+"""A tokenizer from a tokenizer.json of Hugging Face."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -9,28 +9,31 @@ from attrs import define, field
 
 from ksim.foundation.errors import ConfigError, MissingExtra
 from ksim.server.text.chat import Chat
-from ksim.server.text.chat_template import Template
+from ksim.server.text.chat_template import ChatTemplate
 from ksim.server.text.made_up import COMMON
 
-__all__ = ["RealTokenizer"]
+__all__ = ["HuggingFaceTokenizer"]
 
 _KEY = "--tokenizer"
 
 
 @define
-class RealTokenizer:
-    """Encodes with `codec`; what it makes up of `words` is encoded to one token a word."""
+class HuggingFaceTokenizer:
+    """A `codec` of the library tokenizers, and the chat `template` beside it.
+
+    `words` are the common words that it encodes to one token each.
+    """
 
     codec: Any
-    template: Template
+    template: ChatTemplate
     longest_token: int = field(init=False)
-    lead: str = field(init=False)
+    leading_space: str = field(init=False)
     words: Sequence[str] = field(init=False)
     first_ids: Sequence[int] = field(init=False)
     next_ids: Sequence[int] = field(init=False)
 
     @classmethod
-    def read(cls, path: Path) -> "RealTokenizer":
+    def read(cls, path: Path) -> "HuggingFaceTokenizer":
         """Read a tokenizer.json, or a folder with one; raises ConfigError for any other file."""
         try:
             from tokenizers import Tokenizer
@@ -44,45 +47,41 @@ class RealTokenizer:
             raise ConfigError(_KEY, f"{file} {what}") from None
         codec.no_truncation()
         codec.no_padding()
-        return cls(codec, Template.beside(file))
+        return cls(codec, ChatTemplate.beside(file))
 
     def __attrs_post_init__(self) -> None:
         self.longest_token = max(map(len, self.codec.get_vocab()), default=1)
         known = [word for word in COMMON if self._is_one_token(word)]
-        self.words = self._apart(known)
+        self.words = self._independent(known)
         if len(self.words) < 2:
             raise ConfigError(_KEY, "has no common English words among its tokens, of which answers are made")
         self.first_ids = [self.encode(word, False)[0] for word in self.words]
         self.next_ids = [self.encode(f"{self.words[0]} {word}", False)[1] for word in self.words]
-        led = [self.encode(f" {word}", False) for word in self.words]
-        self.lead = " " if led == [[number] for number in self.next_ids] else ""
+        after_space = [self.encode(f" {word}", False) for word in self.words]
+        self.leading_space = " " if after_space == [[number] for number in self.next_ids] else ""
 
     @property
     def vocabulary(self) -> int:
         return int(self.codec.get_vocab_size())
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """The ids of *text*, with the *special* ones that the tokenizer puts around it."""
         return list(self.codec.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of *ids*."""
         return str(self.codec.decode(list(ids)))
 
     def piece(self, number: int) -> str:
-        """What the token adds to a text."""
         before = self.first_ids[0]
         return self.decode([before, number]).removeprefix(self.decode([before]))
 
     def chat(self, chat: Chat) -> list[int]:
-        """The ids of a chat, as the template writes it."""
         return self.encode(self.template.text(chat), False)
 
     def _is_one_token(self, word: str) -> bool:
         return len(self.encode(word, False)) == 1 and len(self.encode(f"{word} {word}", False)) == 2
 
-    def _apart(self, words: list[str]) -> tuple[str, ...]:
-        """Those of *words* that are a token each in whatever order."""
+    def _independent(self, words: list[str]) -> tuple[str, ...]:
+        """Those of *words* that stay one token each beside each other, tried in eight random orders."""
         draw = random.Random(0)
         for _ in range(8):
             draw.shuffle(words)

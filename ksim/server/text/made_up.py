@@ -1,4 +1,4 @@
-"""A tokenizer for servers that are given none: every id is a word, and every piece of a text is an id."""
+"""The tokenizer of a server without `--tokenizer`: every id is a word, and every piece of a text has an id."""
 
 import json
 import re
@@ -30,8 +30,8 @@ COMMON = tuple(word for word in dict.fromkeys(_WORDS.split()) if len(word) < 6)
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvwz", "aeiou"
 _SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
 _THREE_SYLLABLES = re.compile(rf" (?:[{_CONSONANTS}][{_VOWELS}]){{3}}")
-#: Ids of marks in chats, the smallest vocabulary, and how many pieces are remembered.
-_MARKS, _LEAST, _MOST_KNOWN = 3, 256, 200_000
+#: The last ids are marks in chats; the smallest vocabulary; pieces whose ids are cached.
+_MARKS, _MIN_VOCABULARY, _MAX_KNOWN = 3, 256, 200_000
 
 
 def _syllables(number: int) -> str:
@@ -41,7 +41,7 @@ def _syllables(number: int) -> str:
 
 
 def _at_least(size: int) -> int:
-    return max(size, _LEAST)
+    return max(size, _MIN_VOCABULARY)
 
 
 @define
@@ -53,9 +53,7 @@ class MadeUpTokenizer:
     """
 
     vocabulary: int = field(converter=_at_least)
-    #: A text may begin with a space: it is the same token.
-    lead: str = " "
-    #: Characters of the longest token.
+    leading_space: str = " "
     longest_token: int = 16
     words: Sequence[str] = field(init=False)
     _known: dict[str, int] = field(factory=dict, init=False)
@@ -66,30 +64,27 @@ class MadeUpTokenizer:
 
     @property
     def first_ids(self) -> Sequence[int]:
-        """The ids of `words` at the beginning of a text."""
         return range(len(self.words))
 
     @property
     def next_ids(self) -> Sequence[int]:
-        """The ids of `words` behind a space."""
         return range(len(self.words))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """The ids of *text*; there are no *special* ones around it."""
+        """The ids of *text*; this tokenizer has no *special* ones."""
         return [*map(self._id, _PIECES.findall(f" {text}" if text[:1].isalpha() else text))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """A text with these *ids*; marks of chats are left out."""
+        """A text with these *ids*, without the marks of chats."""
         return "".join(map(self.piece, ids))[1:]
 
     def piece(self, number: int) -> str:
-        """What the token adds to a text."""
         if number >= self.vocabulary - _MARKS:
             return ""
         return f" {self.words[number] if number < len(self.words) else _syllables(number - len(self.words))}"
 
     def chat(self, chat: Chat) -> list[int]:
-        """The ids of a chat: its tools, and for each message a mark, its role, its content and another mark."""
+        """The ids of the tools, and for each message those of a mark, its role, its content and another mark."""
         begin, end, tools = range(self.vocabulary - 3, self.vocabulary)
         ids = [tools, *self.encode(json.dumps(chat.tools))] if chat.tools else []
         for role, content in chat.messages:
@@ -102,7 +97,7 @@ class MadeUpTokenizer:
         number = self._known.get(piece)
         if number is None:
             number = self._number(piece)
-            if len(self._known) < _MOST_KNOWN:
+            if len(self._known) < _MAX_KNOWN:
                 self._known[piece] = number
         return number
 

@@ -118,8 +118,8 @@ def tables_of(path: Path) -> list[Table]:
         raise DataError(str(path), "is not text; expected JSON or YAML, as a benchmark client writes it") from None
     if not text.strip():
         raise DataError(str(path), "is empty; did the benchmark end before it wrote its result?")
-    found = list(_yaml(path, text) if path.suffix.lower() in (".yaml", ".yml") else _json(path, text))
-    return [table for value in found for table in _tables(value[0], value[1])]
+    documents = list(_yaml(path, text) if path.suffix.lower() in (".yaml", ".yml") else _json(path, text))
+    return [table for where, value in documents for table in _tables(where, value)]
 
 
 def _tables(where: str, value: Any) -> Iterator[Table]:

@@ -45,13 +45,13 @@ def _fitting(tables: Sequence[Table]) -> list[str]:
 
 def _folder(folder: Path) -> list[Recorded]:
     """The runs of all results in *folder*; files of other kinds beside them are left out."""
-    found = dict(_results(folder))
-    if not found:
+    results = dict(_results(folder))
+    if not results:
         raise DataError(str(folder), "has no result of a known benchmark client; expected files such as"
                                      " profile_export.jsonl or benchmarks.json (see `ksim list recordings`)")
     # A client that writes both requests and aggregates means the same run by both.
-    detailed = {name for name, runs in found.values() if any(run.served for run in runs)}
-    return [run for name, runs in found.values() for run in runs
+    detailed = {name for name, runs in results.values() if any(run.served for run in runs)}
+    return [run for name, runs in results.values() for run in runs
             if run.served or name not in detailed or name not in ("aiperf", "genai_perf")]
 
 

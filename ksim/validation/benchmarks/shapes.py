@@ -1,12 +1,13 @@
 """Shapes that results of several clients share: lists with an entry per request, and named statistics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from math import isinf
+from pathlib import Path
 
 from ksim.foundation.units import LONGEST
 from ksim.validation.benchmarks.files import Table
-from ksim.validation.benchmarks.recorded import LATENCIES, RATES, STATISTICS, Lengths, Served
+from ksim.validation.benchmarks.recorded import LATENCIES, RATES, STATISTICS, Lengths, Load, Recorded, Served
 
 #: Seconds in a unit of time.
 SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -73,6 +74,19 @@ def columns(table: Table) -> tuple[list[Served], int]:
     return served, failed
 
 
+def run_of(path: Path, name: str, tool: str, table: Table, latencies: Mapping[str, str]) -> Recorded:
+    """The run in a *table* that vLLM's or SGLang's client wrote; *latencies* has the client's words for ours."""
+    detailed = "input_lens" in table and "ttfts" in table
+    served, failed = columns(table) if detailed else ([], 0)
+    done = len(served) if detailed else table.count("completed")
+    return Recorded(
+        path, name, tool, done, max(failed, table.count("failed") if "failed" in table else 0), served,
+        prompts=mean_lengths(table, "total_input_tokens", done),
+        outputs=mean_lengths(table, "total_output_tokens", done),
+        load=Load(rate_of(table), concurrency_of(table, "max_concurrency"), table.maybe("burstiness") or 1.0),
+        duration=table.maybe("duration"), reported={**worded(table, latencies, "_ms", 1e-3), **throughputs(table)})
+
+
 def _gaps(table: Table, values: object) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(isinstance(gap, int | float) and 0 <= gap < LONGEST for gap in values):
         raise table.error("itls holds something else than a list of numbers for each request, in seconds")
@@ -113,6 +127,13 @@ def lengths_of(table: Table) -> Lengths:
 def mean_lengths(table: Table, key: str, requests: int) -> Lengths:
     """Lengths of *requests* of which only the sum at *key* is known."""
     return Lengths(table.number(key) / max(requests, 1))
+
+
+def run_per_table(path: Path, tables: Sequence[Table],
+                  run: Callable[[Path, Table, str], Recorded]) -> Iterator[Recorded]:
+    """The *run* of each table, which has a number in its name where there are several."""
+    for number, table in enumerate(tables):
+        yield run(path, table, labelled(path.stem, number, len(tables)))
 
 
 def labelled(name: str, number: int, of: int) -> str:

@@ -56,12 +56,12 @@ class GenaiPerf:
 def _detailed(path: Path, experiment: Table, name: str, beside: Recorded | None) -> Recorded:
     requests = experiment.tables("requests")
     mean = round(beside.prompts.mean) if beside and beside.prompts else 0
-    found = [_served(request, mean) for request in requests]
-    served = [one for one in found if one is not None]
+    answers = [_served(request, mean) for request in requests]
+    served = [one for one in answers if one is not None]
     mode, value = experiment.branch("experiment").get("mode"), experiment.branch("experiment").maybe("value")
     load = Load(concurrency=int(value)) if mode == "concurrency" and value else Load(rate=value or None)
     remarks = ("prompts have the mean length of the aggregates beside it",) if mean else ()
-    return Recorded(path, name, "genai-perf", len(served), len(found) - len(served), served, load=load,
+    return Recorded(path, name, "genai-perf", len(served), len(answers) - len(served), served, load=load,
                     facts=beside.facts if beside else {}, remarks=remarks)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ksim.validation.benchmarks.files import Table
 from ksim.validation.benchmarks.recorded import Lengths, Load, Recorded
-from ksim.validation.benchmarks.shapes import all_latencies, concurrency_of, labelled, worded
+from ksim.validation.benchmarks.shapes import all_latencies, concurrency_of, run_per_table, worded
 
 __all__ = ["InferenceMax"]
 
@@ -38,8 +38,7 @@ class InferenceMax:
         return "hw" in flat and "conc" in flat and "tput_per_gpu" in flat
 
     def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
-        for number, table in enumerate(tables):
-            yield _run(path, _flat(table), labelled(path.stem, number, len(tables)))
+        return run_per_table(path, [_flat(table) for table in tables], _run)
 
 
 def _flat(table: Table) -> Table:

@@ -6,18 +6,11 @@ https://github.com/sgl-project/sglang/blob/main/python/sglang/bench_serving.py
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attrs import evolve
+
 from ksim.validation.benchmarks.files import Table
-from ksim.validation.benchmarks.recorded import Load, Recorded
-from ksim.validation.benchmarks.shapes import (
-    all_latencies,
-    columns,
-    concurrency_of,
-    labelled,
-    mean_lengths,
-    rate_of,
-    throughputs,
-    worded,
-)
+from ksim.validation.benchmarks.recorded import Recorded
+from ksim.validation.benchmarks.shapes import all_latencies, run_of, run_per_table
 
 __all__ = ["SglangBench"]
 
@@ -40,23 +33,14 @@ class SglangBench:
         return "mean_e2e_latency_ms" in first and "completed" in first and "total_input_tokens" in first
 
     def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
-        for number, table in enumerate(tables):
-            yield _run(path, table, labelled(path.stem, number, len(tables)))
+        return run_per_table(path, tables, _run)
 
 
 def _run(path: Path, table: Table, name: str) -> Recorded:
-    detailed = "input_lens" in table and "ttfts" in table
-    served, failed = columns(table) if detailed else ([], 0)
-    done = len(served) if detailed else table.count("completed")
-    outputs = table.number("total_output_tokens")
-    reported = {**worded(table, _WORDS, "_ms", 1e-3), **throughputs(table)}
-    if table.maybe("duration"):
-        reported["total_token_throughput"] = (table.number("total_input_tokens") + outputs) / table.number("duration")
+    run = run_of(path, name, "SGLang bench_serving", table, _WORDS)
+    tokens = table.number("total_input_tokens") + table.number("total_output_tokens")
+    rate = {"total_token_throughput": tokens / run.duration} if run.duration else {}
     facts = {"model": table.get("model_id") or table.branch("server_info").get("model_path"),
              "tp": table.branch("server_info").get("tp_size")}
-    return Recorded(
-        path, name, "SGLang bench_serving", done, failed, served,
-        prompts=mean_lengths(table, "total_input_tokens", done),
-        outputs=mean_lengths(table, "total_output_tokens", done),
-        load=Load(rate_of(table), concurrency_of(table, "max_concurrency")), duration=table.maybe("duration"),
-        reported=reported, facts={key: value for key, value in facts.items() if value is not None})
+    return evolve(run, reported={**run.reported, **rate},
+                  facts={key: value for key, value in facts.items() if value is not None})

@@ -6,18 +6,11 @@ https://docs.vllm.ai/en/latest/cli/bench/serve.html
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attrs import evolve
+
 from ksim.validation.benchmarks.files import Table
-from ksim.validation.benchmarks.recorded import Load, Recorded
-from ksim.validation.benchmarks.shapes import (
-    all_latencies,
-    columns,
-    concurrency_of,
-    labelled,
-    mean_lengths,
-    rate_of,
-    throughputs,
-    worded,
-)
+from ksim.validation.benchmarks.recorded import Recorded
+from ksim.validation.benchmarks.shapes import all_latencies, run_of, run_per_table
 
 __all__ = ["VllmBench"]
 
@@ -39,21 +32,12 @@ class VllmBench:
         return "request_throughput" in first and "model_id" in first and "total_input_tokens" in first
 
     def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
-        for number, table in enumerate(tables):
-            yield _run(path, table, labelled(path.stem, number, len(tables)))
+        return run_per_table(path, tables, _run)
 
 
 def _run(path: Path, table: Table, name: str) -> Recorded:
     if "total_output_tokens" not in table:
         raise table.error("has no total_output_tokens: it is of a benchmark of embeddings, which is not simulated")
-    detailed = "input_lens" in table and "ttfts" in table
-    served, failed = columns(table) if detailed else ([], 0)
-    done = len(served) if detailed else table.count("completed")
     trace = ("its requests came by a trace's timestamps",) if table.get("request_rate") == "trace" else ()
-    return Recorded(
-        path, name, "vllm bench serve", done, max(failed, table.count("failed") if "failed" in table else 0), served,
-        prompts=mean_lengths(table, "total_input_tokens", done),
-        outputs=mean_lengths(table, "total_output_tokens", done),
-        load=Load(rate_of(table), concurrency_of(table, "max_concurrency"), table.maybe("burstiness") or 1.0),
-        duration=table.maybe("duration"), reported={**worded(table, _WORDS, "_ms", 1e-3), **throughputs(table)},
-        facts={"model": table.get("model_id")}, remarks=trace)
+    return evolve(run_of(path, name, "vllm bench serve", table, _WORDS), facts={"model": table.get("model_id")},
+                  remarks=trace)

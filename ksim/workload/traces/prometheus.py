@@ -91,9 +91,9 @@ def _requests(grown: Increases, lines: Lines) -> Whole:
 def _drawer(grown: Increases, requests: Whole, kind: str, lines: Lines) -> _Draw:
     """How the lengths of the requests of an interval are drawn."""
     tokens = grown.of(f"vllm_request_{kind}_tokens_sum", f"vllm_{kind}_tokens")
-    found = grown.buckets(f"vllm_request_{kind}_tokens")
-    if found is not None and found[1].sum() > 0:
-        ends, counts = found
+    histogram = grown.buckets(f"vllm_request_{kind}_tokens")
+    if histogram is not None and histogram[1].sum() > 0:
+        ends, counts = histogram
         total = counts.sum()
         buckets = lengths(ends, counts.sum(axis=1), float(tokens.sum() / total) if tokens is not None else None)
         return lambda interval, number, rng: buckets.draw(counts[:, interval], number, rng)

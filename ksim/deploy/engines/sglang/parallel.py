@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.deploy.flags.given import Given, value_of
+from ksim.deploy.flags.given import Given, value_of, where_of
 from ksim.foundation.errors import ConfigError
 
 #: Flags that are read together.
@@ -30,7 +30,7 @@ def division(given: Sequence[Given], role: str) -> Division:
     attention = value_of(given, "attn_dp_size", 1)
     groups = dp if value_of(given, "enable_dp_attention") else attention
     if groups < 1 or tp % groups:
-        where = next((one.where for one in given if one.dest in ("dp_size", "attn_dp_size")), "")
+        where = where_of(given, "dp_size", where_of(given, "attn_dp_size"))
         raise ConfigError(where, f"{groups} groups of data-parallel attention do not divide {tp} GPUs")
     replicas = 1 if value_of(given, "enable_dp_attention") else dp
     serve: dict[str, Any] = {"tensor_parallel_size": tp // groups, "data_parallel_size": groups}

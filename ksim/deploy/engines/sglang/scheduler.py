@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ksim.deploy.flags.given import Given, value_of
+from ksim.deploy.flags.given import Given, value_of, where_of
 from ksim.foundation.errors import ConfigError
 
 #: Flags that are read together.
@@ -31,8 +31,8 @@ def scheduling(given: Sequence[Given], role: str) -> tuple[dict[str, Any], list[
 def _policy(given: Sequence[Given]) -> tuple[Any, list[tuple[str, str]]]:
     name = value_of(given, "schedule_policy", "fcfs")
     if name not in _POLICIES:
-        where = next(one.where for one in given if one.dest == "schedule_policy")
-        raise ConfigError(where, f"--schedule-policy {name} is not simulated; ksim has {', '.join(_POLICIES)}")
+        raise ConfigError(where_of(given, "schedule_policy"),
+                          f"--schedule-policy {name} is not simulated; ksim has {', '.join(_POLICIES)}")
     if value_of(given, "enable_priority_scheduling"):
         return "priority", [("--enable-priority-scheduling", "vLLM's order by priority, which mixes prompts with"
                                                              " decodes")]

@@ -6,15 +6,19 @@ from typing import Any
 from ksim.deploy.engines.vllm.speculation import drafter
 from ksim.deploy.flags.given import Given, value_of
 from ksim.deploy.flags.json_tables import table_of
-from ksim.deploy.flags.meaning import Handler, Reading
+from ksim.deploy.flags.meaning import Handler, Reading, read_with_others
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
 
 _CACHE = {"enable_block_reuse": "enable_prefix_caching", "tokens_per_block": "block_size"}
 _CACHE_IDLE = ("enable_partial_reuse", "copy_on_partial_reuse", "event_buffer_max_size", "free_gpu_memory_fraction",
-               "max_gpu_total_bytes", "cross_kv_cache_fraction", "secondary_offload_min_priority", "onboard_blocks",
-               "attention_dp_events_gather_period_ms", "use_uvm", "sink_token_length", "max_attention_window",
-               "mamba_ssm_cache_dtype", "use_kv_cache_manager_v2")
+               "cross_kv_cache_fraction", "secondary_offload_min_priority", "onboard_blocks",
+               "attention_dp_events_gather_period_ms", "use_uvm", "mamba_ssm_cache_dtype", "use_kv_cache_manager_v2",
+               "max_util_for_resume")
+#: Keys that change the cache, and not ksim's.
+_CACHE_DIFFERS = {"max_gpu_total_bytes": "the cache is as large as free_gpu_memory_fraction or max_tokens says",
+                  "max_attention_window": "windows are those of the model's config.json",
+                  "sink_token_length": "tokens that stay before a window are not simulated"}
 _DRAFTS = {"MTP": "mtp", "EAGLE": "eagle3", "EAGLE3": "eagle3", "NGRAM": "ngram", "DRAFT_TARGET": "draft_model",
            "DRAFTTARGET": "draft_model"}
 #: Keys of the number of drafts, by method.
@@ -35,7 +39,9 @@ def _cache(reading: Reading, given: Given) -> None:
             reading.remarks.append(Note(given.where, key, "host memory behind the cache, by vLLM's rules"))
         elif key == "max_tokens" and value:
             reading.serve["num_gpu_blocks_override"] = value // table.get("tokens_per_block", 32)
-        elif key in _CACHE_IDLE:
+        elif key in _CACHE_DIFFERS and value:
+            reading.remarks.append(Note(given.where, f"kv_cache_config.{key}", _CACHE_DIFFERS[key]))
+        elif key in _CACHE_IDLE or key in _CACHE_DIFFERS:
             reading.idle.append(Note(given.where, f"kv_cache_config.{key}", "changes nothing here, or is read above"))
         elif value:
             raise ConfigError(given.where, f"kv_cache_config.{key} is no key that ksim knows")
@@ -93,17 +99,13 @@ def _lora(reading: Reading, given: Given) -> None:
             reading.serve[setting] = table[key]
 
 
-def _nothing(reading: Reading, given: Given) -> None:
-    """A key that is read with others."""
-
-
 HANDLERS: Mapping[str, Handler] = {
     "kv_cache_config": _cache, "cuda_graph_config": _graphs, "speculative_config": _speculation,
     "scheduler_config": _scheduler, "disable_overlap_scheduler": _overlap, "moe_config": _experts, "lora_config": _lora,
     **dict.fromkeys(("tensor_parallel_size", "moe_expert_parallel_size", "enable_attention_dp", "max_beam_width",
                      "free_gpu_memory_fraction", "extra_llm_api_options", "server_role", "cache_transceiver_config",
-                     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "batch_wait_timeout_ms",
-                     "moe_tensor_parallel_size", "disable_kv_cache_reuse"), _nothing)}
+                     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio",
+                     "moe_tensor_parallel_size"), read_with_others)}
 #: Keys that are of the YAML alone.
 TABLES = tuple(key for key in HANDLERS if key.endswith("_config"))
 

@@ -6,14 +6,9 @@ from functools import partial
 from ksim.deploy.flags.given import Given
 from ksim.deploy.flags.meaning import Handler, Reading
 
-_PLACES = "ksim places ranks on nodes by itself"
-_BALANCED = ("each rank gets the requests that a balancer outside sends it: ksim's `router` chooses among all ranks")
+_BALANCED = "each rank gets the requests that a balancer outside sends it: ksim's `router` chooses among all ranks"
 #: Flags that are above zero on every node but the first.
 _FURTHER = ("node_rank", "data_parallel_start_rank", "data_parallel_rank")
-
-
-def _place(reading: Reading, given: Given) -> None:
-    reading.pass_over(given, _PLACES)
 
 
 def _balanced(reading: Reading, given: Given) -> None:
@@ -21,7 +16,7 @@ def _balanced(reading: Reading, given: Given) -> None:
         reading.remark(given, _BALANCED)
 
 
-def _nothing(why: str, reading: Reading, given: Given) -> None:
+def _pass_over(why: str, reading: Reading, given: Given) -> None:
     reading.pass_over(given, why)
 
 
@@ -39,8 +34,9 @@ def balances_itself(given: Sequence[Given]) -> bool:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(("data_parallel_size_local", "headless", "nnodes", *_FURTHER), _place),
+    **dict.fromkeys(("data_parallel_size_local", "headless", "nnodes", *_FURTHER),
+                    partial(_pass_over, "ksim places ranks on nodes by itself")),
     **dict.fromkeys(("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"),
                     _balanced),
-    "port": partial(_nothing, "addresses, ports and certificates change no schedule"),
-    "model": partial(_nothing, "read above"), "config": partial(_nothing, "read above")}
+    "port": partial(_pass_over, "addresses, ports and certificates change no schedule"),
+    "model": partial(_pass_over, "read above"), "config": partial(_pass_over, "read above")}

@@ -1,4 +1,4 @@
-"""What a sequence answers: made-up words, each of them a token, which are known before the first one is due."""
+"""Answers: made-up words of one token each, which are known before the first one is due."""
 
 import json
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @frozen
 class Answer:
-    """The tokens of a sequence: `ids`, and the `pieces` that they add to its text, which are `escaped` as in JSON.
+    """The token `ids` of a sequence, and the `pieces` that they add to its text, also `escaped` as in JSON.
 
-    It ends for `reason`, at the stop string or the stop token `stop`, if it has one.
+    `reason` is the finish_reason, and `stop` the stop string or stop token that has ended the answer, if one has.
     """
 
     ids: Sequence[int]
@@ -39,15 +39,15 @@ def _escaped(piece: str) -> bytes:
 
 
 def _repeated(of: Sequence[T], places: Sequence[int], length: int) -> list[T]:
-    """What is at the *places* of a sequence, and again until there are *length*."""
+    """The items at these *places*, repeated until there are *length* of them."""
     return (list(map(of.__getitem__, places)) * -(-length // len(places)))[:length]
 
 
 @define
 class Author:
-    """Makes up answers in the words of `tokenizer`; the same for the same `seed`.
+    """Makes up answers of the words of `tokenizer`, the same ones for the same `seed`.
 
-    An answer has all words, in an order of its own, and then again: that is made as fast as lists are copied.
+    An answer goes through all words in an order of its own, and then repeats them, so it is made by copying lists.
     """
 
     tokenizer: Tokenizer
@@ -59,22 +59,23 @@ class Author:
         self._pieces = [f" {word}" for word in self.tokenizer.words]
         self._escaped = [_escaped(piece) for piece in self._pieces]
 
-    def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, leads: bool) -> Answer:
-        """An answer of *length* tokens, of *most* that are asked for, or of fewer where what is asked for stops it.
+    def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, space: bool) -> Answer:
+        """An answer of *length* tokens, or of fewer if a stop string or stop token ends it.
 
-        *key* numbers the sequence; one that *leads* begins with a space where the tokenizer has such words.
+        It ends for "length" if *most* tokens were allowed and it has them.  *key* is the sequence's number.  With
+        *space* the text begins with a space, if the tokenizer has a token for that.
         """
         places = self._places(key, length)
         ids = _repeated(self.tokenizer.next_ids, places, length)
         pieces, escaped = (_repeated(self._pieces, places, length), _repeated(self._escaped, places, length))
-        if not (leads and self.tokenizer.lead):
+        if not (space and self.tokenizer.leading_space):
             ids[0], pieces[0] = self.tokenizer.first_ids[places[0]], self.tokenizer.words[places[0]]
             escaped[0] = _escaped(pieces[0])
         answer = Answer(ids, pieces, escaped, "length" if length >= most else "stop")
         return stopped_by(answer, asked) if asked.stops or asked.stop_token_ids else answer
 
     def _places(self, key: tuple[int, ...], length: int) -> list[int]:
-        """Which words it begins with: from one on, every so many, until all have come."""
+        """The words it begins with: every so many, from a first one on, until each has come once."""
         drawn = int.from_bytes(blake2b(repr((self.seed, *key)).encode(), digest_size=8).digest())
         size = len(self._pieces)
         stride = next(step for step in range(1 + drawn // size % size, 2 * size + 1) if gcd(step, size) == 1)

@@ -1,4 +1,4 @@
-"""Replies in chunks: server-sent events, one for each step that gives a sequence tokens."""
+"""Streamed replies: server-sent events, one for each step that gives a sequence tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,21 +8,20 @@ from attrs import define, field
 
 from ksim.server.errors import ApiError
 from ksim.server.openai.replies.answer import Answer
-from ksim.server.openai.replies.reply import Reply, dumped
+from ksim.server.openai.replies.reply import Reply, to_json
 
-__all__ = ["Chunk", "Chunked", "event", "plain_chunks", "split_event"]
+__all__ = ["Chunk", "StreamedReply", "plain_chunks", "split_event", "sse_event"]
 
-#: The bytes of a choice's tokens, from a number on to before another.
+#: Called with a choice and its first and last token (exclusive); returns the bytes of the chunk.
 Chunk = Callable[[int, int, int], bytes]
 _DONE = b"data: [DONE]\n\n"
 
 
 @define(eq=False)
-class Chunked(Reply):
-    """A reply in chunks: one for each step that gives a sequence tokens.
+class StreamedReply(Reply):
+    """A reply in chunks: `opening` goes out with the first tokens, then one `chunk` per step and choice.
 
-    Before the first one comes what `opening` says.  `chunk` makes one for the tokens of a choice from a number on to
-    before another.  `closing` makes the last chunk before the end, if there is one.
+    `closing` makes the last chunk before [DONE], if there is one.
     """
 
     opening: bytes
@@ -62,24 +61,24 @@ class Chunked(Reply):
         if self._begun:
             self.sink.write(error.event + _DONE, True)
         else:
-            self.sink.whole(error.status, dumped(error.body))
+            self.sink.whole(error.status, to_json(error.body))
 
 
-def event(table: dict[str, Any]) -> bytes:
-    """A chunk of a stream."""
-    return b"data: " + dumped(table) + b"\n\n"
+def sse_event(table: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + to_json(table) + b"\n\n"
 
 
 def split_event(table: dict[str, Any], mark: str) -> tuple[bytes, bytes]:
     """The bytes of a chunk before and after the text *mark*."""
-    before, _, after = event(table).partition(mark.encode())
+    before, _, after = sse_event(table).partition(mark.encode())
     return before, after
 
 
 def plain_chunks(answers: Sequence[Answer], framed: Callable[[int, bool], tuple[bytes, bytes]]) -> Chunk:
-    """Chunks that differ in their text alone, which is put between what *framed* says of a choice.
+    """Chunks that differ in their text alone: *framed* gives the bytes before and after it.
 
-    It is asked what frames its last chunk, too.
+    *framed* is called with each choice, and whether it is its last chunk.
     """
     frames = [(*framed(choice, False), *framed(choice, True)) for choice in range(len(answers))]
     return partial(_plain, [(answer.escaped, *frame) for answer, frame in zip(answers, frames, strict=True)])

@@ -1,4 +1,4 @@
-"""How long answers are: as long as asked for, or drawn from the lengths of the scenario's workload."""
+"""Lengths of answers that end by themselves: those of the outputs of the scenario's workload."""
 
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -14,7 +14,10 @@ __all__ = ["Lengths"]
 
 @define
 class Lengths:
-    """Draws lengths of outputs of `workload`, in the order in which requests come; the same for the same `seed`."""
+    """Draws output lengths of `workload`, the same ones for the same `seed`.
+
+    A trace gives its own lengths in order, again and again.
+    """
 
     workload: Workload
     seed: int
@@ -24,7 +27,7 @@ class Lengths:
         self._draws = self._drawn()
 
     def draw(self) -> int:
-        """The length of an output that ends by itself."""
+        """The length of the next answer."""
         return next(self._draws)
 
     def _drawn(self) -> Iterator[int]:

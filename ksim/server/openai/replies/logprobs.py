@@ -1,4 +1,4 @@
-"""Made-up log-probabilities, in the shapes of vLLM's two APIs: what is sampled is always the likeliest token."""
+"""Made-up log-probabilities in the shapes of vLLM: the sampled token is always the likeliest one."""
 
 from collections.abc import Iterator, Sequence
 from math import exp, log
@@ -10,57 +10,57 @@ from ksim.server.text.tokenizer import Tokenizer
 
 __all__ = ["Logprobs"]
 
-#: Where all of the vocabulary is asked for, so many tokens are told of.
+#: Tokens for a request that asks for the whole vocabulary (-1).
 _MOST = 20
 
 
 @define
 class Logprobs:
-    """Makes up log-probabilities of tokens, and of the likeliest others; with `as_ids`, tokens are shown by number."""
+    """Makes up log-probabilities of tokens and of the `most` likeliest others; `as_ids` shows tokens as ids."""
 
     tokenizer: Tokenizer
     most: int
     as_ids: bool = False
 
     def chat(self, ids: Sequence[int], pieces: Sequence[str]) -> dict[str, Any]:
-        """Those of sampled tokens as a chat has them."""
+        """The log-probabilities of sampled tokens in the shape of a chat."""
         places = [{**likely[0], "top_logprobs": likely[:self._number]} for likely in self._entries(ids, pieces)]
         return {"content": places}
 
     def completion(self, ids: Sequence[int], pieces: Sequence[str], start: int, first: bool) -> dict[str, Any]:
-        """The same as a completion has them, whose text starts at *start*; the *first* token of a prompt has none."""
+        """The same for a completion whose text starts at *start*; the *first* token of a prompt has none."""
         tokens, offsets = [self._shown(number, piece) for number, piece in zip(ids, pieces, strict=True)], list[int]()
         for token in tokens:
             offsets.append(start)
             start += len(token)
-        found = [{entry["token"]: entry["logprob"] for entry in likely[:max(self._number, 1)]}
+        alternatives = [{entry["token"]: entry["logprob"] for entry in likely[:max(self._number, 1)]}
                  for likely in self._entries(ids, pieces)]
         own: list[float | None] = [self._logprob(number) for number in ids]
-        tops: list[dict[str, float] | None] = [*found]
+        tops: list[dict[str, float] | None] = [*alternatives]
         if first and ids:
             own[0] = tops[0] = None
         return {"text_offset": offsets, "token_logprobs": own, "tokens": tokens, "top_logprobs": tops}
 
     def prompt(self, ids: Sequence[int]) -> list[dict[str, Any] | None]:
-        """Those of a prompt's tokens, by their numbers."""
+        """The log-probabilities of a prompt, by token ids."""
         pieces = [self.tokenizer.piece(number) for number in ids]
-        told = [{str(number): {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
+        places = [{str(number): {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
                  for rank, (number, entry) in enumerate(zip(self._likely(own), likely, strict=True), 1)}
                 for own, likely in zip(ids, self._entries(ids, pieces), strict=True)]
-        return [None, *told[1:]]
+        return [None, *places[1:]]
 
     @property
     def _number(self) -> int:
         return _MOST if self.most < 0 else self.most
 
     def _likely(self, number: int) -> list[int]:
-        """The token, and those that are likeliest beside it."""
+        """The token itself, and the others that are likeliest."""
         words = self.tokenizer.next_ids
         others = [word for at in range(self._number) if (word := words[(number + at) % len(words)]) != number]
         return [number, *dict.fromkeys(others)][:max(self._number, 1)]
 
     def _entries(self, ids: Sequence[int], pieces: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        """For each token itself and the likeliest others, as a chat tells of them."""
+        """For each token, the entries of itself and of the likeliest others, in the shape of a chat."""
         for number, piece in zip(ids, pieces, strict=True):
             own = self._logprob(number)
             yield [self._entry(other, piece if other == number else self.tokenizer.piece(other),
@@ -76,5 +76,5 @@ class Logprobs:
 
     @staticmethod
     def _logprob(number: int) -> float:
-        """Of a probability above one half."""
+        """The log of a probability above one half."""
         return -(1 + number * 2654435761 % 60) / 100

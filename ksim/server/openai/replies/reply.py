@@ -1,4 +1,4 @@
-"""Replies to requests: what a live fleet tells of their sequences becomes chunks of a stream, or one body."""
+"""Replies: the tokens of a live fleet become chunks of a stream, or one body."""
 
 import json
 from abc import abstractmethod
@@ -11,11 +11,11 @@ from ksim.server.errors import ApiError
 from ksim.server.openai.replies.answer import Answer
 from ksim.server.openai.requests.prompts import Prompt
 
-__all__ = ["Ear", "Head", "Reply", "Sink", "Whole", "dumped", "usage"]
+__all__ = ["PromptListener", "Head", "Reply", "Sink", "WholeReply", "to_json", "usage"]
 
 
 class Sink(Protocol):
-    """Where a reply goes: the body of an HTTP response."""
+    """Where a reply goes: an HTTP response (ksim.server.http.sink)."""
 
     def start(self, status: int, kind: str) -> None: ...
 
@@ -26,7 +26,7 @@ class Sink(Protocol):
 
 @frozen
 class Head:
-    """What all parts of a reply say: its `id`, when it was `created`, by which `model`, on which system."""
+    """What all parts of a reply have: `id`, `created`, `model` and system fingerprint."""
 
     id: str
     created: int
@@ -34,19 +34,19 @@ class Head:
     fingerprint: str
 
 
-def dumped(table: Any) -> bytes:
+def to_json(table: Any) -> bytes:
     """JSON as pydantic writes it."""
     return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def usage(prompt: int, output: int) -> dict[str, Any]:
-    """What was used, as chunks say it."""
+    """The `usage` of a chunk."""
     return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
 
 @frozen
-class Ear:
-    """Hears of one prompt for a `reply`, whose choices from the `first` on are its sequences."""
+class PromptListener:
+    """Listens to the request for one prompt; its sequences are the choices of `reply` from the `first` on."""
 
     reply: "Reply"
     first: int
@@ -63,10 +63,10 @@ class Ear:
 
 @define(eq=False)
 class Reply:
-    """The reply to `prompts`, each with as many of the `answers` as any other.
+    """The reply to `prompts`, each of which has the same number of `answers`.
 
-    `prompt_tokens` are what each prompt has, its images among them.  The `cached` first of them were in the prefix
-    cache, if that is told.
+    `prompt_tokens` are the tokens of each prompt with its images; `cached` of them were in the prefix cache, if that is
+    reported.  `refusal` gives the status and type of the error if a choice's request is refused.
     """
 
     head: Head
@@ -83,22 +83,22 @@ class Reply:
         self._left = len(self.prompts)
 
     @property
-    def ears(self) -> list[Ear]:
-        """One for each prompt."""
+    def listeners(self) -> list[PromptListener]:
+        """A listener for each prompt."""
         width = len(self.answers) // len(self.prompts)
-        return [Ear(self, place * width) for place in range(len(self.prompts))]
+        return [PromptListener(self, place * width) for place in range(len(self.prompts))]
 
     @abstractmethod
     def tokens(self, choice: int, count: int) -> None:
-        """The answer with this number has so many further tokens."""
+        """The client gets so many further tokens of a choice."""
 
     @abstractmethod
     def complete(self) -> None:
-        """Write what is left, once all sequences have ended."""
+        """Write what is left after all sequences have ended."""
 
     @abstractmethod
     def failed(self, error: ApiError) -> None:
-        """Write that there is no answer, or no more of it."""
+        """Write an error, and nothing more."""
 
     def finished(self, reason: str) -> None:
         """The sequences of a prompt have ended."""
@@ -117,25 +117,25 @@ class Reply:
 
 
 @define(eq=False)
-class Whole(Reply):
-    """A reply in one piece: `body` makes it when all sequences have ended."""
+class WholeReply(Reply):
+    """A reply in one piece, which `body` makes when all sequences have ended."""
 
-    body: Callable[["Whole"], dict[str, Any]]
+    body: Callable[["WholeReply"], dict[str, Any]]
 
     def tokens(self, choice: int, count: int) -> None:
         pass
 
     def complete(self) -> None:
-        self.sink.whole(200, dumped(self.body(self)))
+        self.sink.whole(200, to_json(self.body(self)))
 
     def failed(self, error: ApiError) -> None:
         if not self.over:
             self.over = True
-            self.sink.whole(error.status, dumped(error.body))
+            self.sink.whole(error.status, to_json(error.body))
 
     @property
     def usage(self) -> dict[str, Any]:
-        """What was used, as a whole reply says it."""
+        """The `usage` of a whole reply."""
         details = None if self.cached is None else {
             "cached_tokens": self.cached, "created_cache_tokens": None, "multimodal_tokens": None}
         return usage(sum(self.prompt_tokens), self.output_tokens) | {

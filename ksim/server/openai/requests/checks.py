@@ -1,4 +1,4 @@
-"""What vLLM 0.33 refuses of requests whose fields are of the right kinds (its protocol.py and sampling_params.py)."""
+"""What vLLM 0.33 refuses although the types of the fields are right (its protocol.py and sampling_params.py)."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -10,24 +10,24 @@ from ksim.server.openai.requests.fields import ChatFields, CompletionFields, Gen
 __all__ = ["check_chat", "check_completion", "check_sampling"]
 
 #: vLLM's VLLM_MAX_N_SEQUENCES and VLLM_MAX_COMPLETION_PROMPTS.
-_MOST_SEQUENCES, MOST_PROMPTS = 16384, 1024
+_MAX_SEQUENCES, _MAX_PROMPTS = 16384, 1024
 _SALT_WITHOUT = frozenset("@/\\\x00")
 
 
 def check_completion(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for what vLLM refuses of the JSON of a completion before it reads its fields."""
+    """Raise ApiError for a completion that vLLM refuses before it reads the fields."""
     _check_generate(body)
     _check_logprobs(body, "logprobs")
     prompt = body.get("prompt")
     if prompt is None or prompt == "":
         raise invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
-    if isinstance(prompt, list) and len(prompt) > MOST_PROMPTS and not isinstance(prompt[0], int):
-        raise invalid(f"prompt list length {len(prompt)} exceeds the maximum allowed count of {MOST_PROMPTS}. To"
+    if isinstance(prompt, list) and len(prompt) > _MAX_PROMPTS and not isinstance(prompt[0], int):
+        raise invalid(f"prompt list length {len(prompt)} exceeds the maximum allowed count of {_MAX_PROMPTS}. To"
                       f" increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable.", "prompt")
 
 
 def check_chat(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for what vLLM refuses of the JSON of a chat before it reads its fields."""
+    """Raise ApiError for a chat that vLLM refuses before it reads the fields."""
     _check_generate(body)
     _check_logprobs(body, "top_logprobs")
     top = body.get("top_logprobs")
@@ -124,8 +124,8 @@ def check_sampling(asked: GenerateFields, most: int | None, vocabulary: int) -> 
 def _check_sequences(asked: GenerateFields) -> None:
     if asked.sequences < 1:
         raise invalid(f"n must be at least 1, got {asked.n}.")
-    if asked.sequences > _MOST_SEQUENCES:
-        raise invalid(f"n must be at most {_MOST_SEQUENCES}, got {asked.n}. To increase this limit, set the"
+    if asked.sequences > _MAX_SEQUENCES:
+        raise invalid(f"n must be at most {_MAX_SEQUENCES}, got {asked.n}. To increase this limit, set the"
                       f" VLLM_MAX_N_SEQUENCES environment variable.")
     if asked.sequences > 1 and asked.temperature == 0 and not asked.use_beam_search:
         raise invalid(f"n must be 1 when using greedy sampling, got {asked.n}.")
@@ -164,14 +164,14 @@ def _check_lengths(asked: GenerateFields, most: int | None) -> None:
 
 
 def most_logprobs(asked: CompletionFields | ChatFields) -> int | None:
-    """How many likeliest tokens are asked for beside each one that is sampled; None if no log-probabilities are."""
+    """How many likeliest tokens are asked for at each place; None without log-probabilities."""
     if isinstance(asked, CompletionFields):
         return asked.logprobs
     return (asked.top_logprobs or 0) if asked.logprobs else None
 
 
 def check_logprobs(asked: CompletionFields | ChatFields, allowed: int, vocabulary: int) -> None:
-    """Raise ApiError where more likeliest tokens are asked for than `max_logprobs` allows; -1 allows all."""
+    """Raise ApiError if a request asks for more likeliest tokens than are *allowed* (max_logprobs); -1 allows all."""
     for kind, number in (("sample", most_logprobs(asked)), ("prompt", asked.prompt_logprobs)):
         wanted = vocabulary if number == -1 else number or 0
         if 0 <= allowed < wanted:

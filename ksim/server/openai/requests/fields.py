@@ -1,4 +1,4 @@
-"""The fields of requests, which are those of vLLM 0.33, and how they are read from JSON."""
+"""The fields of requests, as in vLLM 0.33, and how they are read from JSON."""
 
 from typing import Any, TypeVar
 
@@ -28,17 +28,17 @@ __all__ = ["ChatFields", "CompletionFields", "DetokenizeFields", "GenerateFields
 T = TypeVar("T")
 
 _INT64 = 2**63 - 1
-#: vLLM's VLLM_MAX_STOP_STRINGS, and how many problems it tells of.
-_MOST_STOPS, _MOST_TOLD = 4, 10
+#: vLLM's VLLM_MAX_STOP_STRINGS, and how many problems an error message lists.
+_MAX_STOPS, _MAX_LISTED = 4, 10
 
 
 def _known(kind: Kind, default: Any = None) -> Any:
-    """A field of this *kind*; null is allowed where that is its default."""
+    """A field of this *kind*; null is allowed if that is the default."""
     return field(default=default, metadata={"kind": optional(kind) if default is None else kind})
 
 
 def _tokens(value: Any, place: str, problems: list[Problem]) -> Any:
-    """Ids of tokens; one problem is enough of a long list."""
+    """Token ids; only the first problem of a list is kept."""
     if type(value) is list and {*map(type, value)} <= {int} and min(value, default=0) >= 0:
         return value
     own = list[Problem]()
@@ -49,7 +49,7 @@ def _tokens(value: Any, place: str, problems: list[Problem]) -> Any:
 
 @frozen(kw_only=True)
 class GenerateFields:
-    """What both APIs take.  vLLM ignores fields that it does not know, and so does ksim."""
+    """The fields of both APIs.  Unknown fields are ignored, as in vLLM; docs/server.md lists those without effect."""
 
     model: str | None = _known(text)
     frequency_penalty: float | None = _known(number)
@@ -57,7 +57,7 @@ class GenerateFields:
     n: int | None = _known(integer())
     presence_penalty: float | None = _known(number)
     seed: int | None = _known(integer(-_INT64 - 1, _INT64))
-    stop: Any = _known(either((text, items(text, _MOST_STOPS))))
+    stop: Any = _known(either((text, items(text, _MAX_STOPS))))
     stream: bool | None = _known(flag)
     stream_options: dict[str, Any] | None = _known(record(
         "StreamOptions", include_usage=optional(flag), continuous_usage_stats=optional(flag)))
@@ -107,7 +107,7 @@ class GenerateFields:
 
 @frozen(kw_only=True)
 class CompletionFields(GenerateFields):
-    """What `/v1/completions` takes."""
+    """The fields of `/v1/completions`."""
 
     n: int | None = _known(integer(), 1)
     prompt: Any = _known(either((_tokens, items(_tokens), text, items(text))))
@@ -120,7 +120,7 @@ class CompletionFields(GenerateFields):
 
 @frozen(kw_only=True)
 class ChatFields(GenerateFields):
-    """What `/v1/chat/completions` takes."""
+    """The fields of `/v1/chat/completions`."""
 
     messages: list[dict[str, Any]] = field(metadata={"kind": items(table)})
     logprobs: bool | None = _known(flag)
@@ -141,7 +141,7 @@ class ChatFields(GenerateFields):
 
 @frozen(kw_only=True)
 class TokenizeFields:
-    """What `/tokenize` takes: a prompt or messages."""
+    """The fields of `/tokenize`: a prompt or messages."""
 
     model: str | None = _known(text)
     prompt: str | None = _known(text)
@@ -156,14 +156,14 @@ class TokenizeFields:
 
 @frozen(kw_only=True)
 class DetokenizeFields:
-    """What `/detokenize` takes."""
+    """The fields of `/detokenize`."""
 
     tokens: list[int] = field(metadata={"kind": _tokens})
     model: str | None = _known(text)
 
 
 def read(cls: type[T], body: Any) -> T:
-    """The fields of *body*, which is JSON; raises ApiError as vLLM says what is wrong with them."""
+    """The fields of the JSON *body*; raises ApiError with vLLM's list of what is wrong with them."""
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise _refused([problem("model_attributes_type", "body", message, body)])
@@ -179,7 +179,7 @@ def read(cls: type[T], body: Any) -> T:
 
 
 def missing(name: str, body: Any) -> ApiError:
-    """What vLLM answers where a field is missing."""
+    """The error for a missing field."""
     return _refused([_missing(name, body)])
 
 
@@ -188,9 +188,9 @@ def _missing(name: str, body: Any) -> Problem:
 
 
 def _refused(problems: list[Problem]) -> ApiError:
-    """What vLLM answers to fields of the wrong kind; it tells of ten."""
+    """The error for fields of the wrong type; it lists ten problems at most."""
     label = "error" if len(problems) == 1 else "errors"
-    lines = [f"{len(problems)} validation {label}:", *(f"  {told}" for told in problems[:_MOST_TOLD])]
-    if len(problems) > _MOST_TOLD:
-        lines.append(f"  ...and {len(problems) - _MOST_TOLD} more {label}")
+    lines = [f"{len(problems)} validation {label}:", *(f"  {told}" for told in problems[:_MAX_LISTED])]
+    if len(problems) > _MAX_LISTED:
+        lines.append(f"  ...and {len(problems) - _MAX_LISTED} more {label}")
     return ApiError("\n".join(lines), 400, param=problems[0]["loc"])

@@ -1,4 +1,4 @@
-"""Images of a chat: their sizes are read from their first bytes, their names from all of them."""
+"""Images of a chat: their sizes come from their headers, their identities from all of their bytes."""
 
 import base64
 import binascii
@@ -9,22 +9,22 @@ from typing import Any
 from ksim.flow.images import Image
 from ksim.server.errors import ApiError, invalid
 
-__all__ = ["picture"]
+__all__ = ["image_of"]
 
-#: Pixels of an image that lies elsewhere: the server opens no connections.
-_ELSEWHERE = (1024, 1024)
-_LARGEST = 2**16
+#: Pixels of an image at a URL: the server fetches nothing.
+_NOT_FETCHED = (1024, 1024)
+_MAX_SIDE = 2**16
 
 
-def picture(value: Any) -> Image:
-    """The image that a part of a message has, by its URL; raises ApiError for one whose size cannot be read.
+def image_of(value: Any) -> Image:
+    """The image of an `image_url` part of a message; raises ApiError if its size cannot be read.
 
-    Equal bytes, or equal addresses, are equal images.
+    Two images are the same if their bytes, or their URLs, are equal.
     """
     url = value.get("url") if isinstance(value, dict) else value
     if not isinstance(url, str):
         raise invalid("image_url must have a url, such as data:image/png;base64,...", "image_url")
-    width, height = _size(url) if url.startswith("data:") else _ELSEWHERE
+    width, height = _size(url) if url.startswith("data:") else _NOT_FETCHED
     return Image(width, height, 2**31, int.from_bytes(blake2b(url.encode(), digest_size=6).digest()))
 
 
@@ -35,25 +35,25 @@ def _size(url: str) -> tuple[int, int]:
     except (binascii.Error, ValueError):
         data = b""
     size = next(_sizes(data), None)
-    if size is None or not all(0 < side <= _LARGEST for side in size):
+    if size is None or not all(0 < side <= _MAX_SIDE for side in size):
         raise ApiError("Failed to load image: cannot read its size; expected PNG, JPEG, GIF or WebP in base64", 422,
                        "UnprocessableEntityError", "image_url")
     return size
 
 
 def _sizes(data: bytes) -> Iterator[tuple[int, int]]:
-    """The size that a header of one of four formats gives."""
+    """The size in the header of a PNG, GIF, JPEG or WebP; nothing for other data."""
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
         yield int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     if data[:4] == b"GIF8" and len(data) >= 10:
         yield int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
     if data[:2] == b"\xff\xd8":
-        yield from _of_jpeg(data)
+        yield from _jpeg_size(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
-        yield _of_webp(data)
+        yield _webp_size(data)
 
 
-def _of_jpeg(data: bytes) -> Iterator[tuple[int, int]]:
+def _jpeg_size(data: bytes) -> Iterator[tuple[int, int]]:
     """The size in a JPEG's frame header, which follows other segments."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
@@ -64,7 +64,7 @@ def _of_jpeg(data: bytes) -> Iterator[tuple[int, int]]:
         at += 2 + max(int.from_bytes(data[at + 2:at + 4]), 2)
 
 
-def _of_webp(data: bytes) -> tuple[int, int]:
+def _webp_size(data: bytes) -> tuple[int, int]:
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")

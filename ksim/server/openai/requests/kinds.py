@@ -1,7 +1,7 @@
-"""What fields of a request may be, and what is said of those that are not, in the words of pydantic.
+"""Types of fields, with pydantic's error messages for values of other types.
 
-A kind takes a value, its place in the request, and a list to which it adds problems; it returns the value as vLLM
-reads it: "16" is a number, and so is 16.0.
+A kind is called with a value, its place in the request and a list of problems, to which it may add some.  It returns
+the value as vLLM reads it: an integer may be written "16" or 16.0.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _YES, _NO = {"true", "1", "yes", "on", "t", "y"}, {"false", "0", "no", "off", "f
 
 
 def problem(kind: str, place: str, message: str, value: Any, **context: Any) -> Problem:
-    """A problem as pydantic describes it; the value is shortened where it is long."""
+    """A problem as pydantic describes it; long values are shortened."""
     told = {"type": kind, "loc": place, "msg": message, "input": _shown(value)}
     return told | ({"ctx": context} if context else {})
 
@@ -76,7 +76,7 @@ def number(value: Any, place: str, problems: list[Problem]) -> Any:
 
 
 def flag(value: Any, place: str, problems: list[Problem]) -> Any:
-    """True or false, or what says so."""
+    """A boolean, or a word that pydantic reads as one."""
     if isinstance(value, bool):
         return value
     word = str(int(value)) if isinstance(value, int | float) and value in (0, 1) else str(value).lower()
@@ -98,7 +98,7 @@ def text(value: Any, place: str, problems: list[Problem]) -> Any:
 
 
 def table(value: Any, place: str, problems: list[Problem]) -> Any:
-    """An object, whatever is in it."""
+    """An object with any content."""
     if not isinstance(value, dict):
         problems.append(problem("dict_type", place, "Input should be a valid dictionary", value))
     return value
@@ -160,7 +160,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def either(kinds: Sequence[Kind]) -> Kind:
-    """One of several kinds; where it is none, each of them says why."""
+    """One of several kinds; a value of none of them gets the problems of all."""
     def read(value: Any, place: str, problems: list[Problem]) -> Any:
         complaints = list[Problem]()
         for kind in kinds:

@@ -8,7 +8,7 @@ from attrs import frozen
 from ksim.flow.images import Image
 from ksim.server.errors import ApiError, invalid
 from ksim.server.openai.requests.fields import ChatFields, TokenizeFields
-from ksim.server.openai.requests.images import picture
+from ksim.server.openai.requests.images import image_of
 from ksim.server.text.chat import Chat
 
 __all__ = ["chat_of"]
@@ -17,7 +17,7 @@ _ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
 
 def chat_of(asked: ChatFields | TokenizeFields) -> Chat:
-    """The chat that a request has; raises ApiError for a message that is none."""
+    """The chat of a request; raises ApiError for a message that vLLM would not read."""
     parts = [_Message.of(message, number) for number, message in enumerate(asked.messages or ())]
     return Chat([(part.role, part.text) for part in parts],
                 [(number, image) for number, part in enumerate(parts) for image in part.images],
@@ -44,14 +44,14 @@ class _Message:
 
 
 def _call(call: Any) -> str:
-    """What a model has written to call a tool."""
+    """A call of a tool, as a model could have written it."""
     function = call.get("function") if isinstance(call, dict) else None
     named = function if isinstance(function, dict) else {}
     return f"{named.get('name', '')}({named.get('arguments', '')})"
 
 
 def _parts(content: Any, number: int) -> tuple[list[str], list[Image]]:
-    """The texts and the images of a message's content, which is a text, a list of parts, or nothing."""
+    """The texts and images of a message's content: a text, a list of parts, or nothing."""
     if content is None or isinstance(content, str):
         return [content] if content else [], []
     if not isinstance(content, list):
@@ -63,7 +63,7 @@ def _parts(content: Any, number: int) -> tuple[list[str], list[Image]]:
 
 
 def _take(part: Any, number: int, texts: list[str], images: list[Image]) -> None:
-    """Add *part* to the texts or images; raises ApiError for what it cannot be."""
+    """Add *part* to *texts* or *images*; raises ApiError for an unknown type."""
     if isinstance(part, str):
         texts.append(part)
         return
@@ -74,7 +74,7 @@ def _take(part: Any, number: int, texts: list[str], images: list[Image]) -> None
             raise invalid(f"a part of messages[{number}] of type {kind} has no text", "messages")
         texts.append(said)
     elif kind in ("image_url", "input_image", "image"):
-        images.append(picture(part.get("image_url", part.get("image"))))
+        images.append(image_of(part.get("image_url", part.get("image"))))
     elif kind in ("input_audio", "audio_url", "video_url", "video", "image_embeds", "audio_embeds"):
         medium = "image" if kind.startswith("image") else "video" if kind.startswith("video") else "audio"
         raise invalid(f"At most 0 {medium}(s) may be provided in one prompt.", medium)
@@ -83,7 +83,7 @@ def _take(part: Any, number: int, texts: list[str], images: list[Image]) -> None
 
 
 def _kind(part: dict[str, Any]) -> Any:
-    """The type of a part, which may be left open."""
+    """The type of a part; without `type`, it follows from the part's key, as in vLLM."""
     if "type" in part:
         return part["type"]
     return next((kind for kind in ("text", "image_url", "audio_url", "input_audio", "video_url") if kind in part), None)

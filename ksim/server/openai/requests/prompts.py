@@ -1,4 +1,4 @@
-"""Prompts of requests: their tokens, the names of their blocks, and whether they fit the context."""
+"""Prompts: their tokens, the names of their blocks, and whether they fit the context."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -14,81 +14,83 @@ from ksim.server.text.chat import Chat
 from ksim.server.text.tokenizer import Tokenizer
 
 __all__ = ["CHUNK", "Prompt", "Remember", "chat_prompt", "check_asked", "check_ids", "check_text", "completion_prompts",
-           "names"]
+           "block_names"]
 
-#: Tokens of a block that has a name, as of vLLM's.
+#: Tokens of a block that has a name: vLLM's default block size.
 CHUNK = 16
-#: Is told the name of a block, and its tokens.
+#: Called with the name of a block and its token ids.
 Remember = Callable[[int, Sequence[int]], Any]
 
 
 @frozen
 class Prompt:
-    """The tokens of a prompt, its text where it has come as text, and its images."""
+    """The token ids of a prompt, its text if the client sent one, and its images."""
 
     ids: Sequence[int]
     text: str | None = None
     images: Sequence[Image] = ()
 
-    def truncated(self, asked: GenerateFields, longest: int) -> "Prompt":
-        """What `truncate_prompt_tokens` leaves of it; -1 leaves room for one token of output."""
+    def truncated(self, asked: GenerateFields, max_model_len: int) -> "Prompt":
+        """The prompt after `truncate_prompt_tokens`; -1 leaves room for one token of output."""
         kept = asked.truncate_prompt_tokens
         if kept is not None and kept < 0:
-            kept = longest - 1
+            kept = max_model_len - 1
         if kept is None or kept >= len(self.ids):
             return self
         start = len(self.ids) - kept if asked.truncation_side == "left" else 0
         return evolve(self, ids=self.ids[start:start + kept], text=None)
 
-    def check(self, tokens: int, longest: int) -> None:
-        """Raise ApiError for a prompt of so many *tokens* that is empty, or beyond the context."""
+    def check(self, tokens: int, max_model_len: int) -> None:
+        """Raise ApiError if the prompt is empty, or longer than the context; it counts as so many *tokens*."""
         if not tokens:
             raise ApiError("The decoder prompt cannot be empty", 400, "BadRequestError")
-        if tokens > longest:
-            if self.text is not None:  # vLLM does not count on
-                tokens = longest + 1
-            least = "at least " if tokens == longest + 1 else ""
-            raise invalid(f"This model's maximum context length is {longest} tokens. However, your prompt contains"
-                          f" {least}{tokens} input tokens, which exceeds this limit even without any output tokens."
-                          f" Please reduce the length of the input prompt.", "input_tokens", tokens)
+        if tokens > max_model_len:
+            if self.text is not None:  # vLLM stops to tokenize there
+                tokens = max_model_len + 1
+            least = "at least " if tokens == max_model_len + 1 else ""
+            raise invalid(f"This model's maximum context length is {max_model_len} tokens. However, your prompt"
+                          f" contains {least}{tokens} input tokens, which exceeds this limit even without any output"
+                          f" tokens. Please reduce the length of the input prompt.", "input_tokens", tokens)
 
 
-def check_asked(asked: GenerateFields, most: int | None, longest: int, name: str) -> None:
-    """Raise ApiError where more tokens are asked for than the context has; *name* says of how many at most."""
-    if most is not None and most > longest:
-        raise invalid(f"{name}={most} cannot be greater than max_model_len={longest}. Please request fewer output"
+def check_asked(asked: GenerateFields, most: int | None, max_model_len: int, name: str) -> None:
+    """Raise ApiError if a request asks for more tokens than the context has; the field *name* has the value *most*."""
+    if most is not None and most > max_model_len:
+        raise invalid(f"{name}={most} cannot be greater than max_model_len={max_model_len}. Please request fewer output"
                       f" tokens.", name, most)
     kept = asked.truncate_prompt_tokens
-    if kept is not None and kept > longest:
-        raise invalid(f"truncate_prompt_tokens={kept} cannot be greater than max_model_len = {longest}. Please"
+    if kept is not None and kept > max_model_len:
+        raise invalid(f"truncate_prompt_tokens={kept} cannot be greater than max_model_len = {max_model_len}. Please"
                       f" request a smaller truncation size.", "truncate_prompt_tokens", kept)
 
 
-def check_text(characters: int, tokenizer: Tokenizer, longest: int) -> None:
-    """Raise ApiError for a text of so many *characters* that it has too many tokens however they are cut."""
-    if characters > (most := longest * tokenizer.longest_token):
-        raise invalid(f"This model's maximum context length is {longest} tokens. However, your prompt contains"
-                      f" {characters} characters (more than {most} characters, which is the upper bound for {longest}"
-                      f" input tokens). Please reduce the length of the input prompt.", "input_text", characters)
+def check_text(characters: int, tokenizer: Tokenizer, max_model_len: int) -> None:
+    """Raise ApiError for a text that is too long for the context even if all of its tokens were the longest."""
+    if characters > (most := max_model_len * tokenizer.longest_token):
+        raise invalid(f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains"
+                      f" {characters} characters (more than {most} characters, which is the upper bound for"
+                      f" {max_model_len} input tokens). Please reduce the length of the input prompt.", "input_text",
+                      characters)
 
 
-def chat_prompt(chat: Chat, tokenizer: Tokenizer, longest: int) -> Prompt:
-    """The prompt that *chat* makes; images are behind the text of their messages."""
-    check_text(sum(len(text) for _, text in chat.messages), tokenizer, longest)
+def chat_prompt(chat: Chat, tokenizer: Tokenizer, max_model_len: int) -> Prompt:
+    """The prompt that *chat* makes; images come after the text of their messages."""
+    check_text(sum(len(text) for _, text in chat.messages), tokenizer, max_model_len)
     places = {number: len(tokenizer.chat(evolve(chat, messages=chat.messages[:number + 1], answered=False,
                                                 continued=True))) for number, _ in chat.images}
     return Prompt(tokenizer.chat(chat), "", [evolve(image, at=places[number]) for number, image in chat.images])
 
 
-def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int, longest: int) -> list[Prompt]:
-    """The prompts of a completion: one, or a list of them, as texts or as ids of tokens."""
+def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int,
+                       max_model_len: int) -> list[Prompt]:
+    """The prompts of a completion: one or several, each a text or token ids."""
     prompt = asked.prompt
     if not prompt:
         raise invalid("You must pass at least one prompt", "prompt")
     several = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
     for part in several:
         if isinstance(part, str):
-            check_text(len(part), tokenizer, longest)
+            check_text(len(part), tokenizer, max_model_len)
         else:
             check_ids(part, max(vocabulary, tokenizer.vocabulary))
     return [Prompt(tokenizer.encode(part, asked.add_special_tokens), part) if isinstance(part, str) else Prompt(part)
@@ -96,15 +98,15 @@ def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:
-    """Raise ApiError for tokens that there are not."""
+    """Raise ApiError for an id beyond the vocabulary."""
     if ids and max(ids) >= vocabulary:
         raise ApiError(f"Token id {max(ids)} is out of vocabulary", 400, "BadRequestError")
 
 
-def names(prompt: Sequence[int], output: Sequence[int], salt: str | None, remember: Remember | None) -> list[int]:
-    """Names of the blocks of a sequence: equal ones for equal tokens, and in the first also for an equal *salt*.
+def block_names(prompt: Sequence[int], output: Sequence[int], salt: str | None, remember: Remember | None) -> list[int]:
+    """Names of the blocks of a sequence, which are equal if their tokens are; the first one also depends on *salt*.
 
-    *remember* is told the tokens of each.
+    *remember* is called with each name and its tokens.
     """
     ids = array("I", prompt)
     ids.extend(output)

@@ -1,19 +1,14 @@
-"""The HTTP metrics that vLLM's instrumentator makes (prometheus-fastapi-instrumentator), as ASGI middleware."""
+"""The HTTP metrics of vLLM, which come from prometheus-fastapi-instrumentator there, as ASGI middleware."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Sequence
 from time import perf_counter
-from typing import Any
 
 from attrs import define, field
 
+from ksim.server.http.asgi import App, Message, Receive, Send
 from ksim.server.metrics.exposition import Family
 
 __all__ = ["HttpMetrics"]
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 #: Paths that vLLM does not count.
 _EXCLUDED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
@@ -24,9 +19,9 @@ _FINE_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 
 
 @define(eq=False)
 class HttpMetrics:
-    """Counts the requests of an `app` by their handler, and those of unknown paths together as "none".
+    """Counts the requests of `app` by their paths; those of paths without handlers count together as "none".
 
-    Times are those of the wall clock: what a client saw.
+    Times are seconds of the wall clock.
     """
 
     app: App
@@ -47,7 +42,7 @@ class HttpMetrics:
 
     @property
     def families(self) -> Sequence[Family]:
-        """All of them, for /metrics."""
+        """All families of these metrics."""
         return self.requests, self.request_bytes, self.response_bytes, self.fine, self.seconds
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -56,13 +51,13 @@ class HttpMetrics:
             return
         begun, answer = perf_counter(), dict[str, int](status=500, bytes=0)
 
-        def noting(message: Message) -> Awaitable[None]:
+        def noted(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 answer.update(status=message["status"], bytes=_length(message.get("headers", ())))
             return send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, noted)
         finally:
             self._count(scope, answer, perf_counter() - begun)
 
