@@ -51,7 +51,7 @@ def import_(
 
 
 def _variables(texts: list[str]) -> dict[str, str]:
-    variables: dict[str, str] = {}
+    variables = {"HOME": str(Path.home()), "PWD": str(Path.cwd())}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():

@@ -57,22 +57,29 @@ def _print_run(one: "Compared") -> None:
 
 
 def _figures(one: "Compared") -> Table:
-    rows = table("", *(f">{title}" for title in _STATISTICS.values()), title="measured, predicted, error %")
+    """Three lines for each figure, which fit into 80 columns."""
+    rows = table("", *(f">{title}" for title in _STATISTICS.values()))
     for latency, title in _LATENCIES.items():
-        cells = [_cell(one, f"{latency}_{name}", 1e3) for name in _STATISTICS]
+        cells = [_lines(one, f"{latency}_{name}", 1e3) for name in _STATISTICS]
         if any(cells):
-            rows.add_row(title, *cells)
+            rows.add_row(f"{title}, measured\n  predicted\n  error %", *cells)
     for rate, title in _RATES.items():
-        if cell := _cell(one, rate, 1.0):
-            rows.add_row(title, cell, *[""] * (len(_STATISTICS) - 1))
+        if cell := _lines(one, rate, 1.0):
+            rows.add_row(f"{title}, measured\n  predicted\n  error %", cell, *[""] * (len(_STATISTICS) - 1))
     return rows
 
 
-def _cell(one: "Compared", name: str, scale: float) -> str:
+def _lines(one: "Compared", name: str, scale: float) -> str:
+    """What was measured, what is predicted, and the error in per cent, a line each; empty for what is not known."""
     if name not in one.figures:
         return ""
     measured, predicted = one.figures[name]
-    return f"{scale * measured:.4g} {scale * predicted:.4g} {_signed(one.error(name))}"
+    return f"{scale * measured:.4g}\n{scale * predicted:.4g}\n{_signed(one.error(name))}"
+
+
+def _cell(one: "Compared", name: str, scale: float) -> str:
+    """The same in one line."""
+    return _lines(one, name, scale).replace("\n", " ")
 
 
 def _signed(error: float) -> str:

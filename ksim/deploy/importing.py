@@ -10,6 +10,7 @@ from ksim.deploy.assembly.scenario import assembled
 from ksim.deploy.assembly.toml_text import commented
 from ksim.deploy.launches import Deployed, Wanted
 from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts.tidied import tidied
 from ksim.deploy.workload.client_lines import bench_of
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -22,6 +23,7 @@ FOLDER = "deploy.readers"
 
 def read(pasted: Pasted, wanted: Wanted) -> Deployed:
     """What *pasted* deploys; raises ConfigError for a text that no reader recognises, and for what one refuses."""
+    pasted = evolve(pasted, text=tidied(pasted.text))
     for name in sorted(catalog.names(FOLDER), key=lambda name: (name == "lines", name)):
         reader = catalog.find(FOLDER, name)()
         if reader.recognises(pasted):

@@ -46,7 +46,9 @@ def check_content(path: Path, table: Mapping[str, object]) -> None:
 def _refuse_folder(path: Path) -> None:
     """Raise DataError for a folder, with the scenarios that are in it."""
     if (path / "scenario.toml").is_file():
-        raise DataError(str(path), f"is the directory of a run; its scenario is {path / 'scenario.toml'}")
+        best, own = path / "best.toml", path / "scenario.toml"
+        said = f"study; its best scenario is {best}" if best.exists() else f"run; its scenario is {own}"
+        raise DataError(str(path), f"is the directory of a {said}")
     inside = sorted(file.name for file in path.glob("*.toml"))[:5]
     raise DataError(str(path), f"is a folder; name a file in it{f', such as {path / inside[0]}' if inside else ''}")
 

@@ -25,7 +25,6 @@ def test_words_are_those_of_a_shell():
                                                                                  "ghi"]]
     assert commands("vllm a \\\n  # a remark between\n  b \\  \n c\nvllm d&vllm e|tee log; vllm f 2>&1 >x <y") == [
         ["vllm", "a", "b", "c"], ["vllm", "d"], ["vllm", "e"], ["tee", "log"], ["vllm", "f"]]
-    assert commands("$ vllm a \\\n>   b\n$ vllm c") == [["vllm", "a", "b"], ["vllm", "c"]]
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0\r"), min_size=1), min_size=1, max_size=5))

@@ -157,6 +157,11 @@ def test_an_unknown_model_is_not_found():
     assert status == 404
     assert told == {"message": "The model `gpt-5` does not exist. Valid aliases: llama-3.2-1b.",
                     "type": "NotFoundError", "param": "model", "code": 404}
+    assert error(COMPLETIONS, prompt="a", model="meta-llama/Llama-3.1-8B")[0] == 404
+
+
+def test_the_model_has_its_name_on_hugging_face_too():
+    assert ask(COMPLETIONS, prompt="a", model="meta-llama/Llama-3.2-1B-Instruct").json()["model"] == "llama-3.2-1b"
 
 
 @pytest.mark.parametrize("body", [

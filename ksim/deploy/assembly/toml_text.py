@@ -38,8 +38,8 @@ def _section(title: str, notes: Iterable[Note]) -> Iterator[str]:
 def _ordered(table: Mapping[str, Any]) -> dict[str, Any]:
     """*table* with its plain keys first, as TOML wants them, and its tables in a reader's order."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    named = {key: table[key] for key in _TABLES if key in table}
-    return {**plain, **{key: value for key, value in table.items() if key not in plain and key not in named}, **named}
+    named = {key: table[key] for key in _TABLES if table.get(key)}
+    return {**plain, **{key: value for key, value in table.items() if key not in plain and key not in _TABLES}, **named}
 
 
 def seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:

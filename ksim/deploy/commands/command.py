@@ -14,9 +14,9 @@ from ksim.foundation.errors import ConfigError
 #: The folder of programs that start engines.
 FOLDER = "deploy.programs"
 #: Commands that mention a program, and do not start it.
-_MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
-             "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
-             "[[", "[", "test", "wget", "ls", "mkdir")
+MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
+            "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
+            "[[", "[", "test", "wget", "ls", "mkdir")
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 #: How far in a command its program stands behind others, such as numactl and mpirun with their options.
 _REACH = 60
@@ -53,7 +53,7 @@ class Command:
 
 def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word] | None:
     """The words behind the first of *starts*, each the words that a program is started with; None without any."""
-    if words and words[0].text in _MENTIONS:
+    if words and words[0].text in MENTIONS:
         return None
     texts = [word.text for word in words[:_REACH]]
     for place in range(len(texts)):

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands.command import Command, Word
+from ksim.deploy.commands.command import MENTIONS, Command, Word
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
 
 #: Programs whose `run` or `exec` starts a command in a container.
-RUNTIMES = ("docker", "podman", "nerdctl")
+_RUNTIMES = ("docker", "podman", "nerdctl")
+#: How far in a command they stand behind others, such as sudo and srun with their options.
+_REACH = 30
 #: Their options without a value.
 _SWITCHES = {"--rm", "-i", "-t", "-d", "-it", "-ti", "-itd", "-dit", "-di", "-dt", "-P", "--init", "--privileged",
              "--detach", "--interactive", "--tty", "--publish-all", "--read-only", "--no-healthcheck", "-q", "--quiet",
@@ -28,11 +30,12 @@ class Contained:
 
 def unwrapped(command: Command) -> Contained:
     """*command* without the container around it, if there is one; raises ConfigError for one without an image."""
-    names = [word.text for word in command.words[:3]]
-    verb = next((name for name in names[1:] if name in ("run", "exec")), "")
-    if not names or names[0] not in RUNTIMES or not verb:
+    start = runtime_at([word.text for word in command.words])
+    if start is None:
         return Contained(command, ())
-    words = [*command.words[names.index(verb) + 1:]]
+    names = [word.text for word in command.words[start:start + 3]]
+    verb = "run" if "run" in names else "exec"
+    words = [*command.words[start + names.index(verb) + 1:]]
     environment, idle = dict(command.environment), []
     entrypoint: Word | None = None
     while words and words[0].text.startswith("-"):
@@ -48,6 +51,14 @@ def unwrapped(command: Command) -> Contained:
     inner = ([] if entrypoint is None else [entrypoint]) + words[1:]
     contained = evolve(command, words=tuple(inner), environment=environment, image=words[0])
     return Contained(contained, tuple(idle))
+
+
+def runtime_at(names: Sequence[str]) -> int | None:
+    """The place of `docker run`, also behind programs such as sudo and srun, among the words of a command."""
+    for place, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _REACH]):
+        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[place + 1:place + 3]}:
+            return place
+    return None
 
 
 def _option(words: Sequence[Word]) -> tuple[Word, Word | None, list[Word]]:

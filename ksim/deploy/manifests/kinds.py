@@ -65,6 +65,9 @@ def idle_kind(document: Entry) -> Note:
         return Note(document.where, f"{kind} {_name(document)}", _IDLE[kind])
     if kind == "Kustomization" or (not kind and document.get("resources") and document.get("patches")):
         raise document.error("is a kustomization; build it first: kubectl kustomize FOLDER > built.yaml")
+    if kind == "Config" and document.get("clusters") is not None:
+        raise document.error("is a kubeconfig, which says how to reach a cluster; give the manifest of what runs there:"
+                             " kubectl get deployment NAME -o yaml")
     if not kind:
         raise document.error(f"{RENDER}" if TEMPLATE in document.pasted.text else "has no kind and apiVersion, so it is"
                              " no object of Kubernetes")

@@ -4,13 +4,14 @@ import re
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import Command, launch_of, program_of, script_place
-from ksim.deploy.commands.containers import RUNTIMES, unwrapped
+from ksim.deploy.commands.command import MENTIONS, Command, launch_of, program_of, script_place
+from ksim.deploy.commands.containers import runtime_at, unwrapped
 from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.engines.releases import tag_of
 from ksim.deploy.launches import Deployed, Launch, Wanted
 from ksim.deploy.shell.script import Script, Simple
 from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.workload.client_lines import Bench, bench_beside
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]
@@ -45,23 +46,30 @@ class Lines:
                 launches.append(_launched(command, simple, wanted))
         if not launches:
             raise ConfigError(pasted.source or "the text", _no_engine(pasted.text))
-        return with_proxies(Deployed(tuple(launches)), proxies)
+        load = Bench() if wanted.bench else bench_beside(pasted, wanted)
+        return with_proxies(Deployed(tuple(launches), load.scenario, tuple(load.idle), tuple(load.remarks)), proxies)
 
 
 def _no_engine(text: str) -> str:
     """Why a text that mentions an engine starts none."""
     if any(client in text for client in ("bench serve", "bench_serving", "benchmark_serving")):
         return "is the line of a client: give it with --bench, and the line that starts the engine as the text"
-    return ("starts no engine; expected `vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve"
-            " MODEL ...`")
+    said = next((line.strip() for line in text.split("\n") if re.search("vllm|sglang|trtllm", line)), "")
+    comment = " (a comment, to a shell)" if said.startswith("#") else ""
+    return (f"{said[:60]!r}{comment} starts no engine; expected `vllm serve MODEL ...`, `python -m sglang.launch_server"
+            f" ...` or `trtllm-serve MODEL ...`")
 
 
 def _script_of(command: Command) -> str | None:
-    """The text of `bash -c TEXT`, in a container or not, if it starts an engine."""
+    """The text of `bash -c TEXT`, of `ssh HOST TEXT` or `tmux send-keys TEXT`, in a container or not, if it starts an
+    engine.
+    """
     words = [word.text for word in unwrapped(command).command.words]
-    place = script_place(words)
-    text = words[place] if place is not None else ""
-    return text if any(_is_engine(line.split()) for line in _simple_lines(text)) else None
+    if words[:1] and words[0] in MENTIONS:
+        return None
+    shell, started = script_place(words), _is_engine(words)
+    return next((text for place, text in enumerate(words) if re.search(r"\s", text) and (place == shell or not started)
+                 and any(_is_engine(line.split()) for line in _simple_lines(text))), None)
 
 
 def _simple_lines(text: str) -> list[str]:
@@ -90,7 +98,7 @@ def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
 
 def _is_engine(names: list[str]) -> bool:
     """Whether a command of these words starts an engine, as far as can be told before variables are filled in."""
-    if names[:1] and names[0].rpartition("/")[2] in RUNTIMES:
+    if (start := runtime_at(names)) is not None:
         signs = ("vllm", "sglang", "tensorrt", "trtllm")
-        return {"run", "exec"} & {*names[1:3]} != set() and any(sign in name for name in names for sign in signs)
+        return any(sign in name for name in names[start:] for sign in signs)
     return program_of(Command.of(names, "")) is not None

@@ -19,8 +19,6 @@ _BETWEEN = ("then", "do", "else", "elif", "{", "}", "!", "time", "exec", "nohup"
 _PRINTERS = ("cat", "tee", "echo", "printf")
 #: What stands, with the word of the condition, for the content of a file that is written under one.
 CONDITIONAL = "\0"
-#: A heading of a prompt, before a command that was copied from a page.
-_PROMPT = ("$", "%", ">")
 
 
 @frozen
@@ -77,7 +75,7 @@ class Script:
 
     def _tokens(self) -> Iterator[Token]:
         where = f"{self.pasted.source}: " if self.pasted.source else ""
-        return iter(Tokens(_without_prompts(self.pasted.text), where))
+        return iter(Tokens(self.pasted.text, where))
 
     def _simple(self, tokens: list[Token], variables: Variables,
                 engine: Callable[[list[str]], bool]) -> Simple | None:
@@ -168,15 +166,6 @@ class Script:
             elif token.kind == "document":
                 document = variables.filled(token.pieces, None)
         return into, document
-
-
-def _without_prompts(text: str) -> str:
-    """*text* without a prompt such as `$ ` before its lines."""
-    lines = text.split("\n")
-    first = next((line.strip() for line in lines if line.strip()), "")
-    if not first.startswith(tuple(f"{sign} " for sign in _PROMPT)):
-        return text
-    return "\n".join(re.sub(r"^(\s*)[$%>] ", r"\1  ", line) for line in lines)
 
 
 def _raw(token: Token) -> str:

@@ -1,9 +1,9 @@
 """The lines of benchmark clients, as workloads: `vllm bench serve`, `python -m sglang.bench_serving`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ksim.deploy.commands.command import Command, Word, behind
 from ksim.deploy.flags.given import Given, Parser, value_of, where_of
@@ -12,6 +12,7 @@ from ksim.deploy.flags.table import flag_table
 from ksim.deploy.launches import Note, Wanted
 from ksim.deploy.shell.script import Script
 from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts.tidied import tidied
 from ksim.deploy.workload.datasets import DATASETS, Client
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import quantity
@@ -44,14 +45,38 @@ def bench_of(text: str, wanted: Wanted) -> Bench:
 
     Raises ConfigError for a line of no client that is known, and for what cannot be simulated.
     """
-    pasted = Pasted.of_argument(text)
-    script = Script(pasted, wanted.environment)
-    for simple in script.commands(lambda names: _client(Command.of(names, "")) is not None):
-        command = Command(simple.words, f"--bench, {pasted.at(simple.line)}", folder=pasted.folder)
-        if (client := _client(command)) is not None:
-            return _read(command, *client)
+    for command, table, name, words in _clients(Pasted.of_argument(text), wanted, "--bench, "):
+        return _read(command, table, name, words)
     raise ConfigError("--bench", f"{text.strip()[:60]!r} starts no client that ksim knows; expected `vllm bench serve"
                                  f" ...` or `python -m sglang.bench_serving ...`")
+
+
+def bench_beside(pasted: Pasted, wanted: Wanted) -> Bench:
+    """The workload of a client that the script *pasted* runs beside its engines; an empty one if it runs none.
+
+    A script that runs several loads, or one that cannot be read, gets a remark instead.
+    """
+    if not any(start[-1] in pasted.text for start, _, _ in _CLIENTS):
+        return Bench()
+    try:
+        loads = [_read(command, table, name, words) for command, table, name, words in _clients(pasted, wanted)]
+    except ConfigError as error:
+        return Bench(remarks=[Note("", "the client's line", f"not taken as the workload: {error}")])
+    if len(loads) > 1:
+        return Bench(remarks=[Note("", f"the {len(loads)} lines of clients", "not taken as the workload: give one of"
+                                   " them with --bench")])
+    return loads[0] if loads else Bench()
+
+
+def _clients(pasted: Pasted, wanted: Wanted,
+             before: str = "") -> Iterator[tuple[Command, str, str, list[Word]]]:
+    """The commands of a script that start clients; *before* goes before their places in messages."""
+    script = Script(evolve(pasted, text=tidied(pasted.text)), wanted.environment)
+    for simple in script.commands(lambda names: _client(Command.of(names, "")) is not None):
+        command = Command(tuple(evolve(word, where=f"{before}{word.where}") for word in simple.words),
+                          f"{before}{pasted.at(simple.line)}", folder=pasted.folder)
+        if (client := _client(command)) is not None:
+            yield command, *client
 
 
 def _client(command: Command) -> tuple[str, str, list[Word]] | None:
@@ -63,7 +88,7 @@ def _client(command: Command) -> tuple[str, str, list[Word]] | None:
 
 def _read(command: Command, table: str, name: str, words: Sequence[Word]) -> Bench:
     parser = Parser(flag_table(table, name))
-    given = parser.read([Word(word.text, f"--bench, {word.where}") for word in words])
+    given = parser.read(words)
     if parser.positionals:
         raise ConfigError(parser.positionals[0].where, f"{parser.positionals[0].text!r} belongs to no flag")
     client = Client(name, given, command.folder)

@@ -1,14 +1,17 @@
 """What is served: the model by its names, its LoRA adapters, and what requests may ask of it."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 from attrs import frozen
 
 from ksim import __version__
+from ksim.foundation.errors import KsimError
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.model_names import named
 from ksim.simulation.vision import vision_of
 
 __all__ = ["Served"]
@@ -61,6 +64,8 @@ class Served:
             return self.names[0], ""
         if asked in self.adapters:
             return asked, asked
+        if self.root == self.names[0] and _catalogue_name(asked) == self.root:
+            return self.root, ""
         raise not_found(asked, ", ".join(self.names))
 
     def check_images(self) -> None:
@@ -83,3 +88,12 @@ class Served:
             "group": None, "is_blocking": False}
         return {"id": name, "object": "model", "created": self.created, "owned_by": "vllm", "root": root,
                 "parent": parent, "max_model_len": None if parent else self.max_model_len, "permission": [permission]}
+
+
+@lru_cache(256)
+def _catalogue_name(text: str) -> str:
+    """The catalogue's name of a model of Hugging Face, as clients of vLLM call it; empty for others."""
+    try:
+        return named(text, "").name if text.count("/") == 1 and len(text) < 200 else ""
+    except KsimError:
+        return ""
