@@ -72,7 +72,8 @@ def _shown(findings: Sequence[Finding]) -> Any:
     for finding in findings:
         if before and finding.area != before:
             lines.add_section()
-        lines.add_row("" if finding.area == before else finding.area, finding.name.replace("_", " "),
-                      escape(finding.text), _MARKS[finding.status], escape(finding.remedy))
+        name = finding.name.removesuffix("_bytes").removesuffix("_columns").replace("_", " ")  # the text says the unit
+        lines.add_row("" if finding.area == before else finding.area, name, escape(finding.text),
+                      _MARKS[finding.status], escape(finding.remedy))
         before = finding.area
     return lines

@@ -62,7 +62,13 @@ def _variables(texts: list[str]) -> dict[str, str]:
 
 def _texts(words: list[str]) -> list[Any]:
     """What each argument is; the words of one line that were given without quotes are one."""
-    if len(words) > 1 and not any(" " in word or word == "-" or Path(word).is_file() for word in words):
+    from ksim.deploy.texts.pasted import names_path
+
+    def is_text(word: str) -> bool:
+        # A folder may well be called as a word of a line is, such as vllm.
+        return " " in word or word == "-" or (names_path(word) and not Path(word).is_dir())
+
+    if len(words) > 1 and not any(map(is_text, words)):
         return [words]
     return [*words]
 
@@ -70,18 +76,15 @@ def _texts(words: list[str]) -> list[Any]:
 def _pasted(words: str | list[str]) -> "Pasted":
     import shlex
 
-    from ksim.deploy.texts.pasted import Pasted
+    from ksim.deploy.aiconfigurator.folders import main_file
+    from ksim.deploy.texts.pasted import Pasted, names_path
 
     if isinstance(words, list):
         return Pasted(shlex.join(words), folder=Path.cwd())
     if words == "-":
         return Pasted.of_bytes(sys.stdin.buffer.read(), "standard input", Path.cwd())
-    if len(words) < 4096 and "\n" not in words and Path(words).is_dir():
-        from ksim.deploy.aiconfigurator.folders import main_file
-
-        return Pasted.of_file(main_file(Path(words)))
-    if len(words) < 4096 and "\n" not in words and Path(words).is_file():
-        return Pasted.of_file(Path(words))
-    if Path(words).suffix in (".sh", ".yaml", ".yml", ".txt", ".json") and " " not in words:
+    if not names_path(words) and Path(words).suffix in (".sh", ".yaml", ".yml", ".txt", ".json") and " " not in words:
         raise ConfigError(words, "No such file")
-    return Pasted(words, folder=Path.cwd())
+    if names_path(words) and Path(words).is_dir():
+        words = str(main_file(Path(words)))
+    return Pasted.of_argument(words)

@@ -1,4 +1,4 @@
-"""What a deployment says, on its way to a scenario: launches of engines, all of them together, and the scenario."""
+"""The stages of a deployment on its way to a scenario: Launch, Deployed, Imported; and what the user adds, Wanted."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 @frozen
 class Note:
-    """What there is to say about a *word* of the text, and *where* it stands there."""
+    """A remark on a *word* of the text, which stands at *where*."""
 
     where: str
     word: str
@@ -99,7 +99,7 @@ class Wanted:
 
 @frozen
 class Imported:
-    """A scenario as a table, and what there is to say about where it comes from."""
+    """A scenario as a table, with the notes for its header."""
 
     table: Mapping[str, Any]
     idle: tuple[Note, ...] = ()

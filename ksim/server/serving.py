@@ -1,4 +1,4 @@
-"""Serving a scenario until somebody ends it."""
+"""`ksim serve`: a live fleet behind an HTTP server, from start to end."""
 
 import asyncio
 import gc
@@ -34,9 +34,9 @@ __all__ = ["ServerSettings", "serve"]
 
 @frozen
 class ServerSettings:
-    """How a fleet is served, named as by `vllm serve` where that has a flag.
+    """How a fleet is served, with the names of `vllm serve` where it has such a flag.
 
-    Simulated time goes by `speed` times as fast as the clock.
+    `speed` is in simulated seconds per second.
     """
 
     address: Address = Address()
@@ -52,10 +52,10 @@ class ServerSettings:
 
 def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[str], object],
           recorded: Recording | None = None) -> Live | None:
-    """Serve the fleet that *make* returns until SIGINT or SIGTERM, and until all requests have ended then.
+    """Serve the fleet that *make* returns until SIGINT or SIGTERM, and then until all requests have ended.
 
-    A second signal drops them.  *say* is told when clients may come.  What happens is *recorded*, if that is wished.
-    Raises KsimError for what cannot be served.  Returns what was played, if it came to that.
+    A second signal drops them.  *say* prints when the server is ready, and when it drains.  The run is *recorded* if
+    that is given.  Raises KsimError for what cannot be served.  Returns the live fleet, or None if it never began.
     """
     tokenizer = HuggingFaceTokenizer.read(settings.tokenizer) if settings.tokenizer else None
     allow_many_files()
@@ -66,7 +66,7 @@ def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[st
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it listens, and asks `interrupted` what to do about signals."""
+    """uvicorn's server, which sets `listens` when it does, and calls `interrupted` for signals."""
 
     def __init__(self, config: uvicorn.Config, application: Application, http: HttpMetrics) -> None:
         super().__init__(config)
@@ -76,7 +76,7 @@ class _Server(uvicorn.Server):
 
     @classmethod
     def on(cls, settings: ServerSettings) -> "_Server":
-        """A server of a new application."""
+        """A server with a new application."""
         application = Application(settings.api_key, settings.max_body_size)
         http, log = HttpMetrics(application, application.paths), settings.enable_log_requests
         return cls(uvicorn.Config(http, http=TimedProtocol, lifespan="off", ws="none", server_header=False,
@@ -87,13 +87,13 @@ class _Server(uvicorn.Server):
         self.listens.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Have the loop take note of a signal."""
+        """Pass on a signal."""
         self.interrupted()
 
 
 @define(eq=False)
 class _Service:
-    """A fleet on its way from the first moment, when nobody is answered, to the last."""
+    """Builds a fleet while clients get status 503, lets them in, and drains it after a signal."""
 
     make: Callable[[], Fleet]
     settings: ServerSettings
@@ -105,7 +105,7 @@ class _Service:
     _live: Live | None = field(default=None, init=False)
 
     async def run(self, listening: socket.socket) -> Live | None:
-        """Serve to the end."""
+        """Serve until the end."""
         loop = asyncio.get_running_loop()
         self.server.interrupted = lambda: loop.call_soon_threadsafe(self._interrupted)
         serving = asyncio.create_task(self.server.serve([listening]))
@@ -128,7 +128,7 @@ class _Service:
         return live
 
     async def _play(self, live: Live, url: str, serving: "asyncio.Task[None]") -> None:
-        """Answer clients until it is over."""
+        """Play the fleet until it is drained."""
         config = self.settings.kv_events
         events = KvEvents.of(config, live.engines, CHUNK) if config.publishes else None
         if events is not None:
@@ -146,7 +146,7 @@ class _Service:
                 events.close()
 
     def _open(self, live: Live, events: KvEvents | None) -> None:
-        """Let clients in."""
+        """Let clients in: set the API and the metrics of the application."""
         served, application, http = self._served(live), self.server.application, self.server.http
         meter = Meter(live, served.names[0])
         application.metrics = lambda: meter.text(*http.families)
@@ -154,15 +154,13 @@ class _Service:
         application.api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
                               meter.aborted, tells_cached=self.settings.enable_prompt_tokens_details)
         self._live = live
-        gc.collect()
-        gc.freeze()  # what is there by now stays
-        gc.set_threshold(100_000, 20, 50)  # a collection stops all streams, and next to nothing is in cycles
+        _collect_less_often()
 
     def _served(self, live: Live) -> Served:
         return Served.of(live.fleet, self.settings.served_model_name, int(time()))
 
     def _interrupted(self) -> None:
-        """A first signal lets requests end, a second one drops them."""
+        """A signal has come: the first one drains the server, the second one drops what is left."""
         self._signals += 1
         self.server.application.draining = True
         if self._signals > 1 or self._live is None:
@@ -173,3 +171,10 @@ class _Service:
         if count := len(self._live.handles):
             self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")
         self._live.drain()
+
+
+def _collect_less_often() -> None:
+    """Keep the garbage collector from stopping all streams: the fleet stays, and next to nothing is in cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)

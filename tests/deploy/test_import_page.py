@@ -35,6 +35,15 @@ def test_standard_input_files_and_words_without_quotes_are_the_same(tmp_path):
     assert tomllib.loads(unquoted) == tables[0]
 
 
+def test_a_line_may_be_longer_than_the_name_of_a_file():
+    longer = " ".join(f"--max-num-seqs {number}" for number in range(1, 30))
+    client = "vllm bench serve " + " ".join(f"--num-prompts {number}" for number in range(1, 30))
+    for words in ([f"vllm serve qwen3-8b {longer}"], ["--", "vllm", "serve", "qwen3-8b", "--api-key", "x" * 300]):
+        printed = ksim_here("import", "--gpu", "h100", "--bench", client, *words, folder=ROOT)
+        assert printed.status == 0, printed.stderr
+        assert tomllib.loads(printed.stdout)["workload"]["synthetic"]["count"] == 29
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "picture.sh").write_bytes(b"\x89PNG\0\xff")
     (tmp_path / "zeros.sh").write_bytes(b"vllm serve \0")

@@ -1,7 +1,6 @@
 """A live fleet whose wall clock shows what a test says."""
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 from math import inf
 from typing import Any
 
@@ -21,7 +20,6 @@ class Heard:
     tokens_at: list[tuple[float, int, int]] = field(factory=list)
     reason: str = ""
     ended: float = inf
-    refusal: str = ""
 
     def tokens(self, count: int, time: float, sequence: int) -> None:
         self.tokens_at.append((time, count, sequence))
@@ -29,8 +27,8 @@ class Heard:
     def finished(self, reason: str, time: float) -> None:
         self.reason, self.ended = reason, time
 
-    def refused(self, why: str, *status: int) -> None:
-        self.refusal = why
+    def refused(self, why: str) -> None:
+        pass
 
 
 @define(eq=False)
@@ -78,7 +76,3 @@ def values(text: bytes) -> dict[str, float]:
         key = name.partition("{")[0]
         samples[key] = samples.get(key, 0.0) + float(value)
     return samples
-
-
-def flat(lists: Iterable[Iterable[Any]]) -> list[Any]:
-    return [*chain.from_iterable(lists)]

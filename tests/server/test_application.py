@@ -76,9 +76,7 @@ def test_clients_are_told_to_wait_until_there_is_a_fleet():
 def test_who_comes_while_the_server_drains_is_sent_away_and_others_are_served():
     async def drain():
         async with client(speed=1e3) as (made, application):
-            asked = asyncio.create_task(made.post("/v1/completions", json=SLOW))
-            while not application.api.live.handles:
-                await asyncio.sleep(0)
+            asked = await under_way(made, application)
             application.draining = True
             refused = await made.post("/v1/completions", json=SLOW)
             return refused, await asked, await made.get("/health")
@@ -87,12 +85,18 @@ def test_who_comes_while_the_server_drains_is_sent_away_and_others_are_served():
     assert served.json()["usage"]["completion_tokens"] == 200
 
 
+async def under_way(made, application):
+    """The task of a request that is in flight."""
+    asked = asyncio.create_task(made.post("/v1/completions", json=SLOW))
+    while not application.api.live.handles:
+        await asyncio.sleep(0)
+    return asked
+
+
 def test_load_is_how_many_requests_are_in_flight():
     async def look():
         async with client(speed=1e3) as (made, application):
-            asked = asyncio.create_task(made.post("/v1/completions", json=SLOW))
-            while not application.api.live.handles:
-                await asyncio.sleep(0)
+            asked = await under_way(made, application)
             during = await made.get("/load")
             await asked
             return during.json(), (await made.get("/load")).json()

@@ -30,3 +30,13 @@ def test_the_worst_case_is_remembered_for_a_while():
     assert lateness.recent(19.0) == 0.02
     assert lateness.recent(20.0) == 0.001
     assert lateness.recent(50.0) == 0.0
+
+
+def test_of_tokens_that_leave_one_after_the_other_only_the_later_ones_are_late():
+    lateness = Lateness()
+    lateness.note(0.010, 100, 1.0, first=0.0)
+    assert lateness.late == 50
+    lateness.note(0.010, 100, 1.1, first=0.006)
+    assert lateness.late == 150
+    lateness.note(0.004, 100, 1.2, first=0.001)
+    assert lateness.late == 150

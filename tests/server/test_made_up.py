@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.server.openai.replies.answer import Author, stopped_by
+from ksim.server.openai.replies.answer import stopped_by
+from ksim.server.openai.replies.author import Author
 from ksim.server.openai.requests.fields import CompletionFields
 from ksim.server.openai.requests.prompts import CHUNK, block_names
 from ksim.server.text.chat import Chat

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
 from ksim.server.errors import ApiError
-from ksim.server.openai.replies.answer import Author
+from ksim.server.openai.replies.author import Author
 from ksim.server.openai.requests.fields import CompletionFields
 from ksim.server.text.chat import Chat
 from ksim.server.text.chat_template import ChatTemplate

@@ -1,4 +1,4 @@
-"""Folders that a tool wrote: the file in one that says most."""
+"""AIConfigurator's folders: the file in one to import."""
 
 from pathlib import Path
 

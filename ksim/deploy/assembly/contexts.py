@@ -1,4 +1,4 @@
-"""Contexts that are longer than those of the catalogue's models, as of later copies of the same architecture."""
+"""Contexts that are longer than the catalogue's, as later checkpoints of the same architecture have them."""
 
 from attrs import evolve
 

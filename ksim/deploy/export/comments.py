@@ -1,4 +1,4 @@
-"""Texts of YAML, and comments on what a form cannot say."""
+"""YAML, and the comments above it on what a form cannot say."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap

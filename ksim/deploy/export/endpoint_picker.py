@@ -17,7 +17,7 @@ _HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 
 
 def picker_config(outgoing: Outgoing) -> tuple[dict[str, Any] | None, list[str]]:
-    """The configuration, None where the router has none, and what there is to say about that."""
+    """The configuration, and remarks; None for a router that the endpoint picker lacks."""
     for key in ("router", "pair_router"):
         choice: Choice | None = getattr(outgoing, key)
         if choice is None:

@@ -41,7 +41,7 @@ def product(pool: OutgoingPool) -> dict[str, str]:
 
 
 def unlabelled(outgoing: Outgoing) -> list[str]:
-    """What there is to say about GPUs without a label."""
+    """Remarks on GPUs without a known label."""
     return [f"{pool.name or 'engine'}: gpu = {pool.gpu!r}: no label of nodes is known; name them with a nodeSelector"
             for pool in outgoing.pools if not product(pool)]
 

@@ -53,7 +53,7 @@ class Flag:
 
 @frozen
 class VllmLine:
-    """The line that starts a pool's engine, and what there is to say about settings that it lacks."""
+    """The line that starts a pool's engine, and remarks on the settings that it lacks."""
 
     model: str
     flags: tuple[Flag, ...]

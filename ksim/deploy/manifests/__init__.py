@@ -1,4 +1,10 @@
-"""Kubernetes manifests: the pods that they make, the containers in those, and the commands that containers run.
+"""Kubernetes manifests: documents to pods, pods to containers, containers to the commands that start engines.
 
-A document goes to the module that knows its kind (`kinds.py`), which makes `Pods`; `pods.py` makes launches of them.
+    documents --> Pods --> container --> Command --> Launch
+    kinds         pods     containers    scripts     pods
+
+* `kinds` knows the kinds of Kubernetes, `dynamo` (with its `frontend`) that of Dynamo's graphs, and `model_service` the
+  values of llm-d's chart.  Each makes `Pods`; where these are in no text, `made` puts their entries together.
+* `fields` tells fields that are read from those without effect and unknown ones, and `node_labels` a node's GPU.
+* `endpoint_picker` makes a router of llm-d's configuration.
 """

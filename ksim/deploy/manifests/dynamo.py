@@ -74,7 +74,7 @@ def _with_roles(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _other(component: _Component) -> Note:
-    """What there is to say about a component that is neither frontend nor worker; raises ConfigError if it routes."""
+    """The note on a component that is neither frontend nor worker; raises ConfigError for one that would matter."""
     if component.kind == "epp":
         raise component.entry.error("an endpoint picker of Dynamo's is not simulated; take it out, and say which router"
                                     " stands for it in the scenario: router = \"dynamo_kv\"")

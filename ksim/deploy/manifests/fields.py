@@ -1,4 +1,4 @@
-"""The fields of a manifest's tables: those that are read, those without effect here, and those that there are not."""
+"""The fields of a manifest's tables: those that are read, those without effect here, and unknown ones."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -49,7 +49,7 @@ GROUP: Mapping[str, str] = {
 
 
 def notes(table: Entry, read: Collection[str], idle: Mapping[str, str]) -> list[Note]:
-    """What there is to say about the keys of *table* that are not *read*.
+    """Notes on the keys of *table* that have no effect.
 
     Raises UnknownKey for a key that is neither *read* nor *idle*.
     """

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 
 from attrs import evolve
 
@@ -10,6 +9,7 @@ from ksim.deploy.launches import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.pods import Pods
 from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
+from ksim.foundation.errors import did_you_mean
 
 __all__ = ["KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted"]
 
@@ -59,8 +59,7 @@ def config_maps(documents: list[Entry]) -> dict[str, dict[str, str]]:
 
 
 def idle_kind(document: Entry) -> Note:
-    """What there is to say about a *document* that starts no engine; raises ConfigError for a kind that is not known.
-    """
+    """The note on a *document* that starts no engine; raises ConfigError for an unknown kind."""
     kind = kind_of(document)
     if kind in _IDLE:
         return Note(document.where, f"{kind} {_name(document)}", _IDLE[kind])
@@ -72,10 +71,8 @@ def idle_kind(document: Entry) -> Note:
     if not kind:
         raise document.error(f"{RENDER}" if TEMPLATE in document.pasted.text else "has no kind and apiVersion, so it is"
                              " no object of Kubernetes")
-    close = get_close_matches(kind, [*KINDS, *_IDLE], n=1)
-    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads"
-                                      + (f"; did you mean {close[0]!r}?" if close else "")
-                                      + f"; engines are read from {', '.join(KINDS)}, DynamoGraphDeployment")
+    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *_IDLE])};"
+                                      f" engines are read from {', '.join(KINDS)}, DynamoGraphDeployment")
 
 
 def _name(document: Entry) -> str:

@@ -101,7 +101,7 @@ def _role(pods: Pods) -> str:
 
 
 def _fits(launch: Launch, container: Entry, there: int, pods: Pods) -> list[Note]:
-    """What there is to say about the GPUs that are *there*; raises ConfigError if the engine needs more."""
+    """Notes on the GPUs that are *there*; raises ConfigError if the engine needs more."""
     needed = launch.gpus
     if not launch.replicas or there == needed:
         return _apart(container, there, pods)

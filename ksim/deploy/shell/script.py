@@ -173,35 +173,36 @@ def _raw(token: Token) -> str:
 
 
 def _statements(tokens: Iterator[Token]) -> Iterator[list[Token]]:
-    """The tokens of each simple command; the word behind a redirection is marked, here-documents follow their line."""
+    """The tokens of each simple command, with the here-documents that it reads."""
     line: list[list[Token]] = [[]]
-    redirects = ""
-    for token in tokens:
-        if token.kind == "end" and line[-1] and _opens_array(line[-1]):
-            continue
-        if token.kind == "document":
-            _reader_of_document(line).append(token)
-        elif token.kind == "end":
-            if not any(_waits_for_document(part) for part in line):
-                yield from (part for part in line if part)
-                line = [[]]
-        elif token.kind == "operator":
+    for token in _without_redirections(tokens):
+        if token.kind == "operator":
             line.append([])
-        elif token.kind == "redirection":
-            redirects = token.text
-            if redirects in ("<<", "<<-"):
-                line[-1].append(token)
-                redirects = ""
-        elif redirects:
-            kind = "into" if ">" in redirects and "&" not in redirects else "other"
-            line[-1].append(Token(kind, token.line, token.column, pieces=token.pieces))
-            redirects = ""
-        else:
+        elif token.kind == "document":
+            _reader_of_document(line).append(token)
+        elif token.kind != "end":
             line[-1].append(token)
-        if token.kind == "document" and not any(_waits_for_document(part) for part in line):
+        ends = token.kind == "document" or (token.kind == "end" and not _opens_array(line[-1]))
+        if ends and not any(_waits_for_document(part) for part in line):
             yield from (part for part in line if part)
             line = [[]]
     yield from (part for part in line if part)
+
+
+def _without_redirections(tokens: Iterator[Token]) -> Iterator[Token]:
+    """*tokens* in which the word behind a redirection is marked, "into" or "other"; only `<<` stays."""
+    redirects = ""
+    for token in tokens:
+        if token.kind == "redirection":
+            redirects = "" if token.text in ("<<", "<<-") else token.text
+            if not redirects:
+                yield token
+        elif redirects and token.kind == "word":
+            kind = "into" if ">" in redirects and "&" not in redirects else "other"
+            yield Token(kind, token.line, token.column, pieces=token.pieces)
+            redirects = ""
+        else:
+            yield token
 
 
 def _opens_array(part: list[Token]) -> bool:

@@ -10,6 +10,14 @@ from ksim.foundation.errors import DataError
 LONGEST = 4 * 2**20
 
 
+def names_path(argument: str) -> bool:
+    """Whether *argument* names a file or a folder that is there."""
+    try:
+        return "\n" not in argument and Path(argument).exists()
+    except (OSError, ValueError):  # longer than a name may be, as launch lines are
+        return False
+
+
 @frozen
 class Pasted:
     """A *text*; *source* is the file it was read from, or empty."""
@@ -17,6 +25,11 @@ class Pasted:
     text: str
     source: str = ""
     folder: Path = Path()
+
+    @classmethod
+    def of_argument(cls, argument: str) -> "Pasted":
+        """The text of the file that *argument* names, or *argument* itself."""
+        return cls.of_file(Path(argument)) if names_path(argument) else cls(argument, folder=Path.cwd())
 
     @classmethod
     def of_file(cls, path: Path) -> "Pasted":

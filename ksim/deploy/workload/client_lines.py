@@ -1,7 +1,6 @@
 """The lines of benchmark clients, as workloads: `vllm bench serve`, `python -m sglang.bench_serving`."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field
@@ -34,7 +33,7 @@ _IDLE = "what the client prints, saves and sends beside lengths and times"
 
 @define
 class Bench:
-    """What a client's line says: a workload, targets, a seed, and what it says in vain."""
+    """What a client's line says: a workload, latency targets and a seed, with notes on the rest."""
 
     scenario: dict[str, Any] = field(factory=dict)
     idle: list[Note] = field(factory=list)
@@ -46,9 +45,7 @@ def bench_of(text: str, wanted: Wanted) -> Bench:
 
     Raises ConfigError for a line of no client that is known, and for what cannot be simulated.
     """
-    is_file = len(text) < 4096 and "\n" not in text and Path(text).is_file()
-    pasted = Pasted.of_file(Path(text)) if is_file else Pasted(text, folder=Path.cwd())
-    for command, table, name, words in _clients(pasted, wanted, "--bench, "):
+    for command, table, name, words in _clients(Pasted.of_argument(text), wanted, "--bench, "):
         return _read(command, table, name, words)
     raise ConfigError("--bench", f"{text.strip()[:60]!r} starts no client that ksim knows; expected `vllm bench serve"
                                  f" ...` or `python -m sglang.bench_serving ...`")

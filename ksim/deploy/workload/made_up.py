@@ -1,4 +1,4 @@
-"""The workload of an imported scenario: that of a benchmark client's line, or one that is made up and says so."""
+"""The workload that stands for traffic of which nothing is known, and the note that says so."""
 
 from collections.abc import Mapping
 from typing import Any

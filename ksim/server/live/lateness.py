@@ -1,6 +1,7 @@
 """How late tokens leave, and the warning about it."""
 
 import logging
+from math import ceil
 
 from attrs import define, field
 
@@ -24,16 +25,21 @@ class Lateness:
     _period: int = field(default=-1, init=False)
     _worst: float = field(default=0.0, init=False)  # in this period
     _before: float = field(default=0.0, init=False)  # and in the one before
-    _start: tuple[int, int] = field(default=(0, 0), init=False)  # tokens, and late ones, at the begin of this period
+    _start: tuple[int, int] = field(default=(0, 0), init=False)  # tokens, and late ones, before this period
     _warned: bool = field(default=False, init=False)  # in this period
 
-    def note(self, seconds: float, tokens: int, wall: float) -> None:
-        """So many *tokens* leave at *wall*, the last of them so many *seconds* after its simulated time."""
+    def note(self, seconds: float, tokens: int, wall: float, first: float | None = None) -> None:
+        """So many *tokens* leave one after the other, the last one at *wall*, *seconds* after its simulated time.
+
+        The *first* one was that late; by default, as late as the last.
+        """
         self._turn(wall)
         self.tokens += tokens
         self._worst = max(self._worst, seconds)
         if seconds > TOLERANCE:
-            self.late += tokens
+            first = seconds if first is None else first
+            share = 1.0 if first >= TOLERANCE else (seconds - TOLERANCE) / (seconds - first)
+            self.late += ceil(tokens * share)
             self._warn()
 
     def _warn(self) -> None:
@@ -51,7 +57,7 @@ class Lateness:
         return max(self._worst, self._before)
 
     def _turn(self, wall: float) -> None:
-        """Begin a new period if *wall* is in one."""
+        """Begin a new period if *wall* is beyond this one."""
         if (period := int(wall // PERIOD)) != self._period:
             self._before = self._worst if period == self._period + 1 else 0.0
             self._period, self._worst, self._warned = period, 0.0, False

@@ -42,9 +42,9 @@ def _nothing(handle: Handle) -> None:
 class Live:
     """Plays `fleet` as time passes on the `wall` clock, times `speed`.
 
-    Simulated time begins with the first request.  It is never ahead of the wall clock: what users hear of happens at
-    its simulated time, or later where the machine cannot keep up (`lag`).  `kept` is a log that keeps what happens.
-    If it `tells`, caches let anybody know what enters and leaves them (ksim.server.kv_events.events).
+    Simulated time begins with the first request, and is never ahead of the wall clock.  Listeners are called at the
+    simulated time of what happens, or later if the machine cannot keep up (`lag`).  `kept` is a log that keeps all
+    events.  If it `tells`, prefix caches report their changes (ksim.server.kv_events).
     """
 
     fleet: Fleet
@@ -58,15 +58,14 @@ class Live:
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
     draining: bool = field(default=False, init=False)
     lateness: Lateness = field(factory=Lateness, init=False)
-    #: Who is told of each request that is sent, and of each that is aborted.
+    #: Called with each request that is sent, and with each that is aborted: a recording sets them.
     sent: Callable[[Handle], object] = field(default=_nothing, init=False)
     aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
     _begun: float | None = field(default=None, init=False)  # by the wall clock
     _latest: float = field(default=0.0, init=False)  # the latest arrival
     _submitted: int = field(default=0, init=False)
-    _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests end that are not served
+    _reasons: dict[int, Rejected | Failed] = field(factory=dict, init=False)  # why requests were not served
     _timer: asyncio.TimerHandle | asyncio.Handle | None = field(default=None, init=False)
-    _due: float = field(default=inf, init=False)  # when the timer fires, in simulated seconds
     _ended: asyncio.Event | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -85,12 +84,12 @@ class Live:
 
     @property
     def now(self) -> float:
-        """The simulated time that the wall clock shows."""
+        """The simulated time at this moment of the wall clock."""
         return 0.0 if self._begun is None else (self.wall() - self._begun) * self.speed
 
     @property
     def lag(self) -> float:
-        """By how many seconds of the wall clock tokens left late at worst, in the last ten seconds or a few more."""
+        """The worst lateness of tokens in the last 10 to 20 seconds, in seconds of the wall clock."""
         return max((self.now - self.env.due) / self.speed, self.lateness.recent(self.wall()))
 
     def submit(self, request: Request, listener: Listener, came: float | None = None) -> Handle:
@@ -144,6 +143,7 @@ class Live:
     def _deliver(self, tokens: Sequence[Sampled]) -> None:
         """Tell listeners of the *tokens* of a step, which users have now; those of beams come with the end."""
         handles, now = self.handles, self.env.now
+        first = (self.now - now) / self.speed
         for job, count in tokens:
             request = job.request
             handle = handles.get(request.id)
@@ -152,7 +152,7 @@ class Live:
             if got := handle.count(job, count):
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
-            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall())
+            self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall(), first)
 
     def _end(self, handle: Handle) -> None:
         """The request of *handle* has ended, or was refused."""
@@ -170,7 +170,7 @@ class Live:
         self._look_for_end()
 
     def _tell(self, handle: Handle, listen: Callable[..., None], *told: Any) -> None:
-        """Have a listener hear what it is *told*; one that fails hears nothing more, and harms nobody else."""
+        """Call a listener with what it is *told*; if it fails, its request is aborted, and others go on."""
         try:
             listen(*told)
         except Exception:

@@ -1,4 +1,4 @@
-"""What a live fleet did, as the directory of a run, and its requests as a trace that replays it."""
+"""The run directory of a live fleet, with its requests as a trace that replays them."""
 
 import json
 from collections import deque
@@ -89,9 +89,9 @@ class Recording:
 
 @contextmanager
 def recording(scenario: Scenario, directory: Path | str) -> Iterator[Recording]:
-    """Write a run directory of the fleet of *scenario* that the caller plays, and attaches, if it comes to that.
+    """Write the run directory of a live fleet of *scenario*, which the caller attaches and plays.
 
-    `ksim run` on its scenario.toml replays requests.jsonl.
+    The scenario.toml in it replays requests.jsonl.  Without a fleet that is attached, nothing is written.
     """
     with suppress(_NothingPlayed), writing(scenario, directory) as written:
         with (written.directory / REQUESTS).open("w", encoding="utf-8") as file:
@@ -105,21 +105,22 @@ def recording(scenario: Scenario, directory: Path | str) -> Iterator[Recording]:
 
 
 def row_of(request: Request) -> dict[str, Any]:
-    """*request* as a line of a trace of ksim's own."""
+    """*request* as a row of ksim's own trace format, without what it does not set."""
     row: dict[str, Any] = {
         "id": request.id, "arrival": request.arrival, "prompt": request.prompt, "output": request.output,
-        **_names(request), "priority": request.priority, "session": request.session,
+        **_names(request), "priority": request.priority or None, "session": request.session,
         "tenant": request.tenant, "adapter": request.adapter, "images": [_image(image) for image in request.images],
         "acceptance": request.acceptance, "max_tokens": request.max_tokens, "n": request.n if request.n > 1 else None,
-        "outputs": [*request.outputs], "prompt_logprobs": request.prompt_logprobs, "beam_width": request.beam_width}
+        "outputs": [*request.outputs], "prompt_logprobs": request.prompt_logprobs,
+        "beam_width": request.beam_width or None}
     needed = ("id", "arrival", "prompt", "output")
-    return {name: value for name, value in row.items() if name in needed or value not in (None, "", 0, [])}
+    return {name: value for name, value in row.items() if name in needed or value not in (None, "", [])}
 
 
 def _names(request: Request) -> dict[str, list[Hashable]]:
-    """The names of its blocks: a trace has those of the output apart.
+    """The names of its blocks, in a trace's two lists: blocks of the prompt, and blocks with output in them.
 
-    It has names for all of the prompt or none, so a rest that has none gets names of its own.
+    A trace has names for the whole prompt or none, so blocks without names get names of their own.
     """
     chunks, prompt, size = [*request.chunks], request.prompt, request.chunk_tokens
     missing = range(len(chunks), prompt // size) if chunks else ()
@@ -129,5 +130,5 @@ def _names(request: Request) -> dict[str, list[Hashable]]:
 
 
 def _image(image: Image) -> str:
-    """*image* as a trace has it."""
+    """*image* as a trace writes it."""
     return f"{image.width}x{image.height}@{image.at}" + (f"#{image.name}" if image.name else "")

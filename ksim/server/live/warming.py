@@ -1,4 +1,4 @@
-"""What is made only once is made before the first request comes."""
+"""Warming up: what is computed only once, such as prices of steps, is computed before the first request."""
 
 from ksim.engine.horizon import Horizon
 from ksim.flow.batch import Batch

@@ -14,7 +14,7 @@ from ksim.flow.request import Request
 from ksim.server.errors import ApiError
 from ksim.server.live.live import Handle, Live
 from ksim.server.openai.intake import Intake
-from ksim.server.openai.replies.answer import Author
+from ksim.server.openai.replies.author import Author
 from ksim.server.openai.replies.chat_format import ChatFormat
 from ksim.server.openai.replies.completion_format import CompletionFormat
 from ksim.server.openai.replies.lengths import Lengths
@@ -100,10 +100,11 @@ class Api:
         prompts = [prompt.truncated(asked, self.served.max_model_len) for prompt in completion_prompts(
             asked, self.tokenizer, self.served.vocabulary, self.served.max_model_len)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
-        taken = [self._intake.take(asked, prompt, most, adapter, headers) for prompt in prompts]
-        head, answers = self._head("cmpl", model, asked, headers), [answer for one in taken for answer in one.answers]
-        made = CompletionFormat(asked, head, self.tokenizer, answers, prompts, [one.tokens for one in taken])
-        return Generation(made.reply, [one.request for one in taken])
+        prepared = [self._intake.prepare(asked, prompt, most, adapter, headers) for prompt in prompts]
+        answers = [answer for one in prepared for answer in one.answers]
+        made = CompletionFormat(asked, self._head("cmpl", model, asked, headers), self.tokenizer, answers, prompts,
+                                [one.tokens for one in prepared])
+        return Generation(made.reply, [one.request for one in prepared])
 
     def chat(self, body: Any, headers: Mapping[str, str]) -> Generation:
         """Read the body of `/v1/chat/completions`; raises ApiError if it cannot be answered."""
@@ -116,10 +117,10 @@ class Api:
         check_asked(asked, most, self.served.max_model_len, name)
         chat = chat_of(asked)
         prompt = self._prompt(chat).truncated(asked, self.served.max_model_len)
-        taken = self._intake.take(asked, prompt, most, adapter, headers)
+        prepared = self._intake.prepare(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
-        made = ChatFormat(asked, head, self.tokenizer, taken.answers, chat, prompt, taken.tokens)
-        return Generation(made.reply, [taken.request])
+        made = ChatFormat(asked, head, self.tokenizer, prepared.answers, chat, prompt, prepared.tokens)
+        return Generation(made.reply, [prepared.request])
 
     def _model(self, asked: GenerateFields) -> tuple[str, str]:
         if asked.stream and asked.use_beam_search:

@@ -9,14 +9,15 @@ from attrs import define, evolve, field, frozen
 from ksim.flow.request import Request
 from ksim.server.errors import ApiError
 from ksim.server.live.live import Live
-from ksim.server.openai.replies.answer import Answer, Author
+from ksim.server.openai.replies.answer import Answer
+from ksim.server.openai.replies.author import Author
 from ksim.server.openai.replies.lengths import Lengths
 from ksim.server.openai.requests.checks import check_logprobs, check_sampling
 from ksim.server.openai.requests.fields import ChatFields, CompletionFields, GenerateFields
 from ksim.server.openai.requests.prompts import CHUNK, Prompt, Remember, block_names
 from ksim.server.openai.served_model import Served
 
-__all__ = ["Intake", "Taken"]
+__all__ = ["Intake", "Prepared"]
 
 #: Headers with the tenant of a request (llm-d's), its priority, and its session (vLLM's).
 _TENANT, _PRIORITY, _SESSION = "x-gateway-inference-fairness-id", "x-vllm-priority", "x-session-id"
@@ -26,7 +27,7 @@ _MAX_ANSWER_TOKENS = 2**21
 
 
 @frozen
-class Taken:
+class Prepared:
     """A request, how many `tokens` its prompt has with its images, and the answers that were made up for it."""
 
     request: Request
@@ -45,20 +46,20 @@ class Intake:
     remember: Remember | None = None
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
 
-    def take(self, asked: CompletionFields | ChatFields, prompt: Prompt, most: int | None, adapter: str,
-             headers: Mapping[str, str]) -> Taken:
+    def prepare(self, asked: CompletionFields | ChatFields, prompt: Prompt, most: int | None, adapter: str,
+             headers: Mapping[str, str]) -> Prepared:
         """The request for *prompt* and at most *most* tokens; raises ApiError if it cannot be served."""
         request = self._request(asked, prompt, adapter, headers)
         tokens = len(prompt.ids)
-        if prompt.images and (prepare := self.live.cluster.prepare):
-            tokens = prepare(request).prompt
+        if prompt.images and (with_images := self.live.cluster.prepare):
+            tokens = with_images(request).prompt
         prompt.check(tokens, self.served.max_model_len)
         room = self.served.max_model_len - tokens
         room = room if most is None else min(room, most)
         check_sampling(asked, room, self.served.vocabulary)
         check_logprobs(asked, self.served.max_logprobs, self.served.vocabulary)
         answers = self._answers(asked, room)
-        return Taken(self._with_output(request, asked, prompt, answers, room), tokens, answers)
+        return Prepared(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 
     def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str,
                  headers: Mapping[str, str]) -> Request:
@@ -67,8 +68,7 @@ class Intake:
             id=0, arrival=0.0, prompt=max(len(prompt.ids), 1), output=1, chunk_tokens=CHUNK, images=prompt.images,
             priority=_whole(headers.get(_PRIORITY), asked.priority), adapter=adapter,
             session=asked.session_id or headers.get(_SESSION, ""), tenant=headers.get(_TENANT) or asked.user or "",
-            prompt_logprobs=asked.prompt_logprobs if asked.prompt_logprobs is not None or not _echoes(asked)
-            else asked.logprobs and int(asked.logprobs))
+            prompt_logprobs=_prompt_logprobs(asked))
 
     def _answers(self, asked: GenerateFields, most: int) -> list[Answer]:
         """An answer for each sequence, of *most* tokens if it may not end by itself."""
@@ -92,9 +92,11 @@ class Intake:
         return evolve(request, output=max(outputs), chunks=chunks, max_tokens=most, beam_width=beams, **many)
 
 
-def _echoes(asked: CompletionFields | ChatFields) -> bool:
-    """Whether the prompt is echoed with log-probabilities."""
-    return bool(asked.echo) and asked.logprobs is not None
+def _prompt_logprobs(asked: CompletionFields | ChatFields) -> int | None:
+    """How many log-probabilities of the prompt are computed: those asked for, or those of its echo."""
+    if asked.prompt_logprobs is None and asked.echo and asked.logprobs is not None:
+        return int(asked.logprobs)
+    return asked.prompt_logprobs
 
 
 def _whole(text: str | None, default: int) -> int:
