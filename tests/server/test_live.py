@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Failed, Finished, Rejected
+from ksim.flow.request import Request
+from ksim.server.live.live import Live
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
@@ -18,7 +20,7 @@ from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
-from tests.server.walls import Played, Wall, played
+from tests.server.walls import Ear, Played, Wall, played
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +169,18 @@ def test_nothing_is_left_of_a_request_whose_client_hangs_up_at_the_gateway(
 @examples(32)
 def test_nothing_is_left_of_a_split_request_whose_client_hangs_up(tiny, data, aborts):
     check_aborts(live_run(data.draw(split(tiny)), aborts=aborts))
+
+
+def test_a_request_arrives_when_it_came_unless_later_moments_have_been_played(tiny):
+    wall = Wall(7.0)
+    live = Live(Fleet.of(Scenario.of(fleet_of(tiny, {}, {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(1, 9), "output": uniform(1, 9)}}))), wall=wall)
+    arrivals = []
+    for time, came in ((7.0, None), (8.0, 7.5), (9.0, 7.25), (9.5, None), (9.75, 9.6)):
+        wall.time = time
+        arrivals.append(live.submit(Request(0, 0.0, 20, 3), Ear(), came).request.arrival)
+        while live.advance() <= 0:
+            pass
+    assert arrivals[:2] == [0.0, 0.5] and arrivals[3] == 2.5
+    assert 0.5 < arrivals[2] < 0.6, "the request before has been played"
+    assert arrivals[4] == pytest.approx(2.6, abs=1e-6)

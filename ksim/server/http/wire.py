@@ -1,6 +1,5 @@
-"""uvicorn's side of a request: when its last byte came, and the socket that takes the tokens of its stream."""
+"""uvicorn's side of a request: when its last byte came, and the transport that takes the tokens of its stream."""
 
-import os
 from time import perf_counter
 
 from attrs import frozen
@@ -14,8 +13,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        if self.scope["method"] == "POST":
-            self.scope["state"]["wire"] = Wire(self.cycle, self.transport.get_extra_info("socket").fileno())
+        self.scope["state"]["wire"] = Wire(self.cycle)
 
     def on_message_complete(self) -> None:
         self.scope["state"]["came"] = perf_counter()
@@ -24,28 +22,14 @@ class TimedProtocol(HttpToolsProtocol):
 
 @frozen
 class Wire:
-    """Writes a response of uvicorn's past ASGI, which costs as much as the write itself.
-
-    `file` is the number of the socket.
-    """
+    """Writes the response of a `cycle` of uvicorn's past ASGI, whose coroutine takes as long as the write itself."""
 
     cycle: RequestResponseCycle
-    file: int
 
     def write(self, piece: bytes) -> bool:
         """Send a *piece* of a response that has begun and goes on; return False where ASGI is to do that."""
         cycle = self.cycle
-        transport = cycle.transport
-        if not cycle.chunked_encoding or cycle.flow.write_paused or transport.is_closing():
+        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.transport.is_closing():
             return False
-        chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
-        if transport.get_write_buffer_size():
-            transport.write(chunk)
-            return True
-        try:
-            sent = os.write(self.file, chunk)
-        except OSError:  # the buffer of the socket is full, or the client has gone: the transport finds out
-            sent = 0
-        if sent < len(chunk):
-            transport.write(chunk[sent:])
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
