@@ -61,6 +61,8 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(path)
+    except FileExistsError:
+        raise ConfigError(str(path), f"cannot be written: {path.parent} is a file; name a folder") from None
     except OSError as error:
         raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
     finally:
