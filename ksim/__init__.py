@@ -122,7 +122,6 @@ FENCES: dict[str, set[str]] = {
     "uvicorn": {"server"},
     "zmq": {"server"},
     "msgspec": {"server"},
-    "orjson": {"server"},
     "tokenizers": {"server", "workload"},
     "jinja2": {"server"},
     "typer": {"cli"},
