@@ -17,7 +17,8 @@ UNTOLD = {"leak_at_abort", "stop_not_honoured", "resumes_at_once", "partial_chun
           "youngest_starves_eldest", "reserve_ignored"}
 #: So few cases show these that looking for them takes as long as for half of the others: `make explore` does.
 RARE = {"dropped_output_kept", "revived_uncounted", "equals_rob_each_other", "wrong_victim", "reserve_ignored",
-        "loads_reserve_nothing", "victim_in_flight"}
+        "loads_reserve_nothing", "victim_in_flight", "head_skipped", "chunked_anyway", "partial_chunks_forgotten",
+        "resumes_at_once", "spoilt_load_goes_on"}
 MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS, *transfers.MUTANTS]
 DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->"
