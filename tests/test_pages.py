@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import attrs
@@ -12,6 +13,7 @@ import ksim
 from benchmarks import commands as made
 from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
+from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
 from ksim.simulation.scenario import Scenario
 
@@ -85,6 +87,17 @@ def test_links_lead_somewhere(page):
 @each_page
 def test_a_page_has_no_marks_of_a_merge(page):
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has():
+    """`ksim` is another project on the package index."""
+    sources = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "ksim").rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "CHANGELOG.md")
+    assert not re.search(r"\bksim\[", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"""(?:ksim-llm|'\.)\[([\w,]+)\]|\b(?:MissingExtra|installing)\("(\w+)\"""", text)
+    extras = {extra for found in named for extra in "".join(found).split(",")}
+    assert project["name"] == DISTRIBUTION and {"server", "fit"} <= extras <= {*project["optional-dependencies"]}
 
 
 def test_the_index_and_the_site_list_every_page():
