@@ -47,7 +47,7 @@ profiles: $(TESTABLE)
 
 # docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, the picture of the
 # layers, and docs/gallery.md, from the comments of the scenarios that ship.
-pages: $(READY)
+pages: $(TESTABLE)
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/python -m benchmarks.layers
 	$(BIN)/python -m benchmarks.gallery
@@ -69,11 +69,11 @@ notebooks: $(TESTABLE)
 	$(BIN)/python -m benchmarks.notebooks
 
 # The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
-accuracy: $(READY)
+accuracy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON) $(LIMIT)
 
 # Those of docs/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
-energy: $(READY)
+energy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.energy $(RUNS) $(BOARDS)
 
 $(TESTABLE): EXTRAS := [test]
