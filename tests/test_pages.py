@@ -10,6 +10,7 @@ import pytest
 import typer
 
 import ksim
+from benchmarks import accuracy
 from benchmarks import commands as made
 from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
@@ -109,6 +110,12 @@ def test_the_index_and_the_site_list_every_page():
     notebooks = {f"tutorials/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert len(listed) == len({*listed})
     assert {*listed} == {Path(page).stem for page in pages} | notebooks | {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
+
+
+def test_the_first_table_of_the_page_of_accuracy_follows_from_the_others():
+    page = (ROOT / accuracy.PAGE).read_text(encoding="utf-8")
+    table = page.partition("<!-- whole -->\n")[2].partition("<!-- /whole -->")[0]
+    assert table.splitlines() == [*accuracy.whole(page)], "run `python -m benchmarks.accuracy whole`"
 
 
 def test_the_page_of_commands_is_made_from_the_code():
