@@ -70,8 +70,9 @@ _LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": 
 
 def installing(extra: str = "", options: str = "") -> str:
     """How to install ksim, with an *extra* and with *options* of pip: by its name, and from a checkout."""
-    extras, options = (f"[{extra}]" if extra else ""), f"{options} " if options else ""
-    return f"pip install {options}'{DISTRIBUTION}{extras}' (from a checkout: pip install {options}-e '.{extras}')"
+    name, here = (f"'{each}[{extra}]'" if extra else each for each in (DISTRIBUTION, "."))
+    pip = f"pip install {options}".rstrip()
+    return f"{pip} {name} (from a checkout: {pip} -e {here})"
 
 
 class MissingExtra(KsimError):

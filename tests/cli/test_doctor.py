@@ -83,7 +83,7 @@ def test_another_distribution_called_ksim_is_noticed(files, url, status, tmp_pat
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     found = [*doctor_checks.namesakes()]
     assert [(finding.value, finding.status) for finding in found] == ([("0.9", status)] if status else [])
-    assert all(finding.remedy.startswith("pip uninstall ksim, then pip install --force-reinstall 'ksim-llm'")
+    assert all(finding.remedy.startswith("pip uninstall ksim, then pip install --force-reinstall ksim-llm ")
                for finding in found)
 
 
