@@ -36,7 +36,6 @@ def doctor(json_file: JsonFile = None) -> None:
 
 def _findings() -> Iterator[Finding]:
     yield from doctor_checks.versions()
-    yield from doctor_checks.namesakes()
     yield from doctor_checks.extras()
     yield from doctor_checks.data()
     yield from doctor_checks.caches()

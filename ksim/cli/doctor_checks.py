@@ -67,6 +67,7 @@ def versions() -> Iterator[Finding]:
                   "" if status == OK else f"ksim is tested with Python {'.'.join(map(str, least))} to"
                                           f" {untested[0]}.{untested[1] - 1}")
     yield Finding("versions", "platform", platform.platform())
+    yield from namesakes()
     for name, version in NEEDED.items():
         yield _package(name, version)
 
