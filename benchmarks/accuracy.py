@@ -2,12 +2,13 @@
 
 The ladders lie in the folder `cluster` beside that of the public runs.  `python -m benchmarks.accuracy ladders FILE
 [BEGIN]` writes theirs alone, or that of ladders whose names begin so: "pd-", "ob-" or "cpu-offload-".
+`python -m benchmarks.accuracy whole` adds the tables of whole runs up to the first of the page, and plays nothing.
 """
 
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,16 @@ NOISE = {"req_s": 1.08, "out_tok_s": 1.08, "total_tok_s": 1.08, "ttft_mean_s": 2
 #: Ladders by what their names begin with: their table on the page, and what is bold.  Arms of one run share a stack.
 LADDERS = {"pd-": ("ladders", NOISE), "ob-": ("routing", dict.fromkeys(NOISE, 1.2)),
            "cpu-offload-": ("offload", dict.fromkeys(NOISE, 1.2))}
+ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
 
 
 def main(arguments: Sequence[str]) -> None:
     """Play all that is measured again, of public runs LIMIT; all thousand take two cores over half an hour."""
     if arguments[0] == "ladders":
         _ladders(Path(arguments[1]), *arguments[2:])
+        return
+    if arguments[0] == "whole":
+        put(PAGE, "whole", whole(PAGE.read_text(encoding="utf-8")))
         return
     runs, public = (Path(argument) for argument in arguments[:2])
     limit = int(arguments[2]) if len(arguments) > 2 else 0
@@ -54,6 +59,7 @@ def main(arguments: Sequence[str]) -> None:
     put(PAGE, "silicon", _silicon(public, limit))
     console.print("disaggregated runs")
     put(PAGE, "split", split(silicon.validate(silicon.Question(path=public, mode="disagg", jobs=2, limit=limit))))
+    put(PAGE, "whole", whole(PAGE.read_text(encoding="utf-8")))
     console.print("ladders")
     _ladders(public.parent.parent / "cluster/ladders.csv")
 
@@ -152,6 +158,50 @@ def _compared(score: Score) -> str:
     errors = [quantity.error for quantity in (score.ttft, score.tpot, score.throughput)]
     cells = [_told(error, error is not None and error.median > goal) for error, goal in zip(errors, SPLIT, strict=True)]
     return f"| {' '.join(score.name)} | {score.answered} | {' | '.join(cells)} |"
+
+
+def whole(page: str) -> Iterator[str]:
+    """Mean errors by GPU and engine, out of the tables of *page*; in brackets medians, where these tables have them."""
+    yield "| GPU | engine | runs | TTFT | TPOT | output tokens/s | energy |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    summary, _, runs = _table(page, "serving").partition("\n\n")
+    (medians,) = (cells[2:6] for cells in _rows(summary) if cells[0] == "`measured`")
+    ends = [[cells[column].split(", ")[-1] for column in (2, 4, 6, 7)] for cells in _rows(runs)]
+    errors = [[abs(float(end)) if end != "-" else nan for end in row] for row in ends]
+    means = [f"{mean:.1f} ({median})" for mean, median in zip(np.nanmean(errors, axis=0), medians, strict=True)]
+    yield f"| H200, ours | vLLM 0.22 | {len(errors)} | {' | '.join(means)} |"
+    for table, kind, columns in (("silicon", "", (3, 5)), ("split", ", disaggregated", (2, 3, 4))):
+        rows = [(cells[0].removesuffix(" disagg").split(), int(cells[1]), [cells[column] for column in columns])
+                for cells in _rows(_table(page, table)) if cells[1].isdigit() and not cells[0].startswith("not ")]
+        for engine, name in ENGINES.items():
+            yield from _by_gpu([row for row in rows if engine in row[0]], f"{name}{kind}")
+
+
+def _by_gpu(rows: Sequence[tuple[Sequence[str], int, Sequence[str]]], engine: str) -> Iterator[str]:
+    """The row of all GPUs, which has medians, then the mean of each GPU over the groups of its runs."""
+    gpus: dict[str, list[tuple[int, list[float]]]] = {}
+    for words, count, cells in rows:
+        medians, means = zip(*(cell.partition(" (")[0].split(", ") for cell in cells), strict=True)
+        missing = " - |" * (4 - len(cells))
+        if len(words) == 1:
+            both = [f"{mean} ({median})" for mean, median in zip(means, medians, strict=True)]
+            yield f"| all | {engine} | {count} | {' | '.join(both)} |{missing}"
+        else:  # of MODEL GPU ENGINE FORMAT, or of ENGINE GPU TIER
+            gpus.setdefault(words[1].removesuffix("_sxm").upper(), []).append((count, [*map(float, means)]))
+    for gpu, groups in sorted(gpus.items()):
+        counts, errors = zip(*groups, strict=True)
+        figures = [f"{error:.1f}" for error in np.average(errors, axis=0, weights=counts)]
+        yield f"| {gpu} | {engine} | {sum(counts)} | {' | '.join(figures)} |{missing}"
+
+
+def _table(page: str, name: str) -> str:
+    return page.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
+
+
+def _rows(table: str) -> list[list[str]]:
+    """The cells below a table's heading, without what makes them bold."""
+    below = table.replace("**", "").partition("\n|---")[2].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in below]
 
 
 def laddered(report: ladders.LadderReport, bold: Mapping[str, float]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import shutil
+import subprocess
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -33,6 +35,19 @@ def test_contributing_names_paths_that_are_there() -> None:
     for path in re.findall(r"`((?:ksim|tests|docs)/[^`]*)`", CONTRIBUTING):
         folder = re.sub(r"(NAME|PACKAGE|\*).*", "", path)
         assert (ROOT / folder).exists(), path
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_one_run_needs_no_libraries_of_tests(tmp_path) -> None:
+    """`make run` installs what ksim needs to run; a target of the tests installs theirs at once."""
+    def installed(target: str) -> list[str]:
+        words = ["make", "--dry-run", target, f"VENV={tmp_path}"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        return re.findall(r"pip install .*-e '(.*)'$", done.stdout, re.MULTILINE)
+
+    assert installed("run") == ["."]
+    assert installed("test") == installed("lint") == installed("pages") == [".[test]"]
+    assert installed("docs") == [".", ".[docs]"]
 
 
 def test_the_workflow_runs_every_python_of_the_classifiers() -> None:

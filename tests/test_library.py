@@ -12,6 +12,7 @@ import pytest
 from mypy import api
 
 import ksim
+from ksim.foundation.errors import DISTRIBUTION
 
 ROOT = Path(ksim.__file__).parents[1]
 #: What a type checker has to read to know the public types; it passes over the rest.
@@ -35,7 +36,7 @@ def test_all_public_names_are_there_before_they_are_used():
 
 
 def test_the_version_is_that_of_the_package():
-    assert ksim.__version__ == version("ksim")
+    assert ksim.__version__ == version(DISTRIBUTION)
 
 
 def test_type_checkers_see_the_types(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ksim
+from ksim.foundation.errors import DISTRIBUTION
 
 ROOT = Path(ksim.__file__).parents[1]
 #: What `make dist` builds from.
@@ -68,9 +69,10 @@ def test_the_source_distribution_has_pages_and_scenarios_and_no_tests(built):
 
 def test_the_readme_on_pypi_links_to_addresses(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        text = archive.read(f"ksim-{ksim.__version__}.dist-info/METADATA").decode()
+        text = archive.read(f"ksim_llm-{ksim.__version__}.dist-info/METADATA").decode()
     metadata = message_from_string(text)
-    assert (metadata["Version"], metadata["License-Expression"]) == (ksim.__version__, "Apache-2.0")
+    assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, ksim.__version__)
+    assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "](docs/" not in text and "](https://github.com/ksim-project/ksim/blob/main/docs/" in text
     assert "![" in text and "](https://raw.githubusercontent.com/ksim-project/ksim/main/docs/images/" in text

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import attrs
@@ -9,9 +10,11 @@ import pytest
 import typer
 
 import ksim
+from benchmarks import accuracy
 from benchmarks import commands as made
 from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
+from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
 from ksim.simulation.scenario import Scenario
 
@@ -87,6 +90,17 @@ def test_a_page_has_no_marks_of_a_merge(page):
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has():
+    """`ksim` is another project on the package index."""
+    sources = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "ksim").rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "CHANGELOG.md")
+    assert "ksim[" not in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"""ksim-llm\[([\w,]+)\]|(?:MissingExtra|installing)\("(\w+)\"""", text)
+    extras = {extra for found in named for extra in "".join(found).split(",")}
+    assert project["name"] == DISTRIBUTION and {"server", "fit"} <= extras <= {*project["optional-dependencies"]}
+
+
 def test_the_index_and_the_site_list_every_page():
     pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
@@ -96,6 +110,12 @@ def test_the_index_and_the_site_list_every_page():
     notebooks = {f"tutorials/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert len(listed) == len({*listed})
     assert {*listed} == {Path(page).stem for page in pages} | notebooks | {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
+
+
+def test_the_first_table_of_the_page_of_accuracy_follows_from_the_others():
+    page = (ROOT / accuracy.PAGE).read_text(encoding="utf-8")
+    table = page.partition("<!-- whole -->\n")[2].partition("<!-- /whole -->")[0]
+    assert table.splitlines() == [*accuracy.whole(page)], "run `python -m benchmarks.accuracy whole`"
 
 
 def test_the_page_of_commands_is_made_from_the_code():

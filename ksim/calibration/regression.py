@@ -11,7 +11,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ksim.calibration.dataset import Dataset, PhysicsOfDataset
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import MissingExtra
 from ksim.oracles.efficiency.families import Constants, Family
 from ksim.oracles.efficiency.models import (
     Constant,
@@ -46,7 +46,7 @@ class Regressor:
     options: Mapping[str, Any] = field(factory=dict)
 
     def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> Model:
-        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raise ConfigError if a library is missing."""
+        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raise MissingExtra if a library is missing."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         return KINDS[self.kind](inputs, targets, weights, **self.options)
 
@@ -168,13 +168,13 @@ NOTHING = Regressor("nothing")
 
 
 def library(name: str) -> Any:
-    """Import a library that only fitting needs; raise ConfigError with how to install it if it is missing."""
+    """Import a library that only fitting needs; raise MissingExtra if it is missing."""
     from importlib import import_module
 
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError(name, "is needed to fit models; install it with `pip install 'ksim[fit]'`") from None
+        raise MissingExtra("fit", "fitting models") from None
 
 
 @frozen

@@ -46,7 +46,7 @@ def _findings() -> Iterator[Finding]:
 
 def _self_check() -> Finding:
     """Whether a small run comes to the digits that it comes to elsewhere."""
-    remedy = "reinstall it (pip install --force-reinstall ksim); if that does not help, report it with this table"
+    remedy = f"{doctor_checks.REINSTALL}; if that does not help, report it with this table"
     try:
         from ksim.simulation.scenario import Scenario
         from ksim.simulation.simulate import simulate

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from ksim.foundation import catalog
+from ksim.foundation.errors import DISTRIBUTION, installing
 
 #: What ksim needs, and from which version on, as pyproject.toml says.
 NEEDED = {"attrs": "23.2", "cattrs": "24.1", "matplotlib": "3.8", "networkx": "3.2", "numpy": "1.26", "plotly": "6.0",
@@ -25,10 +26,13 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "`--on ray`: studies on many machines"),
     "pandas": (("pandas",), "`to_pandas()` of results in Python"),
     "testing": (("hypothesis",), "`ksim.testing`: property tests of your own plug-ins"),
-    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, and fits of the oracle `learned`"),
+    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, `ksim validate energy`, and fits of the oracle `learned`"),
     "browser": (("playwright",), "tests of pages in a browser"),
 }
 OK, NOTE, BROKEN = "ok", "note", "broken"
+REINSTALL = installing(options="--force-reinstall")
+#: What the metadata of ksim has, whatever it is called, and that of another project has not.
+_OURS = "github.com/ksim-project/ksim"
 #: The oldest Python, and the oldest Python that nobody has tested yet.
 _PYTHONS = (3, 11), (3, 15)
 _GIB = 2.0**30
@@ -63,8 +67,20 @@ def versions() -> Iterator[Finding]:
                   "" if status == OK else f"ksim is tested with Python {'.'.join(map(str, least))} to"
                                           f" {untested[0]}.{untested[1] - 1}")
     yield Finding("versions", "platform", platform.platform())
+    yield from namesakes()
     for name, version in NEEDED.items():
         yield _package(name, version)
+
+
+def namesakes() -> Iterator[Finding]:
+    """Installed distributions called `ksim`: that of another project, or this one under its earlier name."""
+    for other in metadata.distributions(name="ksim"):
+        if other.read_text("RECORD") is None:  # metadata that a build left in a checkout: nothing is installed
+            continue
+        ours = any(_OURS in url for url in other.metadata.get_all("Project-URL", []))
+        whose = f"this project, now {DISTRIBUTION}" if ours else "another project, whose files mix with this one's"
+        yield Finding("versions", "other_ksim", other.version, f"{other.version}, of {whose}", NOTE if ours else BROKEN,
+                      f"pip uninstall ksim, then {REINSTALL}")
 
 
 def _package(name: str, least: str) -> Finding:
@@ -95,7 +111,7 @@ def extras() -> Iterator[Finding]:
         present = {name: _version(name) for name in packages if name != "uvloop" or sys.platform != "win32"}
         missing = [name for name, version in present.items() if version is None]
         yield Finding("extras", extra, not missing, f"{'not ' * bool(missing)}installed: {purpose}",
-                      NOTE if missing else OK, f"pip install 'ksim[{extra}]'" if missing else "")
+                      NOTE if missing else OK, installing(extra) if missing else "")
 
 
 def data() -> Iterator[Finding]:
@@ -103,7 +119,7 @@ def data() -> Iterator[Finding]:
     for folder in ("models", "gpus", "systems", "engines"):
         names = catalog.entries(folder)
         yield Finding("catalogue", folder, len(names), "", OK if names else BROKEN,
-                      "" if names else "the package lacks its data files: pip install --force-reinstall ksim")
+                      "" if names else f"the package lacks its data files: {REINSTALL}")
     profiles = sorted(path.stem for path in (catalog.DATA / "profiles").glob("*.npz"))
     measured = [name for name in catalog.entries("gpus") if name in profiles]
     yield Finding("catalogue", "gpus_with_profile", measured, ", ".join(measured))

@@ -61,8 +61,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+#: What package indexes call ksim: `ksim` is another project there.
+DISTRIBUTION = "ksim-llm"
 #: The libraries of extras that have other names.
-_LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": "tokenizers and Jinja"}
+_LIBRARIES = {"tune": "Optuna", "server": "Starlette and uvicorn", "tokenizer": "tokenizers and Jinja",
+              "testing": "Hypothesis", "fit": "scikit-learn and scipy"}
+
+
+def installing(extra: str = "", options: str = "") -> str:
+    """How to install ksim, with an *extra* and with *options* of pip: by its name, and from a checkout."""
+    name, here = (f"'{each}[{extra}]'" if extra else each for each in (DISTRIBUTION, "."))
+    pip = f"pip install {options}".rstrip()
+    return f"{pip} {name} (from a checkout: {pip} -e {here})"
 
 
 class MissingExtra(KsimError):
@@ -73,7 +83,7 @@ class MissingExtra(KsimError):
 
     def __str__(self) -> str:
         extra, what = self.args
-        return f"{what} needs {_LIBRARIES.get(extra, extra)}: pip install 'ksim[{extra}]'"
+        return f"{what} needs {_LIBRARIES.get(extra, extra)}: {installing(extra)}"
 
 
 class DoesNotFit(KsimError):

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim import __version__
-from ksim.foundation.errors import MissingExtra
+from ksim.foundation.errors import KsimError
 from ksim.page.charts import DARK, Figure
 from ksim.page.markup import Markup, element, table, together
 
@@ -107,7 +107,7 @@ def plotly() -> str:
     """The library that draws the figures, without Python's part of it, which takes a second to load."""
     found = find_spec("plotly")
     if found is None or found.origin is None:
-        raise MissingExtra("plotly", "ksim report")
+        raise KsimError("ksim report needs plotly: pip install plotly")
     return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 

@@ -1,9 +1,11 @@
 """Property tests for a scheduling policy, a scheduler or a KV cache of your own."""
 
+from ksim.foundation.errors import MissingExtra
+
 try:
     import hypothesis  # noqa: F401
 except ImportError as error:  # pragma: no cover
-    raise ImportError("ksim.testing needs Hypothesis: pip install 'ksim[testing]'") from error
+    raise ImportError(MissingExtra("testing", "ksim.testing")) from error
 
 from ksim.testing.batching import check_batching
 from ksim.testing.cache import CacheFault, check_cache

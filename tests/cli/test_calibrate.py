@@ -81,5 +81,5 @@ def test_bad_input_to_calibration_is_one_clear_line(words, message, sweep, tmp_p
 def test_a_missing_library_is_named_with_the_way_to_get_it(sweep, tmp_path):
     (tmp_path / "scipy").mkdir()
     (tmp_path / "scipy" / "__init__.py").write_text("raise ImportError")
-    assert "is needed to fit models; install it with `pip install 'ksim[fit]'`" in ksim_process(
+    assert "fitting models needs scikit-learn and scipy: pip install 'ksim-llm[fit]'" in ksim_process(
         "calibrate", "sweep", folder=tmp_path, code=1)

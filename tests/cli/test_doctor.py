@@ -2,12 +2,13 @@
 
 import json
 import re
+import sys
 import tomllib
 
 import pytest
 
 from ksim.cli import doctor, doctor_checks
-from ksim.cli.doctor_checks import BROKEN, EXTRAS, NEEDED, OK, Finding
+from ksim.cli.doctor_checks import BROKEN, EXTRAS, NEEDED, NOTE, OK, Finding
 from tests.cli.command import ROOT, ksim_here
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -65,7 +66,25 @@ def test_a_run_that_comes_to_something_else_is_broken(change, words, monkeypatch
 def test_an_extra_that_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(EXTRAS, "tune", (("no-such-package",), "`ksim tune`"))
     (finding,) = (finding for finding in doctor_checks.extras() if finding.name == "tune")
-    assert (finding.value, finding.remedy) == (False, "pip install 'ksim[tune]'")
+    assert (finding.value, finding.remedy) == (
+        False, "pip install 'ksim-llm[tune]' (from a checkout: pip install -e '.[tune]')")
+
+
+@pytest.mark.parametrize(("files", "url", "status"), [
+    ("RECORD", "Homepage, https://example.org/robots", BROKEN),
+    ("RECORD", "Homepage, https://github.com/ksim-project/ksim", NOTE), ("", "Homepage, https://example.org", None)])
+def test_another_distribution_called_ksim_is_noticed(files, url, status, tmp_path, monkeypatch):
+    """That of the package index breaks this one; this project's earlier name does not; what a build left is nothing."""
+    folder = tmp_path / "ksim-0.9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: ksim\nVersion: 0.9\nProject-URL: {url}\n")
+    if files:
+        (folder / files).write_text("ksim/__init__.py,,\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = [*doctor_checks.namesakes()]
+    assert [(finding.value, finding.status) for finding in found] == ([("0.9", status)] if status else [])
+    assert all(finding.remedy.startswith("pip uninstall ksim, then pip install --force-reinstall ksim-llm ")
+               for finding in found)
 
 
 def test_caches_and_completion_are_those_of_the_user(tmp_path, monkeypatch):

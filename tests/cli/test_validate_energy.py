@@ -1,6 +1,7 @@
 """`ksim validate energy`, as a user meets it."""
 
 import json
+import sys
 
 import pytest
 
@@ -31,3 +32,10 @@ def test_rows_of_an_unknown_gpu_are_an_error(tmp_path):
     boards(tmp_path, gemm(gpu="tpu_v5"))
     out = ksim("validate", "energy", ".", "--json", "out.json", folder=tmp_path, code=1)
     assert "has rows of 'tpu_v5', a GPU that the catalogue lacks" in out and not (tmp_path / "out.json").exists()
+
+
+def test_without_scipy_it_says_what_to_install(tmp_path, monkeypatch):
+    kernels(tmp_path)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    out = ksim("validate", "energy", ".", folder=tmp_path, code=1)
+    assert out.startswith("ksim: fitting models needs scikit-learn and scipy: pip install 'ksim-llm[fit]'")

@@ -29,7 +29,7 @@ def chromium() -> str | None:
 def absent() -> str:
     """Why no browser can be started; "" where one can."""
     if find_spec("playwright") is None:
-        return "playwright is not installed: pip install 'ksim[browser]'"
+        return "playwright is not installed: pip install -e '.[browser]'"
     return "" if chromium() else "no Chromium is installed"
 
 

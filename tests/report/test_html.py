@@ -71,7 +71,7 @@ def test_a_table_of_another_name_is_refused():
 
 def test_without_pandas_an_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match=r"needs pandas: pip install 'ksim\[pandas\]'"):
+    with pytest.raises(MissingExtra, match=r"needs pandas: pip install 'ksim-llm\[pandas\]'"):
         Result(by_hand.small()).to_pandas()
 
 

@@ -135,4 +135,5 @@ def test_without_its_libraries_it_says_what_to_install(scenario, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "ksim.server.serving", raising=False)
     assert ksim("serve", "scenario.toml", folder=scenario, code=1) == (
-        "ksim: ksim serve needs Starlette and uvicorn: pip install 'ksim[server]'\n")
+        "ksim: ksim serve needs Starlette and uvicorn: pip install 'ksim-llm[server]' (from a checkout: pip install -e"
+        " '.[server]')\n")

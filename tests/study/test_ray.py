@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from ksim.foundation.errors import ConfigError, KsimError, MissingExtra
+from ksim.foundation.errors import ConfigError, KsimError, MissingExtra, installing
 from ksim.simulation.scenario import Scenario
 from ksim.study.axes import Range
 from ksim.study.on_ray import own_modules, ray_workers
@@ -28,7 +28,7 @@ class Mine:
 def ray():
     """A Ray of this process, which those that are asked for use."""
     if find_spec("ray") is None:
-        pytest.skip("needs ray: pip install 'ksim[ray]'")
+        pytest.skip(f"needs ray: {installing('ray')}")
     before = signal.getsignal(signal.SIGTERM)
     with ray_workers(2) as pool:
         assert signal.getsignal(signal.SIGTERM) is before  # Ray's own would end us without cleaning up
@@ -129,7 +129,7 @@ def test_a_cluster_that_is_not_there_is_an_error_at_once(address, monkeypatch):
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("ksim.study.workers.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"--on ray needs ray: pip install 'ksim\[ray\]'"), workers(2, "ray"):
+    with pytest.raises(MissingExtra, match=r"--on ray needs ray: pip install 'ksim-llm\[ray\]'"), workers(2, "ray"):
         pass
 
 

@@ -84,5 +84,5 @@ def test_without_hypothesis_it_says_what_to_install(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "ksim.testing")
     monkeypatch.setattr(builtins, "__import__", lacking)
-    with pytest.raises(ImportError, match=r"ksim.testing needs Hypothesis: pip install 'ksim\[testing\]'"):
+    with pytest.raises(ImportError, match=r"ksim.testing needs Hypothesis: pip install 'ksim-llm\[testing\]'"):
         importlib.import_module("ksim.testing")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from attrs import astuple, evolve, frozen
-from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from ksim.calibration.power.sustained import BUSY, CORE, SustainedKernel, terms, with_terms
+from ksim.calibration.regression import library
 from ksim.cost.clock import Clock
 from ksim.cost.energy import Joules, joules
 from ksim.flow.kernels import KernelCost
@@ -21,7 +21,10 @@ from ksim.specs.power import Power
 
 
 def fit(rows: Sequence[SustainedKernel], gpu: Gpu) -> Power:
-    """Return *gpu*'s power with the joules fitted to *rows*; everything else is as it was."""
+    """Return *gpu*'s power with the joules fitted to *rows*; everything else is as it was.
+
+    Raises MissingExtra without scipy.
+    """
     power, clocks = gpu.power, gpu.power.clocks
     counts = np.array([terms(row.actions(gpu), gpu) for row in rows])
     known = np.array([row.joules - power.idle * row.seconds - _fp32(row, gpu) for row in rows])
@@ -30,7 +33,7 @@ def fit(rows: Sequence[SustainedKernel], gpu: Gpu) -> Power:
         seen_clocks = [min(row.clock, clocks.boost) for row in rows]
         counts[:, CORE] *= np.array([[clocks.saved(clock)] for clock in seen_clocks])
         counts[:, BUSY] *= np.array([[clocks.drawn(clock)] for clock in seen_clocks])
-    fitted, _ = nnls(counts * weights[:, None], known * weights)
+    fitted, _ = library("scipy.optimize").nnls(counts * weights[:, None], known * weights)
     return with_terms(gpu, fitted)
 
 

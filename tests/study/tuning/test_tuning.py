@@ -155,5 +155,5 @@ def test_mistakes_are_named_before_anything_runs():
 
 def test_optuna_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("ksim.study.tuning.tuner.find_spec", lambda library: None)
-    with pytest.raises(KsimError, match="ksim tune needs Optuna: pip install 'ksim\\[tune\\]'"):
+    with pytest.raises(KsimError, match="ksim tune needs Optuna: pip install 'ksim-llm\\[tune\\]'"):
         tuned()
