@@ -7,7 +7,7 @@ from attrs import frozen
 
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
-from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve
+from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve, ShortConvolution
 from ksim.compute.model import Model
 from ksim.compute.notation import Cached, Operation, Stateful, Weighted
 from ksim.compute.notation.attention import FusedAttention
@@ -103,5 +103,5 @@ def _attention_kind(operation: Operation) -> str:
         return f"{kind} of {operation.window}" if operation.window else "full attention"
     names = {AttendLatent: "latent attention", AttendSparse: "sparse latent attention",
              AttendLinear: "linear attention", AttendMamba: "Mamba", AttendMamba2: "Mamba-2",
-             AttendLightning: "lightning attention"}
+             AttendLightning: "lightning attention", ShortConvolution: "short convolution"}
     return names.get(type(operation), "")

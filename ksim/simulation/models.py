@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ksim.compute.architectures import ALIASES, families
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
@@ -30,7 +31,7 @@ ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert"
             "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
 ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
             "ForTextEncoding", "ForRetrieval", "Model")
-SPEAKING = ("LMHeadModel", "ChatModel")
+SPEAKING = ("LMHeadModel", "ChatModel", "OmniModel")
 
 
 def model_of(name: str) -> Model:
@@ -60,19 +61,19 @@ def family(config: Config) -> str:
 
     Raises ConfigError for a family that ksim does not know; the message says how to go on.
     """
-    known, name = catalog.names("compute.architectures"), config.get("model_type", "")
+    name = config.get("model_type", "")
     if not name:
-        raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's; it"
-                                                        f" names the family ({', '.join(known)})")
+        raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's, where"
+                                                        " it names the family, such as 'llama'")
     if ":" in name:
         return name
     _check_generates(config, name)
-    if (module := name.replace("-", "_")) in known:
-        return module
+    if (module := name.replace("-", "_")) in (known := families()):
+        return ALIASES.get(module, module)
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
-              " (docs/plugins.md, A model family)")
-    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
-                                                    f"{_hint(config, name, known)}; {recipe}")
+              f" (docs/plugins.md, A model family); ksim knows {', '.join(known)}")
+    hint = _hint(config, name, known)
+    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows{hint}; {recipe}")
 
 
 def _check_generates(config: Config, name: str) -> None:
