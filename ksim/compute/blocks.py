@@ -36,7 +36,8 @@ __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder
 Operations = tuple[Operation, ...]
 
 #: `hidden_act`, and the kernel that applies it to the gate and multiplies by up.
-ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
+ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul", "situ": "situ_mul",
+               "swigluoai": "silu_mul"}
 
 
 def decoder(

@@ -10,7 +10,7 @@ __all__ = ["FULL", "SLIDING", "late_windows", "layer_types", "max_length", "only
            "windows"]
 
 #: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
-STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
+STRETCHED = {"default", "llama3", "longrope", "mrope", "proportional", "su"}
 #: Scaled rotary embeddings that stretch it by their `factor`.
 STRETCHING = {"linear", "dynamic", "yarn"}
 #: Keys of the language model that a multimodal config may have beside its `text_config`.

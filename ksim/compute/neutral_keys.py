@@ -34,6 +34,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_keys("tokenizer_class max_new_tokens do_sample temperature top_p min_length max_length"
             " eod_id pad_id org_vocab_size im_start_id im_end_id im_newline_id text_start_id text_end_id video_start_id"
             " video_end_id mask_init_id"
+            " diversity_penalty early_stopping encoder_no_repeat_ngram_size length_penalty no_repeat_ngram_size"
+            " num_beams num_beam_groups num_return_sequences output_scores remove_invalid_values repetition_penalty"
+            " return_dict_in_generate top_k typical_p use_bfloat16"
             " separator suppress_tokens forced_bos_token_id add_bos_token prefix reorder_and_upcast_attn"),
     # Weights are served in 16 bits, as vLLM's `dtype = auto` loads them.
     **_keys("torch_dtype dtype", ("bfloat16", "float16", "float32", "auto")),

@@ -20,11 +20,13 @@ ALIASES = {
     "glm4_moe_lite": "deepseek_v3",
     "glm4v_moe": "glm4v",
     "kimi_k2": "deepseek_v3",
+    "minimax_m3_text": "minimax_m3",
+    "minimax_m3_vl": "minimax_m3",
     "ministral": "llama",  # `layer_types` say which layers have a window
     "ministral3": "llama",
     "mistral": "llama",  # some with a window in every layer
-    "qwen2_5_omni_thinker": "qwen2_5_omni",
     "olmo3": "olmo2",  # with a window in three of four layers
+    "qwen2_5_omni_thinker": "qwen2_5_omni",
 }
 
 

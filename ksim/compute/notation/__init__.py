@@ -84,10 +84,10 @@ def layer_cache(operation: Any, sizes: Sizes, shard: Shard) -> LayerCache | None
     if hasattr(operation, "state_per_sequence"):
         return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard),
                           checkpoint=getattr(operation, "checkpoint", 0))
-    if not hasattr(operation, "cache_per_token"):
+    if not hasattr(operation, "cache_per_token") or not (token := operation.cache_per_token(sizes, shard)):
         return None
     reach, chunked = getattr(operation, "window", 0), getattr(operation, "chunked", False)
-    return LayerCache(operation.cache_per_token(sizes, shard), window=0 if chunked else reach,
+    return LayerCache(token, window=0 if chunked else reach,
                       chunk=reach if chunked else 0)
 
 
