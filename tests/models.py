@@ -10,8 +10,9 @@ from ksim.foundation import catalog
 from ksim.simulation.models import model_of_table
 
 CONFIGS = Path(__file__).parent / "compute" / "configs"
-#: Configs of popular models by their names on the Hugging Face Hub, with what is published of them, or why ksim refuses
-#: them; those of the catalogue are named alone.
+#: Popular models by their names on the Hugging Face Hub: a config, and what is published of its parameters or why ksim
+#: refuses it; or the model of the catalogue.  Sizes are the published ones; numbers that change no cost may not be.
+#: `beside` is what the published number has beside ksim's: parts that see and hear, and keys of layers that share them.
 POPULAR: dict[str, dict[str, Any]] = json.loads((CONFIGS.parent / "popular.json").read_text(encoding="utf-8"))
 _SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
           "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}

@@ -25,7 +25,8 @@ class Keep:
 
     One for every `stride` tokens counts for each with its share.  Latent vectors (`rotary` numbers of which stay in
     BF16) and keys of indexers have scales in FP8, as in vLLM's fp8_ds_mla; the states of compressors are in FP32.  With
-    a `window`, only those of the last so many tokens are kept.
+    a `window`, only those of the last so many tokens are kept.  `block_tokens` is how many a block has, if the engine
+    does not decide.
     """
 
     tensor: str
@@ -34,6 +35,7 @@ class Keep:
     window: int = 0
     rotary: str = ""
     format: DType | None = None
+    block_tokens: int = 0
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of the `tensor`, by its format or the cache's."""

@@ -27,11 +27,18 @@ NO_LLAMA = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_d_ssm", "ssm_state_
             "kv_lora_rank", "n_routed_experts", "num_experts", "moe_num_experts", "hybrid_override_pattern",
             "attn_layer_period", "d_kv", "is_encoder_decoder", "alibi", "conv_L_cache")
 #: Models that generate nothing, by family and by how their architectures end.
-ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet",
-            "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
+ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "modernbert",
+            "mpnet", "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
 ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
             "ForTextEncoding", "ForRetrieval", "Model")
 SPEAKING = ("LMHeadModel", "ChatModel", "OmniModel")
+#: Families that generate, and why ksim does not serve them.
+REFUSED = {
+    "ernie4_5_vl_moe": "sends tokens of images to other experts than those of text, and ksim's layers do not know which"
+                       " tokens are of images",
+    "mllama": "attends to images across a second sequence, which ksim's cache does not keep, and no vLLM that ksim"
+              " simulates serves it (the last one was 0.10.2)",
+}
 
 
 def model_of(name: str) -> Model:
@@ -68,6 +75,8 @@ def family(config: Config) -> str:
     if ":" in name:
         return name
     _check_generates(config, name)
+    if name in REFUSED:
+        raise ConfigError(f"{config.name}: model_type", f"{name!r} {REFUSED[name]}")
     if (module := name.replace("-", "_")) in (known := families()):
         return ALIASES.get(module, module)
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"

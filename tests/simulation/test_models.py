@@ -21,7 +21,7 @@ LLAMA = catalog.load("models", "llama-3.2-1b")
     ({"model_type": "ernie9", "moe_num_experts": 8}, "it looks like ernie4_5_moe"),
     ({"model_type": "gpt_old", "n_embd": 64, "n_layer": 2, "n_head": 4}, "it looks like gpt2"),
     ({"model_type": "lama", "hidden_act": "relu2"}, "the nearest by name is 'llama'"),
-    ({"model_type": "mllama", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
+    ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
     ({"model_type": "mamba2", "state_size": 128}, "mamba2' is no family that ksim knows; to add it"),
     ({"model_type": None}, "model_type: is missing, so this is no config.json of Hugging Face's"),
     ({"model_type": 3}, "model_type: expected a text, not 3"),

@@ -30,6 +30,8 @@ WINDOW, CHOSEN, ALL = 0, 4, 128
 KINDS = {"sliding_attention": WINDOW, "compressed_sparse_attention": CHOSEN, "heavily_compressed_attention": ALL}
 #: Angles, the router's kernel, and numbers inside of kernels.
 OTHERS = ("compress_rope_theta", "hc_sinkhorn_iters", "hc_eps", "mlp_layer_types", "num_hash_layers")
+#: Tokens of a block of compressed vectors; vLLM's blocks of windows have 64, of compressors' states 4 and 8.
+BLOCK = 256
 #: Letters of what each kind of compressor computes of a token, and of its positions' biases.
 COMPRESSED: Mapping[int, tuple[str, str]] = {CHOSEN: ("B", "X"), ALL: ("D", "Y")}
 
@@ -87,9 +89,9 @@ def _attention(window: int, stride: int, chosen: int) -> blocks.Operations:
         pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
         op("tq,qKh->tKh", "q_up", parallel="K", part="attention_inputs"),
         pointwise("rope", "tKh,tc->tKh,tc", "qk_norm_rope", parallel="K"),
-        Keep("c", "window_write", window=window, rotary="p"),
+        Keep("c", "window_write", window=window, rotary="p", block_tokens=64),
         *(_compressor(stride, *COMPRESSED[stride], "c", "compress") if stride else ()),
-        *((Keep("c", "compressed_write", stride, rotary="p"),) if stride else ()),
+        *((Keep("c", "compressed_write", stride, rotary="p", block_tokens=BLOCK),) if stride else ()),
         *(_indexer(stride, chosen) if stride == CHOSEN else ()),
         AttendCompressed(window, stride, chosen if stride == CHOSEN else 0),
         grouped,
@@ -102,7 +104,8 @@ def _compressor(stride: int, both: str, biases: str, out: str, name: str) -> blo
     overlap = 2 if stride == CHOSEN else 1
     return (
         op(f"tm,m{both}->t{both}", f"{name}_in", quantized=False), Held(biases, f"{name}_positions"),
-        Keep(both, f"{name}_state", window=overlap * stride, format=DType.FP32),
+        Keep(both, f"{name}_state", window=overlap * stride, format=DType.FP32,
+             block_tokens=4 if stride == CHOSEN else 8),
         pointwise("rms_norm", f"t{both}->t{out}", f"{name}_norm", scale=out),
     )
 
@@ -114,7 +117,7 @@ def _indexer(stride: int, chosen: int) -> blocks.Operations:
         op("tm,mk->tk", "index_weights", quantized=False),
         pointwise("rope", "tkj->tkj", "index_rope"), pointwise("quantize", "tkj->tkj", "index_quantize", writes="fp8"),
         *_compressor(stride, "Z", "I", "j", "index_compress"),
-        Keep("j", "index_write", stride, format=DType.FP8),
+        Keep("j", "index_write", stride, format=DType.FP8, block_tokens=BLOCK),
         ChooseCompressed(stride, chosen),
     )
 

@@ -80,7 +80,8 @@ class IndexLayer:
         if not queries:
             return None
         keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
-        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size, self.format, self.written)
+        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size, format=self.format,
+                           written=self.written)
 
 
 @frozen
