@@ -65,8 +65,7 @@ def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks
     keys of its *own*, a layer reads those of an earlier one.  *kind* names the indices of KV heads, of query heads that
     share one, and of a head's numbers.
     """
-    heads, _, size = kind
-    keys = f"z{heads}{size}"
+    keys = f"z{kind[0]}{kind[-1]}"
     return FusedAttention(f"t{kind},{keys},{keys}->t{kind}", parallel, label, window=window, cache=None, sequences="",
                           queries="t", sinks=sinks, chunked=chunked, own=own)
 

@@ -7,10 +7,10 @@ from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 __all__ = ["OTHER", "OWN", "attention", "embedding", "gated", "keeps", "sizes"]
 
 #: Indices of KV heads, query heads per KV head, both with keys and values, and a head's numbers; and of other layers'.
-OWN, OTHER = "Krih", "Ķŗįḩ"
+OWN, OTHER = ("K", "r", "i", "h"), ("Ķ", "ŗ", "į", "ḩ")
 
 
-def attention(window: int, own: bool, letters: str = OWN) -> blocks.Operations:
+def attention(window: int, own: bool, letters: tuple[str, str, str, str] = OWN) -> blocks.Operations:
     """Attention whose queries, keys and values are normed head by head; without keys of its *own*, queries alone."""
     heads, group, both, size = letters
     queries, keys = f"t{heads}{group}{size}", f"t{heads}{size}"

@@ -30,7 +30,7 @@ def gemma4(config: Config) -> Decoder:
     wide, inner = text.get("use_double_wide_mlp", False), text.count("hidden_size_per_layer_input")
     sparse = text.value("num_experts") is not None
     layers = blocks.layers(zip(blocks.windows(text, slides), per_layer.keeps(text), strict=True), lambda kind: (
-        *blocks.sandwich(per_layer.attention(*kind, per_layer.OWN if kind[0] else per_layer.OTHER),
+        *blocks.sandwich(per_layer.attention(kind[0], kind[1], per_layer.OWN if kind[0] else per_layer.OTHER),
                          (*_mlp(text, WIDE if wide and not kind[1] else "F"), *(_experts(text) if sparse else ()))),
         *((*per_layer.gated(), pointwise("add", "tm,tm->tm", "layer_add")) if inner else ())))
     make = blocks.mixture if sparse else blocks.decoder
