@@ -7,7 +7,8 @@ token has side by side, and its result is mixed into them.
 
 Weights are as in transformers' modeling_deepseek_v4.py, kernels
 and caches as in vLLM (deepseek_v4/attention.py, compressor.py).  The table of the first layers' experts by token is
-left out, and so is the module that predicts a second token.
+left out, and so is the module that predicts a second token.  That pipeline stages hand on all hidden states of a token
+is not modelled.
 """
 
 from collections.abc import Mapping

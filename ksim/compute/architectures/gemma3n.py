@@ -22,7 +22,8 @@ NORM = blocks.inner_norm
 def gemma3n(config: Config) -> Decoder:
     text = blocks.text(config)
     for key in OTHERS:
-        config.value(key), text.value(key)
+        config.value(key)
+        text.value(key)
     blocks.only(text, altup_correct_scale=True, attention_bias=False, hidden_activation="gelu_pytorch_tanh")
     number, sparse = text.need("num_hidden_layers"), text.get("activation_sparsity_pattern", [])
     text = text.instead({**text.table, "intermediate_size": _same(text, "intermediate_size")})

@@ -25,7 +25,8 @@ OTHERS = ("audio_config", "vision_soft_tokens_per_image", "audio_ms_per_token", 
 def gemma4(config: Config) -> Decoder:
     text = blocks.text(config).under({"top_k_experts": "num_experts_per_tok"})
     for key in OTHERS:
-        config.value(key), text.value(key)
+        config.value(key)
+        text.value(key)
     slides = [(layer + 1) % 6 != 0 for layer in range(text.need("num_hidden_layers"))]
     wide, inner = text.get("use_double_wide_mlp", False), text.count("hidden_size_per_layer_input")
     sparse = text.value("num_experts") is not None

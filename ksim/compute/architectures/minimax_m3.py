@@ -27,7 +27,8 @@ INDEXER = {"index_n_heads": ("sparse_num_index_heads", 4), "index_head_dim": ("s
 def minimax_m3(config: Config) -> Decoder:
     text = blocks.text(config)
     for key in OTHERS:
-        config.value(key), text.value(key)
+        config.value(key)
+        text.value(key)
     blocks.only(text, use_gemma_norm=True, attention_output_gate=False, use_qk_norm=True, qk_norm_type="per_head",
                 attention_bias=False, n_shared_experts=1)
     inner = text.part("sparse_attention_config")
