@@ -60,9 +60,11 @@ def max_length(config: Config) -> int:
     length = config.need("max_position_embeddings")
     parts = [config.part(key) for key in ("rope_scaling", "rope_parameters")]
     scaling = parts[config.value("rope_scaling") is None]
-    if isinstance(scaling.table.get(FULL), dict):  # one for each type of layer
-        scaling.part(SLIDING)
-        scaling = scaling.part(FULL)
+    for kind, other in ((FULL, SLIDING), ("compress", "main")):  # one for each type of layer; the first stretches
+        if isinstance(scaling.table.get(kind), dict):
+            scaling.part(other)
+            scaling = scaling.part(kind)
+            break
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in STRETCHED | STRETCHING:
         raise ConfigError(f"{scaling.name}: rope_type", f"{kind!r} is none of"

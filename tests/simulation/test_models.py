@@ -9,6 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.models import lookalike, model_of, model_of_table
 from ksim.simulation.scenario import Scenario
+from tests.models import POPULAR
 from tests.simulation.tables import TABLE
 
 LLAMA = catalog.load("models", "llama-3.2-1b")
@@ -117,3 +118,16 @@ def test_a_name_of_the_catalogue_comes_before_a_folder(tmp_path):
 def test_names_of_no_model_are_refused(name, error, said):
     with pytest.raises(error, match=said):
         model_of(name)
+
+
+def test_deepseek_v4_as_transformers_saves_it_is_the_checkpoint_s():
+    """transformers, configuration_deepseek_v4.py: types of layers for ratios, and angles of both kinds of layers."""
+    published = POPULAR["deepseek-ai/DeepSeek-V4-Flash"]["config"]
+    kinds = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    old = ("compress_ratios", "num_hash_layers", "qk_rope_head_dim", "rope_scaling", "rope_theta")
+    saved = {key: value for key, value in published.items() if key not in old} | {
+        "layer_types": [kinds[ratio] for ratio in published["compress_ratios"][:43]],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 40, "partial_rotary_factor": 0.125,
+        "rope_parameters": {"main": {"rope_type": "default"}, "compress": {**published["rope_scaling"]}}}
+    assert model_of_table("saved", saved).decoder == model_of_table("published", published).decoder
