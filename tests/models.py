@@ -10,6 +10,10 @@ from ksim.foundation import catalog
 from ksim.simulation.models import model_of_table
 
 CONFIGS = Path(__file__).parent / "compute" / "configs"
+#: Popular models by their names on the Hugging Face Hub: a config, and what is published of its parameters or why ksim
+#: refuses it; or the model of the catalogue.  Sizes are the published ones; numbers that change no cost may not be.
+#: `beside` is what the published number has beside ksim's: parts that see and hear, and keys of layers that share them.
+POPULAR: dict[str, dict[str, Any]] = json.loads((CONFIGS.parent / "popular.json").read_text(encoding="utf-8"))
 _SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
           "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
 #: Families that are others under a name, or of which there is no config here.
@@ -22,10 +26,13 @@ MADE_UP: dict[str, dict[str, Any]] = {
                                "num_experts_per_tok": 2, "shared_intermediate_size": 1024, "logits_scaling": 6.0},
 }
 FURTHER = sorted(path.stem for path in CONFIGS.glob("*.json"))
-NAMES = [*catalog.entries("models"), *FURTHER, *MADE_UP]
+READ = [name for name, row in POPULAR.items() if "config" in row and "refused" not in row]
+NAMES = [*catalog.entries("models"), *FURTHER, *MADE_UP, *READ]
 
 
 def table_of(name: str) -> dict[str, Any]:
+    if name in POPULAR:
+        return POPULAR[name]["config"]
     if name in MADE_UP:
         return MADE_UP[name]
     return json.loads((CONFIGS / f"{name}.json").read_text()) if name in FURTHER else catalog.load("models", name)

@@ -12,6 +12,7 @@ from ksim.compute.config_sizes import (
     layer_types,
     max_length,
     only,
+    rotary,
     sizes,
     sparse,
     text,
@@ -29,12 +30,14 @@ from ksim.foundation.errors import ConfigError
 
 __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
            "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
-           "mixture", "norm", "only", "post_norm", "sandwich", "shared_experts", "sizes", "sparse", "text", "windows"]
+           "mixture", "norm", "only", "post_norm", "rotary", "sandwich", "shared_experts", "sizes", "sparse", "text",
+           "windows"]
 
 Operations = tuple[Operation, ...]
 
 #: `hidden_act`, and the kernel that applies it to the gate and multiplies by up.
-ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
+ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul", "situ": "situ_mul",
+               "swigluoai": "silu_mul"}
 
 
 def decoder(
@@ -97,6 +100,11 @@ HEAD_NORM = (pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K"
 WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
              communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
              pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
+
+
+#: The same over all heads at once, for which ranks gather queries and keys.
+GATHERED_NORM = (communicate("all_gather", "tKrh", "q_gather"), communicate("all_gather", "tKh", "k_gather"),
+                 pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", scale="Krh,Kh"))
 
 
 #: Rotary embeddings of queries and keys.

@@ -7,13 +7,14 @@ from attrs import frozen
 
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
-from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve
+from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve, ShortConvolution
 from ksim.compute.model import Model
 from ksim.compute.notation import Cached, Operation, Stateful, Weighted
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.compute.sparse import AttendBlocks, AttendCompressed, Keep
 from ksim.specs.shard import Shard
 
 __all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]
@@ -22,7 +23,9 @@ __all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]
 ORDER = ("embedding", "attention", "mlp", "router", "experts", "shared_experts", "norms", "head", "other")
 #: Products that no `part` of a quantization covers, by their labels.
 LABELS = {"router": "router", "lm_head": "head", "ba": "attention", "index_k": "attention",
-          "shared_gate": "shared_experts", "router_correction": "router"}
+          "shared_gate": "shared_experts", "router_correction": "router", "expert_scale": "router",
+          "compress_in": "attention", "index_compress_in": "attention", "index_weights": "attention",
+          "compress_positions": "attention", "index_compress_positions": "attention"}
 
 
 @frozen
@@ -90,7 +93,7 @@ def _part(operation: Operation) -> str:
         return "embedding"
     if isinstance(operation, Elementwise):
         return "norms"
-    if _attention_kind(operation) or isinstance(operation, Convolve):
+    if _attention_kind(operation) or isinstance(operation, Convolve | AttendCompressed):
         return "attention"
     part = operation.part.removesuffix("_inputs") if isinstance(operation, Product) else ""
     return part or LABELS.get(operation.label, "other")
@@ -103,5 +106,9 @@ def _attention_kind(operation: Operation) -> str:
         return f"{kind} of {operation.window}" if operation.window else "full attention"
     names = {AttendLatent: "latent attention", AttendSparse: "sparse latent attention",
              AttendLinear: "linear attention", AttendMamba: "Mamba", AttendMamba2: "Mamba-2",
-             AttendLightning: "lightning attention"}
+             AttendLightning: "lightning attention",
+             ShortConvolution: "short convolution", AttendBlocks: "attention to blocks"}
+    if isinstance(operation, Keep):
+        kept = f"{operation.label.removesuffix('_write').replace('_', ' ')}"
+        return f"{kept} of the last {operation.window}" if operation.window else kept
     return names.get(type(operation), "")

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.neutral_keys import neutral
+from ksim.compute.neutral_keys import MODELS, neutral
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["MOST", "Config"]
@@ -69,7 +69,8 @@ class Config:
     def part(self, key: str) -> "Config":
         """The table under *key*, empty where it is absent; raises ConfigError for another value."""
         if key not in self._parts:
-            self._parts[key] = Config(f"{self.name}: {key}", self.get(key, {}), self.place or key)
+            self._parts[key] = Config(f"{self.name}: {key}", self.get(key, {}),
+                                      key if self.place in MODELS else self.place)
         return self._parts[key]
 
     def joined(self, key: str, outside: Collection[str]) -> "Config":
@@ -109,23 +110,31 @@ class Config:
         return value
 
     def check_all_read(self) -> None:
-        """Raise ConfigError for a key that no method was asked for and whose value may mean something.
+        """Raise ConfigError that names all keys that no method was asked for and whose values may mean something.
 
         A key whose value is null says nothing; `ksim.compute.neutral_keys` lists those without meaning for cost.
         """
-        for name, key, value, known in self._unread():
-            close = get_close_matches(key, known, n=1, cutoff=0.85)
-            raise ConfigError(f"{name}: {key}",
-                              f"ksim does not know what {_short(value)} changes in a model of this family"
-                              + (f"; did you mean {close[0]!r}?" if close else "")
+        unread = list(self._unread())
+        if len(unread) == 1:
+            (place, value, close), = unread
+            raise ConfigError(place, f"ksim does not know what {_short(value)} changes in a model of this family"
+                              + (f"; did you mean {close!r}?" if close else "")
                               + "; where it changes neither kernels nor weights, leave it out of a copy, else write a"
                                 " family that reads it (docs/models.md, What a config may say)")
+        if unread:
+            listed = ", ".join(f"{place.removeprefix(self.name)[2:]} = {_short(value)}"
+                               + (f" (did you mean {close!r}?)" if close else "") for place, value, close in unread)
+            raise ConfigError(self.name, f"ksim does not know what {len(unread)} keys change in a model of this family:"
+                                         f" {listed}; leave those that change neither kernels nor weights out of a"
+                                         " copy, and write a family that reads the others (docs/models.md, What a"
+                                         " config may say)")
 
-    def _unread(self) -> Iterator[tuple[str, str, Any, Collection[str]]]:
-        """Keys that may mean something and were not read: whose they are, what they say, and which keys were read."""
+    def _unread(self) -> Iterator[tuple[str, Any, str]]:
+        """Keys that may mean something and were not read: where they are, what they say, and which one may be meant."""
         for key, value in self.table.items():
             if key not in self._read and value is not None and not neutral(self.place, key, value):
-                yield self.name, key, value, self._read
+                close = get_close_matches(key, self._read, n=1, cutoff=0.85)
+                yield f"{self.name}: {key}", value, close[0] if close else ""
         for part in self._parts.values():
             yield from part._unread()
 

@@ -6,10 +6,11 @@ from typing import Any
 from ksim.compute.config import Config
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["FULL", "SLIDING", "late_windows", "layer_types", "max_length", "only", "sizes", "sparse", "text", "windows"]
+__all__ = ["FULL", "SLIDING", "late_windows", "layer_types", "max_length", "only", "rotary", "sizes", "sparse", "text",
+           "windows"]
 
 #: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
-STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
+STRETCHED = {"default", "llama3", "longrope", "mrope", "proportional", "su"}
 #: Scaled rotary embeddings that stretch it by their `factor`.
 STRETCHING = {"linear", "dynamic", "yarn"}
 #: Keys of the language model that a multimodal config may have beside its `text_config`.
@@ -59,6 +60,11 @@ def max_length(config: Config) -> int:
     length = config.need("max_position_embeddings")
     parts = [config.part(key) for key in ("rope_scaling", "rope_parameters")]
     scaling = parts[config.value("rope_scaling") is None]
+    for kind, other in ((FULL, SLIDING), ("compress", "main")):  # one for each type of layer; the first stretches
+        if isinstance(scaling.table.get(kind), dict):
+            scaling.part(other)
+            scaling = scaling.part(kind)
+            break
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in STRETCHED | STRETCHING:
         raise ConfigError(f"{scaling.name}: rope_type", f"{kind!r} is none of"
@@ -87,6 +93,15 @@ def layer_types(config: Config, default: list[str], known: Sequence[str], key: s
     if len(kinds) != layers or any(kind not in known for kind in kinds):
         raise ConfigError(f"{config.name}: {key}", f"expected {layers} times {' or '.join(known)}")
     return kinds
+
+
+def rotary(config: Config) -> list[bool]:
+    """Which layers have rotary embeddings: by `no_rope_layers`, where 1 means yes, or all but every fourth."""
+    layers, every = config.need("num_hidden_layers"), config.need("no_rope_layer_interval", 4)
+    says = config.get("no_rope_layers", []) or [int((layer + 1) % every != 0) for layer in range(layers)]
+    if len(says) < layers:
+        raise ConfigError(f"{config.name}: no_rope_layers", f"expected {layers} times 0 or 1")
+    return [bool(each) for each in says[:layers]]
 
 
 def late_windows(config: Config) -> list[bool]:

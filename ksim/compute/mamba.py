@@ -1,4 +1,4 @@
-"""Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2 and lightning attention."""
+"""Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2, lightning attention, convolutions."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -19,8 +19,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "keeps_states",
-           "mamba", "mamba2", "mamba2_sizes"]
+__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "ShortConvolution",
+           "keeps_states", "mamba", "mamba2", "mamba2_sizes"]
 
 
 @frozen
@@ -119,6 +119,21 @@ class Convolve:
         local = sizes.split(self.parallel, shard.tensor)
         for phase in PHASES:
             yield Op(f"{self.label}_{phase}", ConvLayer(phase, local.of["I"], local.of["W"]))
+
+
+@frozen
+class ShortConvolution(Convolve):
+    """A convolution of channels over W tokens in place of attention, ``tI->tI``, which keeps the last W - 1 (LFM2).
+
+    (vllm/model_executor/layers/mamba/short_conv.py)
+    """
+
+    checkpoint: ClassVar[int] = 1
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of the last W - 1 tokens and of drafted ones on one rank."""
+        local = sizes.split(self.parallel, shard.tensor)
+        return local.of["I"] * (local.of["W"] - 1 + shard.drafts) * shard.precision.states()[0].bytes
 
 
 @frozen

@@ -57,14 +57,17 @@ def pointwise(
 
 
 def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks: bool = False,
-           chunked: bool = False) -> FusedAttention:
+           chunked: bool = False, own: bool = True, kind: str = "Krh") -> FusedAttention:
     """Queries ``tKrh`` of each sequence over the keys and values ``zKh`` of its own context, in one kernel.
 
     A query sees the last `window` tokens, its own among them; 0 means all.  With `sinks`, each head has a weight that
-    takes part in its softmax.  *chunked* queries see the tokens of their own chunk of `window` tokens instead.
+    takes part in its softmax.  *chunked* queries see the tokens of their own chunk of `window` tokens instead.  Without
+    keys of its *own*, a layer reads those of an earlier one.  *kind* names the indices of KV heads, of query heads that
+    share one, and of a head's numbers.
     """
-    return FusedAttention("tKrh,zKh,zKh->tKrh", parallel, label, window=window, cache=None, sequences="", queries="t",
-                          sinks=sinks, chunked=chunked)
+    keys = f"z{kind[0]}{kind[-1]}"
+    return FusedAttention(f"t{kind},{keys},{keys}->t{kind}", parallel, label, window=window, cache=None, sequences="",
+                          queries="t", sinks=sinks, chunked=chunked, own=own)
 
 
 def communicate(kind: CollectiveKind, indices: str, label: str, format: str = "bf16") -> collectives.Communicate:

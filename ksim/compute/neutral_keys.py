@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["neutral"]
+__all__ = ["MODELS", "neutral"]
 
 #: In place of a list of values: whatever the key says.
 ANY = (...,)
@@ -22,14 +22,21 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " bad_words_ids chunk_size_feed_forward torchscript"),
     # How it was trained: initial values, dropout, losses.
     **_keys("initializer_range initializer_factor init_std attention_dropout attn_dropout attn_pdrop embd_pdrop"
-            " resid_pdrop hidden_dropout hidden_dropout_prob attention_dropout_prob attention_probs_dropout_prob"
+            " resid_pdrop embed_dropout"
+            " hidden_dropout hidden_dropout_prob attention_dropout_prob attention_probs_dropout_prob"
             " classifier_dropout residual_dropout embedding_dropout router_aux_loss_coef aux_loss_alpha"
             " output_router_logits output_attentions output_hidden_states seq_aux router_jitter_noise"
             " input_jitter_noise router_dtype pretraining_tp n_ctx ep_size"
             " summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
-            " task_specific_params rescale_every capacity_factor moe_capacity"),
+            " task_specific_params rescale_every capacity_factor moe_capacity moe_drop_tokens"
+            " moe_random_routing_dropped_token"),
     # Tokenizers and generation; keys that end in _token_id and the like are so, too.
     **_keys("tokenizer_class max_new_tokens do_sample temperature top_p min_length max_length"
+            " eod_id pad_id org_vocab_size im_start_id im_end_id im_newline_id text_start_id text_end_id video_start_id"
+            " video_end_id mask_init_id"
+            " diversity_penalty early_stopping encoder_no_repeat_ngram_size length_penalty no_repeat_ngram_size"
+            " num_beams num_beam_groups num_return_sequences output_scores remove_invalid_values repetition_penalty"
+            " return_dict_in_generate top_k typical_p use_bfloat16"
             " separator suppress_tokens forced_bos_token_id add_bos_token prefix reorder_and_upcast_attn"),
     # Weights are served in 16 bits, as vLLM's `dtype = auto` loads them.
     **_keys("torch_dtype dtype", ("bfloat16", "float16", "float32", "auto")),
@@ -54,7 +61,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_keys("use_bidirectional_attention is_encoder_decoder add_cross_attention cross_attention"
             " is_cross_attention use_mrope alibi scale_attn_by_inverse_layer_idx use_sliding_window tf_legacy_loss"
             " output_past compression_ratio enable_lm_head_fp32"
-            " tie_encoder_decoder use_cla ffn_only"
+            " tie_encoder_decoder use_cla ffn_only use_mla position_embedding_xdrope add_classification_head"
             " add_swa_attention_sink_bias"
             " add_full_attention_sink_bias", (False,)),
     # What kernels of states do on the way: steps, factors, norms before or after the gate.
@@ -69,7 +76,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_keys("mamba_hidden_act", ("silu",)),
     **_keys("normalization_function", ("rmsnorm",)),
     **_keys("is_decoder", (True, False)),
-    **_keys("use_rope use_rms_norm swiglu", (True,)),
+    **_keys("use_rope use_rotary_pos_emb use_rms_norm swiglu mamba_use_mlp", (True,)),
     **_keys("position_embedding_type", ("rope", "rope_gptj")),
     **_keys("clip_qkv", (0, 0.0)),
     **_keys("pruned_heads", ({}, [])),
@@ -98,7 +105,8 @@ VISION = {
                                      "norm_eps", "rope_theta", "use_flash_attn", "_attn_implementation_autoset",
                                      "_name_or_path", "transformers_version", "_attn_implementation")
        if key in NEUTRAL},
-    **_keys("hidden_act dropout drop_path_rate rms_norm_eps projector_dropout tokens_per_second spatial_patch_size"
+    **_keys("hidden_act dropout hidden_dropout_prob init_std"
+            " drop_path_rate rms_norm_eps projector_dropout tokens_per_second spatial_patch_size"
             " use_bfloat16 vision_feature_layer vision_feature_select_strategy capacity_factor eval_capacity_factor"
             " laux_allreduce moe_coeff_ratio moe_intermediate_size moe_output_scale noisy_gate_policy num_experts"
             " num_routed_experts num_shared_experts shared_expert_intermediate_size use_moe use_residual use_rts"
@@ -109,7 +117,7 @@ VISION = {
 INSIDE = {**INSIDE, "vision_config": VISION, "rope_parameters": INSIDE["rope_scaling"]}
 
 #: Tables inside that are configs of models: a language model's, beside an encoder's.
-MODELS = ("", "text_config", "llm_config")
+MODELS = ("", "text_config", "llm_config", "thinker_config")
 #: Ends of keys that name tokens by their numbers.
 TOKENS = ("_token_id", "_token_ids", "_token_index", "_tokens_id", "_token")
 

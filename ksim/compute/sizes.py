@@ -11,6 +11,13 @@ Each letter has one meaning in all models:
 
 x counts the pairs of one rank, the fullest or an average one.  "top_k" is how many experts a token goes to.
 
+Letters with a cedilla or an ogonek, Ķ, ŗ, ḩ, į and ļ, are K, r, h, i and l of layers with heads of another shape, and
+Ɇ is F of layers with another MLP.  Hidden states side by side (AltUp, hyper-connections), and layers with embeddings
+of their own:
+
+    H  hidden states of a token     P  coefficients that mix them  R  rank of a Laurel block
+    e  size of a layer's embedding  Q  that of all layers          C  rows of the table of it
+
 Latent attention, whose K heads have keys and values of their own:
 
     q  rank of the queries          n  content of a key            v  value
@@ -57,6 +64,9 @@ from ksim.specs.shard import Shard
 #: Pairs of an index and the group of ranks that splits it.
 Splits = tuple[tuple[str, str], ...]
 
+#: By the index of KV heads, those of all that follow from how ranks split them; the other shape's have a cedilla.
+HEADS = {"K": "Kril", "Ķ": "Ķŗįļ"}
+
 
 @frozen
 class Sizes:
@@ -99,10 +109,10 @@ class Sizes:
         if not index or ways == 1:
             return self
         size = self.of[index]
-        if index in "VD":
+        if index in "VDC":
             return evolve(self, of={**self.of, index: ceil(size / ways)})
-        if index == "K":
-            return self._split_heads(ways)
+        if index in HEADS:
+            return self._split_heads(ways, HEADS[index])
         if index == "G" and "U" in self.of:
             return self._split_groups(ways)
         if size % ways:
@@ -110,14 +120,15 @@ class Sizes:
             raise ConfigError("tensor_parallel_size", f"{ways} does not divide {what}")
         return evolve(self, of={**self.of, index: size // ways})
 
-    def _split_heads(self, ways: int) -> "Sizes":
-        kv_heads, heads = self.of["K"], self.of["K"] * self.of["r"]
+    def _split_heads(self, ways: int, indices: str) -> "Sizes":
+        kv_heads, heads = self.of[indices[0]], self.of[indices[0]] * self.of[indices[1]]
         if heads % ways or (kv_heads % ways and ways % kv_heads):
             raise ConfigError("tensor_parallel_size", f"{ways} does not divide {heads} attention heads"
                                                       f" with {kv_heads} key/value heads")
         kv_heads = max(1, kv_heads // ways)
         group = heads // ways // kv_heads
-        return evolve(self, of={**self.of, "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2})
+        split = zip(indices, (kv_heads, group, group + 2, 2 * group + 2), strict=True)
+        return evolve(self, of={**self.of, **dict(split)})
 
     def _split_groups(self, ways: int) -> "Sizes":
         """Mamba-2's groups of heads; a single one is shared out by its heads, and each rank has its two vectors.

@@ -41,6 +41,8 @@ PEAK_SHARES = {
     "batched_gemm": PeakShares(compute=0.6, memory=1.0, start=4.2e-6),
     "index_scores": PeakShares(compute=1.0, memory=0.67, start=10e-6),
     "sparse_mla": PeakShares(compute=0.425, memory=1.0, start=54e-6),
+    "compressed_mla": PeakShares(compute=0.425, memory=0.8, start=12e-6),
+    "block_sparse": PeakShares(compute=0.3, memory=0.55, start=12e-6),
     "conv_prompts": PeakShares(compute=0.074, memory=1.0, start=2.9e-6),
     "conv_decodes": PeakShares(compute=0.028, memory=1.0, start=1.9e-6),
     "delta_prompts": PeakShares(compute=0.2, memory=0.5, start=8.5e-6),

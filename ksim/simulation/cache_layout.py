@@ -159,7 +159,7 @@ class _Layer:
 
 
 def _layer(layer: LayerCache, settings: EngineSettings) -> _Layer:
-    size = settings.block_size
+    size = layer.block_tokens or settings.block_size
     assert size and settings.max_model_len, "complete the settings first"
     if not layer.sequence_bytes:
         kind: Kind = "window" if layer.window else "chunk" if layer.chunk else "full"
@@ -184,6 +184,9 @@ def kept_layers(model: Model, shard: Shard, gpu: Gpu) -> list[LayerCache]:
 def _groups(layers: Sequence[tuple[int, LayerCache]], settings: EngineSettings, stages: int) -> Iterator[CacheGroup]:
     """The groups of *layers*, each with its stage: of equal pages, and of equal numbers of layers but for padding."""
     specs = [(stage, _layer(layer, settings)) for stage, layer in layers]
+    if any(layer.block_tokens for _, layer in layers):
+        yield from _packed(specs, stages)
+        return
     if len({spec.alike for _, spec in specs}) > 1:
         page = max(spec.page for _, spec in specs)
         specs = [(stage, spec if spec.page == page else spec.padded(page)) for stage, spec in specs]
@@ -197,6 +200,23 @@ def _groups(layers: Sequence[tuple[int, LayerCache]], settings: EngineSettings, 
         count = -(-len(bucket) // size)
         for first in range(count):  # every count-th layer, so that each stage has some of each group
             yield _group(bucket[first::count], stages)
+
+
+def _packed(specs: Sequence[tuple[int, _Layer]], stages: int) -> Iterator[CacheGroup]:
+    """Groups of pages side by side (`_get_packed_kv_cache_groups`): those of one size are split, down to as many
+    layers as a group that repeats a pattern of several sizes has."""
+    buckets: dict[object, list[tuple[int, _Layer]]] = {}
+    for stage, spec in specs:
+        buckets.setdefault(spec.alike, []).append((stage, spec))
+    pages = {alike: Counter(spec.page for _, spec in bucket) for alike, bucket in buckets.items()}
+    repeats = max((max(sizes.values()) for sizes in pages.values()
+                   if len(sizes) > 1 and len({*sizes.values()}) == 1), default=0)
+    for alike, bucket in buckets.items():
+        count = -(-len(bucket) // repeats) if repeats and len(pages[alike]) == 1 else 1
+        for first in range(count):
+            members = bucket[first::count]
+            page = sum(spec.page for _, spec in members) / len(members)
+            yield evolve(_group(members, stages), page=page)
 
 
 def _group(members: Sequence[tuple[int, _Layer]], stages: int) -> CacheGroup:

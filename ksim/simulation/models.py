@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ksim.compute.architectures import ALIASES, families
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
@@ -26,11 +27,18 @@ NO_LLAMA = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_d_ssm", "ssm_state_
             "kv_lora_rank", "n_routed_experts", "num_experts", "moe_num_experts", "hybrid_override_pattern",
             "attn_layer_period", "d_kv", "is_encoder_decoder", "alibi", "conv_L_cache")
 #: Models that generate nothing, by family and by how their architectures end.
-ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet",
-            "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
+ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "modernbert",
+            "mpnet", "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
 ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
             "ForTextEncoding", "ForRetrieval", "Model")
-SPEAKING = ("LMHeadModel", "ChatModel")
+SPEAKING = ("LMHeadModel", "ChatModel", "OmniModel")
+#: Families that generate, and why ksim does not serve them.
+REFUSED = {
+    "ernie4_5_vl_moe": "sends tokens of images to other experts than those of text, and ksim's layers do not know which"
+                       " tokens are of images",
+    "mllama": "attends to images across a second sequence, which ksim's cache does not keep, and no vLLM that ksim"
+              " simulates serves it (the last one was 0.10.2)",
+}
 
 
 def model_of(name: str) -> Model:
@@ -60,19 +68,21 @@ def family(config: Config) -> str:
 
     Raises ConfigError for a family that ksim does not know; the message says how to go on.
     """
-    known, name = catalog.names("compute.architectures"), config.get("model_type", "")
+    name = config.get("model_type", "")
     if not name:
-        raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's; it"
-                                                        f" names the family ({', '.join(known)})")
+        raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's, where"
+                                                        " it names the family, such as 'llama'")
     if ":" in name:
         return name
     _check_generates(config, name)
-    if (module := name.replace("-", "_")) in known:
-        return module
+    if name in REFUSED:
+        raise ConfigError(f"{config.name}: model_type", f"{name!r} {REFUSED[name]}")
+    if (module := name.replace("-", "_")) in (known := families()):
+        return ALIASES.get(module, module)
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
-              " (docs/plugins.md, A model family)")
-    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
-                                                    f"{_hint(config, name, known)}; {recipe}")
+              f" (docs/plugins.md, A model family); ksim knows {', '.join(known)}")
+    hint = _hint(config, name, known)
+    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows{hint}; {recipe}")
 
 
 def _check_generates(config: Config, name: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ksim.compute.mamba import keeps_states
+from ksim.compute.sparse import attends_sparsely
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -14,6 +15,7 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
     "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
+    "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
 

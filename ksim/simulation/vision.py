@@ -9,6 +9,7 @@ from ksim.compute.further import FurtherModel
 from ksim.compute.model import Decoder, Model
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
+from ksim.compute.vision.towers import whole_attention
 from ksim.cost.encoder_batch import encoder_batch
 from ksim.cost.graphs import Graphs
 from ksim.cost.passes import Pass, without_inputs
@@ -136,7 +137,10 @@ def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
     processor = adjusted(encoder.images, given.given if given else {})
     if settings.language_model_only or not (limit.image or limit.video):
         return None
-    return Vision(_tower(model.name, encoder), processor, settings)
+    vision = Vision(_tower(model.name, encoder), processor, settings)
+    if processor.keeps_heads and encoder.sizes["K"] % vision.shard.tensor:
+        return evolve(vision, model=_tower(model.name, whole_attention(encoder)))
+    return vision
 
 
 def _keys_of_images(settings: EngineSettings) -> Iterator[str]:

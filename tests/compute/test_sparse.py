@@ -1,8 +1,12 @@
 """The indexer's scores and sparse latent attention, by hand and against an enumeration."""
 
+import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.compute.kernels.block_sparse import BlockSparseLayer
+from ksim.compute.kernels.compressed_mla import CompressedLayer
 from ksim.compute.kernels.index_scores import ChoiceLayer, IndexLayer
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
@@ -58,3 +62,24 @@ def test_every_rank_scores_with_all_heads(model):
     layer = dict(list(graph.over(BATCH))[2:50])
     assert layer["index_decodes"].heads == 32 and layer["attention"].heads == 8
     assert layer["index_q"].n == 32 * 128 and layer["q_absorb"].m == BATCH.tokens
+
+
+@pytest.mark.parametrize(("stride", "chosen"), [(0, 0), (4, 3), (4, 512), (128, 0)])
+def test_a_query_sees_a_window_and_compressed_vectors_before_it(stride, chosen):
+    """DeepSeek-V4: one vector for every *stride* tokens, all of them or the chosen ones."""
+    layer = CompressedLayer(8, 512, 16, stride, chosen)
+
+    def sees(tokens: int) -> int:
+        compressed = tokens // stride if stride else 0
+        return min(tokens, 16) + (min(compressed, chosen) if chosen else compressed)
+
+    for new, context in ((1, 0), (1, 700), (37, 0), (300, 11), (3, 126)):
+        assert layer.over(Batch.of((new, context))).pairs == sum(map(sees, range(context + 1, context + new + 1)))
+
+
+def test_blocks_of_keys_cost_no_more_than_those_that_are_chosen():
+    """MiniMax-M3: 16 blocks of 128 keys of one KV head for all 16 query heads that share it."""
+    short, long, longer = (BlockSparseLayer(64, 4, 128, 2048).over(Batch.of((1, context)))
+                           for context in (99, 9_999, 99_999))
+    assert short.pairs == 100 and long == evolve(longer, keys=long.keys)
+    assert long.work.reads == longer.work.reads == 64 * 128 * 2 + 2048 * 4 * 2 * 128 * 2

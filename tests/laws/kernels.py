@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.block_sparse import BlockSparseLayer
 from ksim.compute.kernels.causal_conv import ConvLayer
+from ksim.compute.kernels.compressed_mla import CompressedLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.index_scores import IndexLayer
 from ksim.compute.kernels.lora import LoraGemm
@@ -46,6 +48,14 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
     "sparse_mla": st.builds(
         lambda pairs, heads, chosen, cache: SparseLatentLayer(heads, 512, 64, chosen, cache).over(Batch.of(*pairs)),
         sequences, st.integers(1, 128), st.sampled_from([1, 64, 2048]), VALUES[DType]),
+    "compressed_mla": st.builds(
+        lambda pairs, heads, stride, chosen, cache: CompressedLayer(heads, 512, 128, stride, chosen, cache).over(
+            Batch.of(*pairs)),
+        sequences, st.integers(1, 128), st.sampled_from([0, 4, 128]), st.sampled_from([0, 1, 512]), VALUES[DType]),
+    "block_sparse": st.builds(
+        lambda pairs, of, chosen, cache: BlockSparseLayer(of[0] * of[1], of[0], of[2], chosen, cache).over(
+            Batch.of(*pairs)),
+        sequences, heads, st.sampled_from([128, 2048]), VALUES[DType]),
     "index_scores": st.builds(
         lambda part, pairs, heads: IndexLayer(part, heads, 128).over(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 64)).filter(bool),

@@ -21,6 +21,7 @@ from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.compute.sparse import AttendCompressed, Keep
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
@@ -31,12 +32,13 @@ NAMES = representatives()
 WHOLE = Shard()
 #: Families that multiply activations with weights, and with each other.
 PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), (
-    "attention", "mla", "sparse_mla", "delta_prompts", "delta_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts",
+    "attention", "mla", "sparse_mla", "compressed_mla", "block_sparse",
+    "delta_prompts", "delta_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts",
     "scan_decodes")
 #: Operations of layers with states that have weights, of which each token meets some in no product.
-STATES = (AttendLinear, AttendMamba, AttendMamba2, Convolve)
+STATES = (AttendCompressed, AttendLinear, AttendMamba, AttendMamba2, Convolve)
 #: A family of attention that every rank computes whole, and operations whose cache every rank keeps whole.
-INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse)
+INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse, Keep)
 #: Two decodes and a chunk of a prompt, all of which sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 
@@ -140,7 +142,7 @@ def summed(name: str) -> Iterator[int]:
     for op in operations(name):
         result = f"t{op.hidden}" if isinstance(op, Combine) else ""
         if isinstance(op, Lookup) and op.parallel:
-            result = "tm"
+            result = op.equation.partition("->")[2]
         if isinstance(op, Communicate) and op.kind == "all_reduce" and op.label != "qk_norm_all_reduce":
             result = op.tensor
         if isinstance(op, Product) and op.reduced and {*dict(op.parallel)} - {*op.tensors.results[0]}:

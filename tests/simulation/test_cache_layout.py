@@ -41,6 +41,10 @@ def groups(*stages: list[LayerCache], **serve: Any) -> list[tuple[str, int, tupl
     ([WINDOW] * 5 + [FULL] * 2, [("window", 16, (2,)), ("window", 16, (2,)), ("window", 16, (1,)), ("full", 16, (2,))]),
     ([WINDOW] * 4 + [FULL] * 5, [("window", 16, (4,)), ("full", 16, (5,))]),  # a few more: padded, not split
     ([FULL, LayerCache(50.0)], [("full", 16, (2,))]),  # pages may differ in a single group
+    # pages side by side: a window of one size is split, down to the two layers that repeat two sizes
+    ([LayerCache(10.0, block_tokens=256), LayerCache(1.0, block_tokens=256), LayerCache(80.0, window=8, block_tokens=4),
+      LayerCache(20.0, window=8, block_tokens=4), *[LayerCache(40.0, window=64, block_tokens=64)] * 2],
+     [("full", 256, (2,)), ("window", 4, (2,)), ("window", 64, (1,)), ("window", 64, (1,))]),
     ([FULL, LayerCache(50.0, window=64)], [("full", 16, (1,)), ("window", 32, (1,))]),
     ([FULL, STATE, STATE], [("full", 16, (1,)), ("state", 16, (1,)), ("state", 16, (1,))])])
 def test_groups_have_layers_of_one_kind_and_equal_numbers_of_them(layers, expected):

@@ -9,6 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.models import lookalike, model_of, model_of_table
 from ksim.simulation.scenario import Scenario
+from tests.models import POPULAR
 from tests.simulation.tables import TABLE
 
 LLAMA = catalog.load("models", "llama-3.2-1b")
@@ -16,13 +17,13 @@ LLAMA = catalog.load("models", "llama-3.2-1b")
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"model_type": "olmo"}, "by its keys it looks like llama: set model_type to 'llama' in a copy to try"),
-    ({"model_type": "olmoe", "num_experts": 8, "moe_intermediate_size": 64}, "it looks like qwen3_moe"),
+    ({"model_type": "olmoe9", "num_experts": 8, "moe_intermediate_size": 64}, "it looks like qwen3_moe"),
     ({"model_type": "deepseek_v9", "kv_lora_rank": 512, "q_lora_rank": 1536}, "it looks like deepseek_v3"),
     ({"model_type": "ernie9", "moe_num_experts": 8}, "it looks like ernie4_5_moe"),
     ({"model_type": "gpt_old", "n_embd": 64, "n_layer": 2, "n_head": 4}, "it looks like gpt2"),
     ({"model_type": "lama", "hidden_act": "relu2"}, "the nearest by name is 'llama'"),
-    ({"model_type": "mllama", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
-    ({"model_type": "mamba2", "state_size": 128}, "mamba2' is no family that ksim knows ("),
+    ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
+    ({"model_type": "mamba2", "state_size": 128}, "mamba2' is no family that ksim knows; to add it"),
     ({"model_type": None}, "model_type: is missing, so this is no config.json of Hugging Face's"),
     ({"model_type": 3}, "model_type: expected a text, not 3"),
 ])
@@ -49,6 +50,9 @@ def test_models_that_generate_nothing_are_refused(changes, said):
     ({"use_moe_lora": True}, "mine: use_moe_lora: ksim does not know what True changes in a model of this family"),
     ({"num_experts": 8}, "mine: num_experts: ksim does not know what 8 changes"),
     ({"num_key_value_head": 4}, "did you mean 'num_key_value_heads'?"),
+    ({"clip_qkv": 8.0, "num_key_value_head": 4, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "by": [1]}},
+     "mine: ksim does not know what 3 keys change in a model of this family: clip_qkv = 8.0, num_key_value_head = 4"
+     " (did you mean 'num_key_value_heads'?), rope_scaling: by = [1]; leave those that"),
     ({"clip_qkv": 8.0}, "mine: clip_qkv: ksim does not know what 8.0 changes"),
     ({"torch_dtype": "float8_e4m3fn"}, "mine: torch_dtype"),
     ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "by_layer": [1]}}, "mine: rope_scaling: by_layer: ksim"),
@@ -114,3 +118,16 @@ def test_a_name_of_the_catalogue_comes_before_a_folder(tmp_path):
 def test_names_of_no_model_are_refused(name, error, said):
     with pytest.raises(error, match=said):
         model_of(name)
+
+
+def test_deepseek_v4_as_transformers_saves_it_is_the_checkpoint_s():
+    """transformers, configuration_deepseek_v4.py: types of layers for ratios, and angles of both kinds of layers."""
+    published = POPULAR["deepseek-ai/DeepSeek-V4-Flash"]["config"]
+    kinds = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    old = ("compress_ratios", "num_hash_layers", "qk_rope_head_dim", "rope_scaling", "rope_theta")
+    saved = {key: value for key, value in published.items() if key not in old} | {
+        "layer_types": [kinds[ratio] for ratio in published["compress_ratios"][:43]],
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 40, "partial_rotary_factor": 0.125,
+        "rope_parameters": {"main": {"rope_type": "default"}, "compress": {**published["rope_scaling"]}}}
+    assert model_of_table("saved", saved).decoder == model_of_table("published", published).decoder

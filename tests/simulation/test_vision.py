@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ksim import Scenario, simulate
 from ksim.compute.vision.processors import PixelProcessor, TileProcessor
+from ksim.cost.encoder_batch import encoder_batch
 from ksim.flow.batch import Batch
 from ksim.flow.images import Image, Patches, PlacedImage
 from ksim.flow.request import Request
@@ -16,6 +17,8 @@ from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.vision import vision_of
+from ksim.specs.settings import EngineSettings
+from tests.models import model_of
 from tests.properties import examples
 
 QWEN = PixelProcessor(65_536, 16_777_216, 16, 2, video_pixels=12_582_912)
@@ -179,3 +182,15 @@ def test_largest_items_are_those_placed():
     vision = vision_of(deployment.model, deployment.serve)
     placed = prepare(Request(0, 0.0, 5, 1, images=(Image(*vision.processor.largest()),)), vision.processor).images[0]
     assert isinstance(placed, PlacedImage) and placed.embeds == vision.most_embeds
+
+
+def test_internvit_s_heads_are_whole_on_ranks_that_do_not_divide_them():
+    """vLLM's intern_vit.py: 25 heads stay whole on each of two ranks, which share the MLPs; nothing is exchanged."""
+    whole = vision_of(model_of("OpenGVLab/InternVL3_5-38B"), EngineSettings(tensor_parallel_size=2))
+    assert whole
+    layer = [op.label for op in whole.model.decoder.layers[0]]
+    assert "query_gather" not in layer
+    mlp = 45 * 2 * (2 * 3200 * 12800 + 12800)
+    assert whole.weights == 2 * whole.model.parameters() - mlp / 2
+    launched = [label for label, _ in whole.model.graph(1025, 256, whole.shard).over(encoder_batch([whole.largest]))]
+    assert {label for label in launched if "all_reduce" in label} == {"encoder.down_all_reduce"}

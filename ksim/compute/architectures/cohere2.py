@@ -12,7 +12,7 @@ __all__ = ["cohere2"]
 
 def cohere2(config: Config) -> Decoder:
     blocks.only(config, use_qk_norm=False)
-    every = config.need("sliding_window_pattern", 4)
+    every = config.need("sliding_window_pattern", config.need("_sliding_window_pattern", 4))
     slides = [(layer + 1) % every != 0 for layer in range(config.need("num_hidden_layers"))]
     return built(config, blocks.layers(blocks.windows(config, slides), lambda window: parallel(
         blocks.attention(config, window and window + 1, before=blocks.ROPE if window else (), reduced=False),

@@ -15,6 +15,7 @@ __all__ = ["falcon_h1"]
 
 def falcon_h1(config: Config) -> Decoder:
     blocks.only(config, projectors_bias=False)
+    config.value("mlp_expansion_factor")  # what intermediate_size says outright
     layer = (
         blocks.norm("attention_norm"),
         *blocks.attention(config),

@@ -12,7 +12,7 @@ __all__ = ["gemma3_text"]
 
 
 def gemma3_text(config: Config) -> Decoder:
-    every = config.need("sliding_window_pattern", 6)
+    every = config.need("sliding_window_pattern", config.need("_sliding_window_pattern", 6))
     slides = [(layer + 1) % every != 0 for layer in range(config.need("num_hidden_layers"))]
     decoder = blocks.decoder(config, blocks.layers(blocks.windows(config, slides), lambda window: blocks.sandwich(
         blocks.attention(config, window, qk_norm=True), blocks.gated_mlp(config))), tied=True)

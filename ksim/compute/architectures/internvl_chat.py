@@ -2,11 +2,12 @@
 
 from attrs import evolve
 
+from ksim.compute.architectures import ALIASES, families
 from ksim.compute.blocks import only
 from ksim.compute.model import Config, Decoder
 from ksim.compute.vision.tiled import intern_vit
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, did_you_mean
 
 __all__ = ["internvl_chat"]
 
@@ -20,8 +21,10 @@ def internvl_chat(config: Config) -> Decoder:
     only(config, use_backbone_lora=0, use_llm_lora=0, select_layer=-1)
     for key in OUTSIDE:
         config.value(key)
-    family, known = text.get("model_type", ""), catalog.names("compute.architectures")
+    family, known = text.get("model_type", ""), families()
     if family not in known or family == "internvl_chat":
-        raise ConfigError(f"{text.name}: model_type", f"{family!r} is no family that ksim knows ({', '.join(known)})")
-    decoder: Decoder = catalog.find("compute.architectures", family)(text)
+        raise ConfigError(f"{text.name}: llm_config: model_type", f"{family!r} is no family that ksim knows"
+                                                                  f"{did_you_mean(family, known)}; ksim knows"
+                                                                  f" {', '.join(known)}")
+    decoder: Decoder = catalog.find("compute.architectures", ALIASES.get(family, family))(text)
     return evolve(decoder, encoder=intern_vit(config, decoder.sizes["m"]))

@@ -37,10 +37,8 @@ def _attention(config: Config, rotary: bool) -> blocks.Operations:
 
 
 def _rotary(config: Config) -> list[bool]:
-    """Which layers have rotary embeddings: by `no_rope_layers`, where 1 means yes, or all but every fourth."""
-    layers, every = config.need("num_hidden_layers"), config.need("no_rope_layer_interval", 4)
-    says = config.get("no_rope_layers", []) or [int((layer + 1) % every != 0) for layer in range(layers)]
-    kinds = ["chunked_attention" if rotary else blocks.FULL for rotary in says]
+    """Which layers have rotary embeddings, and attend within chunks."""
+    kinds = ["chunked_attention" if rotary else blocks.FULL for rotary in blocks.rotary(config)]
     told = blocks.layer_types(config, kinds, ("chunked_attention", blocks.FULL))
     return [kind != blocks.FULL for kind in told]
 

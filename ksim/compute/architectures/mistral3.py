@@ -1,11 +1,11 @@
 """Mistral Small 3.1 and its like: the language model of a config that has a vision part, too."""
 
 from ksim.compute import blocks
-from ksim.compute.architectures.mistral import mistral
+from ksim.compute.architectures.llama import llama
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["mistral3"]
 
 
 def mistral3(config: Config) -> Decoder:
-    return mistral(blocks.text(config))
+    return llama(blocks.text(config))

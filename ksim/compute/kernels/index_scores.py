@@ -21,9 +21,10 @@ SCALE = 4
 
 @frozen
 class IndexScores:
-    """`pairs` scores of `queries` tokens against `keys` cached ones, each summed over `heads` of `size`, in FP8.
+    """`pairs` scores of `queries` tokens against `keys` cached ones, each of `heads` of `size`, in FP8 or BF16.
 
-    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32.  Prompts and decodes are scored in launches of their
+    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32, `written` bytes a pair: one that is summed over the
+    heads, or one of each head and block of keys.  Prompts and decodes are scored in launches of their
     own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
     """
 
@@ -33,6 +34,8 @@ class IndexScores:
     pairs: int
     heads: int
     size: int
+    format: DType = DType.FP8
+    written: float = DType.FP32.bytes
 
     family = "index_scores"
     part = renamed("part", "phase")
@@ -44,9 +47,10 @@ class IndexScores:
     def work(self) -> Work:
         return Work(
             flops=2.0 * self.pairs * self.heads * self.size,
-            reads=self.queries * self.heads * self.size + self.keys * (self.size + SCALE),
-            writes=self.pairs * DType.FP32.bytes,
-            dtype=DType.FP8,
+            reads=(self.queries * self.heads * self.size + self.keys * self.size) * self.format.bytes
+            + self.keys * SCALE * (self.format is DType.FP8),
+            writes=self.pairs * self.written,
+            dtype=self.format,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:
@@ -58,27 +62,39 @@ class IndexScores:
 
 @frozen
 class IndexLayer:
-    """The shape of the indexer, of which every rank has all heads; the batch decides the rest."""
+    """The shape of the indexer on one rank; the batch decides the rest.
+
+    It scores one key for every `stride` tokens.
+    """
 
     phase: Phase
     heads: int
     size: int
+    stride: int = 1
+    format: DType = DType.FP8
+    written: float = DType.FP32.bytes
 
     def over(self, batch: Batch) -> IndexScores | None:
         """The scores of its phase of *batch*; None where that is nothing."""
         _, queries, keys, pairs = counts(self.phase, batch)
-        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size) if queries else None
+        if not queries:
+            return None
+        keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
+        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size, format=self.format,
+                           written=self.written)
 
 
 @frozen
 class ChoiceLayer:
-    """Choosing the keys with the best `chosen` scores of each query."""
+    """Choosing the keys with the best `chosen` scores of each query; there is a score for every `stride` tokens."""
 
     phase: Phase
     chosen: int
+    stride: float = 1
 
     def over(self, batch: Batch) -> Pointwise | None:
         """The kernel that reads the scores of its phase of *batch* and writes the chosen keys; None for no queries."""
         _, queries, _, pairs = counts(self.phase, batch)
         written = queries * self.chosen * DType.FP32.bytes
-        return Pointwise("index_topk", pairs * DType.FP32.bytes, written, float(pairs), queries) if queries else None
+        scores = pairs / self.stride
+        return Pointwise("index_topk", scores * DType.FP32.bytes, written, scores, queries) if queries else None

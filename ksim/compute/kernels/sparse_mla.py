@@ -67,11 +67,15 @@ class SparseLatentLayer:
 
     def over(self, batch: Batch) -> SparseLatentAttention:
         """The kernel that computes *batch*."""
-        seen = range(1, batch.width + 1)
-        pairs = sum(min(context + new, self.chosen) for context in batch.contexts for new in seen)
-        pairs += sum(_pairs(new, context, self.chosen) for new, context in batch.chunks)
         keys = sum(counts(phase, batch)[2] for phase in PHASES)
+        pairs = chosen_pairs(batch, self.chosen)
         return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)
+
+
+def chosen_pairs(batch: Batch, chosen: int) -> int:
+    """Pairs of all tokens of *batch*, each of which sees at most *chosen* keys."""
+    decodes = sum(min(context + new, chosen) for context in batch.contexts for new in range(1, batch.width + 1))
+    return decodes + sum(_pairs(new, context, chosen) for new, context in batch.chunks)
 
 
 def _pairs(new: int, context: int, chosen: int) -> int:

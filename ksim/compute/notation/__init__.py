@@ -84,11 +84,11 @@ def layer_cache(operation: Any, sizes: Sizes, shard: Shard) -> LayerCache | None
     if hasattr(operation, "state_per_sequence"):
         return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard),
                           checkpoint=getattr(operation, "checkpoint", 0))
-    if not hasattr(operation, "cache_per_token"):
+    if not hasattr(operation, "cache_per_token") or not (token := operation.cache_per_token(sizes, shard)):
         return None
     reach, chunked = getattr(operation, "window", 0), getattr(operation, "chunked", False)
-    return LayerCache(operation.cache_per_token(sizes, shard), window=0 if chunked else reach,
-                      chunk=reach if chunked else 0)
+    return LayerCache(token, window=0 if chunked else reach, chunk=reach if chunked else 0,
+                      block_tokens=getattr(operation, "block_tokens", 0))
 
 
 def number_format(written: str | DType) -> DType:

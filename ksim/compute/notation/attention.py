@@ -33,7 +33,8 @@ class FusedAttention:
 
     If sizes say nothing of keys, they belong to a ragged batch, as in models, and the batch decides the kernel.  With
     `sinks`, each head has a weight that takes part in its softmax.  A `chunked` batch is cut into chunks of `window`
-    tokens, and queries see those of their own.
+    tokens, and queries see those of their own.  A layer that does not keep keys of its `own` reads those of an earlier
+    layer, and has no cache.
     """
 
     equation: str
@@ -46,6 +47,7 @@ class FusedAttention:
     queries: str = field(default="s", kw_only=True)
     sinks: bool = field(default=False, kw_only=True)
     chunked: bool = field(default=False, kw_only=True)
+    own: bool = field(default=True, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         read = self.tensors.of(3)
@@ -96,6 +98,8 @@ class FusedAttention:
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a key and a value on one rank; windows save none, as in vLLM's uniform pool."""
+        if not self.own:
+            return 0.0
         layer = self._layer(sizes.on(self.parallel, shard, self.label), shard)
         return 2 * layer.kv_heads * layer.head_dim * layer.cache.bytes
 

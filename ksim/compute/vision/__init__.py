@@ -27,13 +27,15 @@ class Processor(Protocol):
     Its fields are the keys of vLLM's ``--mm-processor-kwargs`` that matter here, but for those with a leading
     underscore.  The chat template puts so many tokens `around` those of an image, of which `lead` are separators
     before the first that the encoder replaces.  If the encoder `shares_images`, each
-    rank may have all of it, and a part of the images (``--mm-encoder-tp-mode data``).
+    rank may have all of it, and a part of the images (``--mm-encoder-tp-mode data``).  If it `keeps_heads`, each rank
+    has all heads where ranks do not divide them, as vLLM's intern_vit.py alone has it; else they cannot share it.
     """
 
     __attrs_attrs__: ClassVar[Any]
     around: ClassVar[int]
     lead: ClassVar[int]
     shares_images: ClassVar[bool]
+    keeps_heads: ClassVar[bool]
 
     def patches(self, width: int, height: int) -> Patches:
         """What becomes of an image; raises ConfigError for one that the model's processor refuses."""

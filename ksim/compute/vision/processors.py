@@ -40,6 +40,7 @@ class PixelProcessor:
     around: ClassVar[int] = 2
     lead: ClassVar[int] = 0
     shares_images: ClassVar[bool] = True
+    keeps_heads: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         if self.min_pixels > self.max_pixels:
@@ -114,6 +115,7 @@ class TileProcessor:
     around: ClassVar[int] = 0
     lead: ClassVar[int] = 1
     shares_images: ClassVar[bool] = True
+    keeps_heads: ClassVar[bool] = True
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -174,6 +176,7 @@ class MosaicProcessor:
     around: ClassVar[int] = 0
     lead: ClassVar[int] = 1
     shares_images: ClassVar[bool] = True
+    keeps_heads: ClassVar[bool] = False
 
     def patches(self, width: int, height: int) -> Patches:
         tiles = self._tiles(width, height)
@@ -219,6 +222,7 @@ class FixedProcessor:
     around: ClassVar[int] = 0
     lead: ClassVar[int] = 2
     shares_images: ClassVar[bool] = False
+    keeps_heads: ClassVar[bool] = False
 
     def patches(self, width: int, height: int) -> Patches:
         return Patches(1, self._rows, self._rows, self._embeds)

@@ -5,19 +5,22 @@ towers without torch.compile.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.compute.blocks import Operations
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise
+from ksim.compute.notation.communicate import Communicate
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor
 from ksim.compute.vision.attention import AttendPatches
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["TowerLayer", "adapter", "embed_patches", "layer_norm", "product", "rms_norm", "sizes", "tower"]
+__all__ = ["TowerLayer", "adapter", "embed_patches", "layer_norm", "product", "rms_norm", "sizes", "tower",
+           "whole_attention"]
 
 #: Values of a pixel: red, green and blue.
 CHANNELS = 3
@@ -62,7 +65,10 @@ def embed_patches(*, bias: bool = True, positions: bool = False, class_token: bo
 
 @frozen
 class TowerLayer:
-    """What layers of towers differ in: norms, gated or plain MLPs, rotary embeddings, the scales of what is added."""
+    """What layers of towers differ in: norms, gated or plain MLPs, rotary embeddings, the scales of what is added.
+
+    Projections of queries, keys and values have biases of their own; *biased* are all others.
+    """
 
     gated: bool = False
     rms: bool = False
@@ -70,6 +76,7 @@ class TowerLayer:
     scaled: bool = False
     wide_norm: bool = False
     qkv_bias: bool = True
+    biased: bool = True
 
     def operations(self, window: int = 0) -> Operations:
         norm = rms_norm if self.rms else layer_norm
@@ -83,15 +90,16 @@ class TowerLayer:
             *(WIDE_NORM if self.wide_norm else ()),
             *((pointwise("rope", "tKh,tKh->tKh,tKh", "rope", parallel="K"),) if self.rotary else ()),
             AttendPatches(window=window),
-            product("tKh,Khm->tm", "attention_output", "K"),
+            product("tKh,Khm->tm", "attention_output", "K", self.biased),
         )
 
     def _mlp(self) -> Operations:
         if self.gated:
-            up = (product("tm,mgF->tgF", "gate_up", "F"), pointwise("silu_mul", "tgF->tF", "act", parallel="F"))
+            up = (product("tm,mgF->tgF", "gate_up", "F", self.biased),
+                  pointwise("silu_mul", "tgF->tF", "act", parallel="F"))
         else:
-            up = (product("tm,mF->tF", "up", "F"), pointwise("gelu", "tF->tF", "act", parallel="F"))
-        return *up, product("tF,Fm->tm", "down", "F")
+            up = (product("tm,mF->tF", "up", "F", self.biased), pointwise("gelu", "tF->tF", "act", parallel="F"))
+        return *up, product("tF,Fm->tm", "down", "F", self.biased)
 
 
 #: RMSNorm over all heads of the queries, and of the keys, for which ranks gather them.
@@ -105,6 +113,17 @@ def adapter(*, bias: bool = True, parallel: bool = True) -> Operations:
     return (product("sM,MD->sD", "adapter_up", split, bias),
             pointwise("gelu", "sD->sD", "adapter_act", parallel=split),
             product("sD,DN->sN", "adapter_down", split, bias))
+
+
+def whole_attention(encoder: Decoder) -> Decoder:
+    """*encoder* with all heads on each rank, so that ranks exchange nothing in attention and share the MLPs alone."""
+    whole = {layer: tuple(_whole(operation) for operation in layer if not isinstance(operation, Communicate))
+             for layer in map(tuple, encoder.layers)}
+    return evolve(encoder, layers=tuple(whole[tuple(layer)] for layer in encoder.layers))
+
+
+def _whole(operation: Any) -> Any:
+    return evolve(operation, parallel=()) if "K" in dict(getattr(operation, "parallel", ())) else operation
 
 
 def tower(table: Mapping[str, int], embedding: Operations, layers: Sequence[Operations], head: Operations,

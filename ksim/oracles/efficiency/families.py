@@ -10,7 +10,9 @@ from attrs import asdict, evolve, frozen
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import COUNTS, Attention
 from ksim.compute.kernels.batched_gemm import BatchedGemm
+from ksim.compute.kernels.block_sparse import BlockSparseAttention
 from ksim.compute.kernels.causal_conv import CausalConv
+from ksim.compute.kernels.compressed_mla import CompressedAttention
 from ksim.compute.kernels.delta_rule import DeltaRule
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
@@ -205,13 +207,14 @@ FAMILIES: Mapping[str, Family] = {
     "batched_gemm": _two_sided("batched_gemm", _sides),
     **{name: _two_sided(name, _sides) for name in (
         "index_scores", "conv_prompts", "conv_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts", "scan_decodes",
-        "lora_shrink", "lora_expand")},
+        "lora_shrink", "lora_expand", "block_sparse")},
     **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes", "kda_prompts")},
-    "sparse_mla": _two_sided("sparse_mla", _gathers),
+    **{name: _two_sided(name, _gathers) for name in ("sparse_mla", "compressed_mla")},
 }
 #: Classes of two kernels each, for prompts and for decodes.
 _PHASED = (DeltaRule, CausalConv, StateSpace, SelectiveScan, LoraGemm)
 _BY_CLASS = {
     Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
     LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"],
-    IndexScores: FAMILIES["index_scores"], SparseLatentAttention: FAMILIES["sparse_mla"]}
+    IndexScores: FAMILIES["index_scores"], SparseLatentAttention: FAMILIES["sparse_mla"],
+    CompressedAttention: FAMILIES["compressed_mla"], BlockSparseAttention: FAMILIES["block_sparse"]}

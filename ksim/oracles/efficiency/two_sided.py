@@ -52,12 +52,16 @@ class Constants:
 #: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
 #: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16
 #: of those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
+#: compressed_mla and block_sparse: not fitted, for no public table has them.  Shares of the peaks are those of
+#: sparse_mla and of Mamba-2's Triton kernels, without what the former's measured modules take to start.
 #: lora_shrink and lora_expand: not fitted to anything.  They are Triton kernels whose blocks look up their adapter and
 #: gather their rows; shares of the peaks are estimates, and so is the factor of two by which they may be off.
 CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
     "batched_gemm": {"": Constants(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
     "index_scores": {"": Constants(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
     "sparse_mla": {"": Constants(start=54e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
+    "compressed_mla": {"": Constants(start=12e-6, compute=0.425, memory=0.8, sharpness=4.0, within=0.7)},
+    "block_sparse": {"": Constants(start=12e-6, compute=0.3, memory=0.55, sharpness=2.0, within=0.7)},
     "conv_prompts": {"": Constants(start=2.9e-6, compute=0.074, memory=1.0, sharpness=3.75, within=0.25)},
     "conv_decodes": {"": Constants(start=1.9e-6, compute=0.028, memory=1.0, sharpness=12.0, within=0.11)},
     "delta_prompts": {

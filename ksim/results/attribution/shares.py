@@ -14,7 +14,8 @@ from ksim.results.kernel_usage import KernelUsage
 #: The family of all communication between GPUs.
 COMMUNICATION = "communication"
 #: Families whose work grows with the cached tokens of sequences, not only with new tokens.
-_ATTENTION = frozenset({"attention", "mla", "sparse_mla", "index_scores"})
+_ATTENTION = frozenset({"attention", "mla", "sparse_mla", "compressed_mla", "block_sparse",
+                        "index_scores"})
 #: A family that reads a number for each (query, key) pair, whatever its bound.
 _OF_PAIRS = "index_topk"
 #: Kernels of experts, which compute on the tokens of all data-parallel ranks (compute/blocks.py, `experts`).
