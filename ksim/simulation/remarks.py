@@ -29,6 +29,8 @@ def remarks(deployment: Any) -> tuple[str, ...]:
     if gpu.power.basis == "estimated":
         told.append(f"power of {gpu.name} is estimated from its data sheet ({gpu.power.limit:g} W, of which"
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
+    if gpu.architecture == "turing":
+        told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
     if vision_of(deployment.model, deployment.serve):
