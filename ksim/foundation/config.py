@@ -16,7 +16,7 @@ from cattrs.errors import (
     StructureHandlerNotFoundError,
 )
 
-from ksim.foundation.errors import ConfigError, KsimError, UnknownKey
+from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, nearest
 from ksim.foundation.text_hints import number_hint
 from ksim.foundation.unit_keys import UnitKeys
 from ksim.foundation.units import DType
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
-#: More keys than so many are not listed where one of them is near.
+#: More keys than so many are not listed: a message has the nearest.
 _MANY = 25
 
 
@@ -194,7 +194,8 @@ def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
     if close and len(known) > _MANY:
         return key, f"{_UNKNOWN}; did you mean {close[0]!r}?"
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return key, f"{_UNKNOWN}; {hint}expected {', '.join(known)}"
+    listed = ", ".join(known) if len(known) <= _MANY else nearest(key, known, "docs/scenario.md")
+    return key, f"{_UNKNOWN}; {hint}expected {listed}"
 
 
 def _join(head: str, path: str, problem: str) -> tuple[str, str]:
