@@ -132,9 +132,10 @@ def path_of(folder: str, name: str) -> Path:
     if folder in ("models", "drafters") and name and path.is_dir():
         return path / "config.json"
     if folder == "gpus" and (made_by := maker(name)):
-        raise ConfigError("gpu", f"{name!r} is hardware of {made_by}, and none of it ships with ksim, which knows NVIDIA's"
-                                 f" kernels alone (`ksim list gpus`); to price it as if it ran an NVIDIA architecture's,"
-                                 f" describe it from its data sheet: ksim gpu new {name.lower().replace(' ', '-')}.toml")
+        raise ConfigError("gpu", f"{name!r} is hardware of {made_by}, and none of it ships with ksim, which knows"
+                                 f" NVIDIA's kernels alone (`ksim list gpus`); to price it as if it ran an NVIDIA"
+                                 f" architecture's, describe it from its data sheet:"
+                                 f" ksim gpu new {name.lower().replace(' ', '-')}.toml")
     if Path(name).name != name:
         kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"
         close = near(Path(name).name, entries(folder))

@@ -51,7 +51,8 @@ _MANY, _NEAREST = 12, 5
 
 
 def nearest(name: str, known: Iterable[str], place: str = "") -> str:
-    """The *known* names for a message about *name*: all if they are few, else the nearest, and the *place* of the rest."""
+    """The *known* names in a message about *name*: all if they are few, else the nearest, and the *place* of the rest.
+    """
     names = list(known)
     if len(names) <= _MANY:
         return ", ".join(names)

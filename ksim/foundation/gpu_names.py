@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 __all__ = ["gpu_name", "maker"]
 
 #: Words that say nothing that the catalogue's names do not: makers, brands, sockets and kinds of memory.
-_IDLE = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "tensor", "core", "graphics", "card", "sxm", "sxm4", "sxm5",
-                   "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "ampere", "ada", "hopper", "blackwell", "turing",
+_IDLE = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "tensor", "core", "graphics", "card", "sxm", "sxm4",
+                   "sxm5", "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "ampere", "ada", "hopper", "blackwell", "turing",
                    "server", "edition", "superchip", "nvl72"})
 #: Names that these words do not make out: GH200's driver counts the memory of the CPU.
 _OTHERS = {frozenset({"gh200", "480gb"}): "gh200", frozenset({"dgx", "spark"}): "gb10", frozenset({"spark"}): "gb10"}
@@ -35,7 +35,8 @@ def gpu_name(name: str, known: Iterable[str], memory: Callable[[str], float]) ->
     if len(sizes) != 1 or len(words) == 1:
         return None
     sold, rest = int(sizes[0][:-2]), words - {sizes[0]}
-    return next((each for each in known if _words(each) == rest and _LEAST * sold <= memory(each) <= _MOST * sold), None)
+    alike = (each for each in known if _words(each) == rest)
+    return next((each for each in alike if _LEAST * sold <= memory(each) <= _MOST * sold), None)
 
 
 def maker(name: str) -> str:

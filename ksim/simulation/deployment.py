@@ -66,7 +66,7 @@ class Deployment:
         No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed.
         """
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
-        gpu = gpu_of(system.gpu)
+        gpu = gpu_of(scenario.gpu or system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(with_offloading(scenario.serve), version, model, gpu).complete()
         check_drafter(model, serve)
@@ -75,9 +75,10 @@ class Deployment:
         model = with_adapters(model, serve, gpu, system)
         check_asked(scenario.workload, serve)
         check_sampling(scenario.workload, serve)
-        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
+        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)), gpu)
         oracle = oracle_choice(scenario.oracle, system.gpu)
-        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
+        named = evolve(scenario.gpu, name=system.gpu) if isinstance(scenario.gpu, Choice) else system.gpu
+        resolved = evolve(scenario, gpu=named, system=scenario.system or gpu.system or None, serve=serve,
                           oracle=oracle)
         scaled = _for_release(plugin("oracles", oracle), version)
         if scenario.kernel_errors is not None:

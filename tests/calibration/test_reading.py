@@ -175,7 +175,8 @@ def test_a_log_without_its_tool_goes_by_the_name_of_the_file(write):
 
 @pytest.mark.parametrize(("name", "catalogue_name"), [
     ("h200_sxm", "h200"), ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("a100_sxm", "a100-80g"),
-    ("NVIDIA A100-SXM4-80GB", "a100-80g"), ("NVIDIA A100-SXM4-40GB", "a100-40g"), ("b200_sxm", "b200"), ("gb200", "gb200"),
+    ("NVIDIA A100-SXM4-80GB", "a100-80g"), ("NVIDIA A100-SXM4-40GB", "a100-40g"), ("b200_sxm", "b200"),
+    ("gb200", "gb200"),
     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("rtx_pro_6000_server", "rtx-pro-6000"),
     ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"), ("l40s", "l40s"), ("NVIDIA GH200 480GB", "gh200"), ("", None),
     ("Tesla V100-SXM2-16GB", None), ("NVIDIA A100 80GB PCIe", None), ("A100", None), ("H100-SXM", "h100"),
