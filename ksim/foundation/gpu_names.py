@@ -7,8 +7,8 @@ __all__ = ["gpu_name", "maker"]
 
 #: Words that say nothing that the catalogue's names do not: makers, brands, sockets and kinds of memory.
 _IDLE = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "tensor", "core", "graphics", "card", "sxm", "sxm4",
-                   "sxm5", "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "ampere", "ada", "hopper", "blackwell", "turing",
-                   "server", "edition", "superchip", "nvl72"})
+                   "sxm5", "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "ampere", "ada", "hopper", "blackwell",
+                   "turing", "server", "edition", "superchip", "nvl72"})
 #: Names that these words do not make out: GH200's driver counts the memory of the CPU.
 _OTHERS = {frozenset({"gh200", "480gb"}): "gh200", frozenset({"dgx", "spark"}): "gb10", frozenset({"spark"}): "gb10"}
 #: The least and the most bytes that CUDA offers for a GB that is sold: 10^9 or 2^30 less what ECC and the driver take.
