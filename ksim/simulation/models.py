@@ -7,7 +7,7 @@ from typing import Any
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, nearest
 
 __all__ = ["family", "lookalike", "model_of", "model_of_table"]
 
@@ -62,8 +62,9 @@ def family(config: Config) -> str:
     """
     known, name = catalog.names("compute.architectures"), config.get("model_type", "")
     if not name:
+        families = nearest("llama", known, "docs/models.md")
         raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's; it"
-                                                        f" names the family ({', '.join(known)})")
+                                                        f" names the family ({families})")
     if ":" in name:
         return name
     _check_generates(config, name)
@@ -71,7 +72,8 @@ def family(config: Config) -> str:
         return module
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
               " (docs/plugins.md, A model family)")
-    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
+    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows"
+                                                    f" ({nearest(name, known, 'docs/models.md')})"
                                                     f"{_hint(config, name, known)}; {recipe}")
 
 

@@ -56,8 +56,8 @@ class Scenario:
     engine: str = "vllm-0.33"
     """The engine release whose scheduler and defaults are simulated. Names: engines."""
     gpu: Annotated[str | Choice | None, Gpu] = None
-    """The GPU, in its usual system, or a table with its `name` and other figures for it (`[gpu]`). Default: the GPU of
-    `system`. Names: gpus. Example: "h200"."""
+    """The GPU, in its usual system. A table has its `name` and other figures for it, by the keys of a GPU's file
+    (docs/plugins.md, A GPU): `[gpu]`. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
     system: str | None = None
     """The server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example:
     "hgx-h200"."""

@@ -107,8 +107,8 @@ def test_a_list_of_words_is_that_of_a_shell():
 
 
 def test_a_variable_that_no_schedule_depends_on_may_be_left_open():
-    compose = ("services:\n  llm:\n    image: vllm/vllm-openai\n    environment: {HF_TOKEN: '${HF_TOKEN}'}\n    command:"
-               f" {LINE[5:]} --api-key ${{API_KEY}} --port ${{PORT}}")
+    compose = ("services:\n  llm:\n    image: vllm/vllm-openai\n    environment: {HF_TOKEN: '${HF_TOKEN}'}\n"
+               f"    command: {LINE[5:]} --api-key ${{API_KEY}} --port ${{PORT}}")
     assert table_of(compose)["serve"] == PLAIN
     assert "the text leaves its value open" in " ".join(text_of(compose).split())
 
