@@ -23,7 +23,7 @@ from ksim.simulation.connector_parts import with_offloading
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
-from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
+from ksim.simulation.hardware import beside, engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.remarks import remarks
@@ -78,8 +78,8 @@ class Deployment:
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)), gpu)
         oracle = oracle_choice(scenario.oracle, system.gpu)
         named = evolve(scenario.gpu, name=system.gpu) if isinstance(scenario.gpu, Choice) else system.gpu
-        resolved = evolve(scenario, gpu=named, system=scenario.system or gpu.system or None, serve=serve,
-                          oracle=oracle)
+        resolved = evolve(scenario, gpu=named, system=scenario.system or beside(gpu.system, system.gpu) or None,
+                          serve=serve, oracle=oracle)
         scaled = _for_release(plugin("oracles", oracle), version)
         if scenario.kernel_errors is not None:
             scaled = DrawnOracle(scaled, scenario.kernel_errors)

@@ -47,16 +47,17 @@ def system_of(gpu: str | Choice | None, system: str | None = None, nodes: int | 
         raise ConfigError("gpu, system", "name one of them (see `ksim list gpus`, `ksim list systems`)")
     own = gpu_of(gpu) if gpu else None
     called = catalog.spelled("gpus", gpu.name if isinstance(gpu, Choice) else gpu) if gpu else ""
-    name = system or (_beside(own.system, called) if own else "")
+    name = system or (beside(own.system, called) if own else "")
     if not name and own:
         return _unnamed(own, called, nodes)
     table = catalog.load("systems", name)
-    table["gpu"] = _beside(table.get("gpu"), name)
+    if "gpu" in table:
+        table["gpu"] = beside(table["gpu"], name)
     if nodes is not None:
         table["nodes"] = nodes
     if own is not None:
-        if not (catalog.is_file(called) or called == table["gpu"] or own.system == name):
-            raise ConfigError("gpu", f"is {called!r}, but system {name!r} has {table['gpu']!r}; name one of them")
+        if not (catalog.is_file(called) or called == table.get("gpu") or own.system == name):
+            raise ConfigError("gpu", f"is {called!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
         table["gpu"] = called
     check_quantities(_links(table), f"system {name}")
     read = structure(System, table, f"system {name}")
@@ -67,7 +68,7 @@ def system_of(gpu: str | Choice | None, system: str | None = None, nodes: int | 
     return read
 
 
-def _beside(name: Any, owner: str) -> Any:
+def beside(name: Any, owner: str) -> Any:
     """*name*, which the file *owner* says; a relative path is relative to that file, if there is such a file."""
     if isinstance(name, str) and catalog.is_file(name) and catalog.is_file(owner):
         beside = Path(owner).parent / name
