@@ -100,7 +100,8 @@ def typed(key: Key) -> str:
     """A key's type, and what its number may be."""
     bounds = ", ".join(f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}"
                        for sign, bound in key.bounds if isfinite(bound))
-    kind = "quantity or table of them" if key.tabled else "quantity" if key.quantity else _type(key.part_of or key.kind)
+    kind = ("quantity or table of them" if key.tabled else "quantity" if key.quantity else
+            "string or table" if key.part_of and key.names else _type(key.part_of or key.kind))
     return f"{kind} {bounds}".strip()
 
 

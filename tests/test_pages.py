@@ -50,7 +50,7 @@ def _find(path, cls=Scenario):
     """Follow the *path* of a dotted key; options of plug-ins are theirs to know."""
     known = {key.name: key for key in keys(cls)}
     assert path[0] in known, f"no key {path[0]}"
-    kind = known[path[0]].kind
+    kind = known[path[0]].part_of or known[path[0]].kind
     if path[1:] and attrs.has(kind) and kind is not Choice:
         _find(path[1:], kind)
     elif path[1:]:

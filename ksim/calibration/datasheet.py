@@ -7,13 +7,16 @@ prefix ("4.8 GB/s") would otherwise be simulated without a warning.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ksim.foundation import catalog
-from ksim.foundation.config import plain, structure
-from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import checked_unit, quantity
-from ksim.specs.hardware import ARCHITECTURES, Gpu
+from attrs import evolve
 
-__all__ = ["check_quantities", "gpu_named", "gpu_of_table"]
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, plain, structure
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType, checked_unit, quantity
+from ksim.specs.hardware import ARCHITECTURES, Gpu
+from ksim.specs.power import Power
+
+__all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge"]
 
 #: The keys that a file must have, besides its tables.
 REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")
@@ -32,12 +35,51 @@ POWER_UNITS = {"idle": "W", "limit": "W", "sleep": "W", "busy": "W", "start": "s
                "l2": "J/B", "link": "J/B", "network": "J/B"}
 
 
-def gpu_named(name: str) -> Gpu:
-    """Return the GPU that the catalogue calls *name*, or the GPU of the file at that path.
+def gpu_named(name: str | Choice) -> Gpu:
+    """Return the GPU that the catalogue calls *name*, or that of the file at that path; a choice has other figures.
 
     Raises UnknownName if there is neither, DataError for a file that cannot be read, ConfigError with what is wrong.
     """
+    if isinstance(name, Choice):
+        return _changed(catalog.load("gpus", name.name), name.options, f"gpu {name.name}")
     return gpu_of_table(catalog.load("gpus", name), f"gpu {name}")
+
+
+def _changed(table: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Gpu:
+    """The GPU of *table* with other *figures*, and with what follows from them where they do not say it.
+
+    Peaks go with the number of SMs times the boost clock, the clocks of voltages with the boost clock, and what SMs
+    draw with their number.  Joules per byte and FLOP stay, unless the table leaves power to be estimated.
+    """
+    before, made = gpu_of_table(table, where), merge(table, figures)
+    if "tdp" in figures and "limit" in table.get("power", {}):
+        made = merge(made, {"power": {"limit": figures["tdp"]}})
+    after, said = gpu_of_table(made, where), {DType.named(key) for key in figures.get("flops", {})}
+    scale = after.sms * after.clock / (before.sms * before.clock)
+    made["flops"] = {str(dtype): f"{peak * (1 if dtype in said else scale)!r} FLOP/s"
+                     for dtype, peak in after.flops.items()}
+    gpu = gpu_of_table(made, where)
+    return gpu if gpu.power.basis == "estimated" else evolve(gpu, power=_following(before, gpu, figures))
+
+
+def _following(before: Gpu, after: Gpu, figures: Mapping[str, Any]) -> Power:
+    """The power of *after*, which was *before* until its *figures* changed, where they leave it open."""
+    power, said = after.power, figures.get("power", {})
+    if "busy" not in said:
+        power = evolve(power, busy=power.busy * after.sms / before.sms)
+    if (clocks := power.clocks) is None or "clocks" in said or after.clock == before.clock:
+        return power
+    ratio = after.clock / before.clock
+    voltage: dict[str | float, float] = {clock * ratio: volts for clock, volts in clocks.voltage.items()}
+    known = None if clocks.known is None else clocks.known * ratio
+    return evolve(power, clocks=evolve(clocks, voltage=voltage, known=known))
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """*base* with *changes*; nested tables are merged too."""
+    return {**base, **{
+        key: merge(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        for key, value in changes.items()}}
 
 
 def gpu_of_table(table: Mapping[str, Any], where: str) -> Gpu:

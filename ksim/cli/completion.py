@@ -32,7 +32,7 @@ _OFFERS: Mapping[str, Completer] = {
     "slo": words(*(f"{metric}:{statistic}:" for metric in ("ttft", "tpot", "itl", "e2el", "queue")
                    for statistic in ("p50", "p90", "p95", "p99", "mean", "median"))),
     "kinds": several(words("all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
-    "architecture": words("ampere", "ada", "hopper", "blackwell", "blackwell-consumer"),
+    "architecture": words("turing", "ampere", "ada", "hopper", "blackwell", "blackwell-consumer"),
     "leave_out": names("gpus"), "train": several(names("gpus")), "role": words("prefill", "decode", "both"),
     "mode": words("agg", "disagg"), "statistic": words("mean", "median"),
     "families": several(words("gemm", "attention", "moe", "rms_norm", "fused_add_rms_norm", "silu_mul", "rope",

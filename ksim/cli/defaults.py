@@ -34,11 +34,21 @@ def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
 
     deployment, oracle = pool.deployment, pool.deployment.scenario.oracle
     defaults = Defaults(scenario.serve, deployment.version, deployment.model, deployment.gpu).explain()
-    rows = [*defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]
+    rows = [*_figures(deployment), *defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]
     if scenario.oracle is None and oracle is not None:
         ships = "a" if oracle.name == "measured" else "no"
         rows.append(Derived("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships"))
     return rows
+
+
+def _figures(deployment: "Deployment") -> "Iterator[Derived]":
+    """The figures of its GPU that a scenario states in place of those of the GPU's file."""
+    from ksim.foundation.config import Choice, flat
+    from ksim.simulation.defaults import Derived
+
+    if isinstance(gpu := deployment.scenario.gpu, Choice):
+        for key, value in flat(gpu.options, "gpu."):
+            yield Derived(key, value, f"as set, in place of the figure of {gpu.name}")
 
 
 def _content(pool: "Pool", derived: "list[Derived]") -> dict[str, Any]:

@@ -26,8 +26,8 @@ QUESTIONS: Mapping[str, tuple[str, str, str]] = {
     "nvlink": ("NVLink bandwidth in one direction, GB/s (half of both together), 0 for none", "GB/s", "B/s")}
 #: Quantities that are 0 if they are not given.
 NONE = ("fp8", "fp4", "nvlink")
-#: The share of the memory sold, whose GB are GiB, that CUDA offers.  ECC takes a sixteenth of GDDR6, which Ada's cards
-#: have, and Ampere's below so many bytes a second.
+#: The share of the memory sold, whose GB are GiB, that CUDA offers.  ECC takes a sixteenth of GDDR6, which the
+#: cards of Turing and Ada have, and Ampere's below so many bytes a second.
 OFFERED, WITH_ECC, GDDR6 = 0.99, 0.92, 8e11
 
 
@@ -178,7 +178,7 @@ def _offered(memory: str, architecture: str, bandwidth: str) -> str:
     """What CUDA offers of the *memory* that is sold; memory in GiB is taken to be that already."""
     if "iB" in memory:
         return memory
-    gddr6 = architecture == "ada" or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
+    gddr6 = architecture in ("turing", "ada") or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
     share = WITH_ECC if gddr6 else OFFERED
     return f"{share * quantity(memory) / 1e9:.4g} GiB"
 

@@ -165,7 +165,7 @@ def content(report: RooflineReport) -> dict[str, Any]:
         batch, total = report.batches[step], sum(point.seconds for point in points)
         steps[step] = {"contexts": list(batch.contexts), "chunks": [list(chunk) for chunk in batch.chunks],
                        "seconds": total, "kernels": [_kernel_row(point, total) for point in points]}
-    return {"model": scenario.model, "gpu": scenario.gpu, "system": scenario.system,
+    return {"model": scenario.model, "gpu": scenario.gpu and str(scenario.gpu), "system": scenario.system,
             "oracle": scenario.oracle and scenario.oracle.name, "steps": steps,
             "families": [_family_row(family) for family in report.survey.families],
             "thresholds": {"eta": LARGE, "spread": WIDE}, "unpriced": dict(report.survey.unpriced)}

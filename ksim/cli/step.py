@@ -109,8 +109,9 @@ def _price(deployment: "Deployment", batch: "Batch") -> dict[str, Any]:
 
 def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> None:
     """Print what one rank of each pipeline stage does for *batch*, and the step's totals."""
-    screen = console()
-    screen.print(f"\n[bold]{deployment.scenario.model}[/] on {deployment.serve.gpus} x {deployment.gpu.name}:"
+    screen, ranks = console(), deployment.serve.data_parallel_size
+    where = f"{deployment.serve.gpus} x {deployment.gpu.name}" + (", each" if ranks > 1 else "")
+    screen.print(f"\n[bold]{deployment.scenario.model}[/] on {f'{ranks} ranks of ' if ranks > 1 else ''}{where}:"
                  f" {len(batch.contexts)} decodes, {len(batch.chunks)} prompt chunks, {batch.tokens} tokens")
     for stage, step in enumerate(steps):
         if len(steps) > 1:

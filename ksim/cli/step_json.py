@@ -34,6 +34,7 @@ def totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> dict[s
 def content(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> dict[str, Any]:
     """The *steps* of one rank of each pipeline stage for *batch*, for a JSON file."""
     return {"model": deployment.scenario.model, "gpu": deployment.gpu.name, "gpus": deployment.serve.gpus,
+            "data_parallel_size": deployment.serve.data_parallel_size,
             "decodes": len(batch.contexts), "prompt_chunks": len(batch.chunks), "tokens": batch.tokens,
             "stages": [{**totals(deployment, batch, step), "kernels": [
                 _kernel(span, runs, step.seconds) for span, runs in counted(step).items()]} for step in steps]}

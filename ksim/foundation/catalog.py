@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
 from ksim.foundation.files import FileVersion, regular_file, version
+from ksim.foundation.gpu_names import gpu_name, maker
 from ksim.foundation.text_hints import broken_line, not_utf8
+from ksim.foundation.units import quantity
 
 T = TypeVar("T")
 
@@ -100,18 +102,40 @@ def value(cls: type[T], folder: str, name: str) -> T:
     return structure(cls, load(folder, name), f"{_singular(folder)} {name}")
 
 
+def spelled(folder: str, name: str) -> str:
+    """*name* as the catalogue spells it, whatever its case, and for a GPU what it is called elsewhere ("NVIDIA H200").
+
+    A path, and a name that the catalogue lacks, stay as they are.
+    """
+    known = entries(folder)
+    if name in known or is_file(name):
+        return name
+    if name.lower() in known:
+        return name.lower()
+    return (folder == "gpus" and gpu_name(name, known, _memory)) or name
+
+
+def _memory(gpu: str) -> float:
+    return quantity(load("gpus", gpu)["memory"])
+
+
 def path_of(folder: str, name: str) -> Path:
     """The data file that *name* means: a catalogue name, a path ending in .toml or .json, or a model's folder.
 
-    Raises UnknownName, or DataError for a folder that is not there.
+    Raises UnknownName, DataError for a folder that is not there, and ConfigError for a GPU of another maker.
     """
     path = Path(name)
     if is_file(name):
         return path
-    if name in entries(folder):
+    if (name := spelled(folder, name)) in entries(folder):
         return next(found for suffix in _PARSERS if (found := DATA / folder / f"{name}{suffix}").exists())
     if folder in ("models", "drafters") and name and path.is_dir():
         return path / "config.json"
+    if folder == "gpus" and (made_by := maker(name)):
+        raise ConfigError("gpu", f"{name!r} is hardware of {made_by}, and none of it ships with ksim, which knows"
+                                 f" NVIDIA's kernels alone (`ksim list gpus`); to price it as if it ran an NVIDIA"
+                                 f" architecture's, describe it from its data sheet:"
+                                 f" ksim gpu new {name.lower().replace(' ', '-')}.toml")
     if Path(name).name != name:
         kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"
         close = near(Path(name).name, entries(folder))

@@ -1,6 +1,6 @@
 """Plain tables (from TOML) to frozen attrs classes and back, with errors that name the key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -16,7 +16,7 @@ from cattrs.errors import (
     StructureHandlerNotFoundError,
 )
 
-from ksim.foundation.errors import ConfigError, KsimError, UnknownKey
+from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, nearest
 from ksim.foundation.text_hints import number_hint
 from ksim.foundation.unit_keys import UnitKeys
 from ksim.foundation.units import DType
@@ -26,8 +26,17 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
-#: More keys than so many are not listed where one of them is near.
+#: More keys than so many are not listed: a message has the nearest.
 _MANY = 25
+
+
+def flat(table: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of *table* and their values, behind the *place* of the table itself."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", value
 
 
 @attrs.frozen
@@ -35,7 +44,7 @@ class Choice:
     """A plug-in by name, with the values of its parameters."""
 
     name: str
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     @classmethod
     def of(cls, value: Any) -> "Choice":
@@ -50,6 +59,21 @@ class Choice:
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
             return cls(value["name"], {k: v for k, v in value.items() if k != "name"})
         raise ValueError(f"expected a name, or a table with a name and its options, not {value!r}")
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{key}={value}" for key, value in flat(self.options))
+        return f"{self.name} ({said})" if said else self.name
+
+
+def _is_name(target: Any) -> bool:
+    """Whether *target* is a name that may have options, `str | Choice | None`."""
+    return {str, Choice} <= {*get_args(target)}
+
+
+def _named(value: Any, _: Any) -> str | Choice | None:
+    """A bare name stays a text, so that only one with options is a choice."""
+    choice = None if value is None else Choice.of(value)
+    return choice if choice is None or choice.options else choice.name
 
 
 def _strict(kinds: tuple[type, ...], word: str) -> Any:
@@ -92,6 +116,7 @@ def _by_kind(converter: Converter) -> Any:
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True, prefer_attrib_converters=True, omit_if_default=False)
     converter.register_structure_hook_func(lambda target: bool(kinds_of(target)), _by_kind(converter))
+    converter.register_structure_hook_func(_is_name, _named)
     UnitKeys(converter, kinds_of).register()
     for target, kinds, word in ((int, (int,), "a whole number"), (float, (int, float), "a number"),
                                 (bool, (bool,), "true or false"), (str, (str,), "a text")):
@@ -194,7 +219,8 @@ def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
     if close and len(known) > _MANY:
         return key, f"{_UNKNOWN}; did you mean {close[0]!r}?"
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return key, f"{_UNKNOWN}; {hint}expected {', '.join(known)}"
+    listed = ", ".join(known) if len(known) <= _MANY else nearest(key, known, "docs/scenario.md")
+    return key, f"{_UNKNOWN}; {hint}expected {listed}"
 
 
 def _join(head: str, path: str, problem: str) -> tuple[str, str]:

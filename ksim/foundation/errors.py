@@ -39,12 +39,26 @@ class UnknownName(KsimError):
         kind, name, known = self.args
         close = near(name, known)
         hint = f"; did you mean {close!r}?" if close else ""
-        listed = ", ".join(known) if len(known) <= _MANY else f"one of {len(known)}, see `ksim list {kind}s`"
-        return f"no {kind} named {name!r}{hint} ({kind}: {listed if kind in _LISTED else ', '.join(known)})"
+        place = f"`ksim list {_LISTS[kind]}`" if kind in _LISTS else ""
+        return f"no {kind} named {name!r}{hint} ({kind}: {nearest(name, known, place)})"
 
 
-#: Names that `ksim list` has, and how many of them are too many for a message.
-_LISTED, _MANY = ("model",), 30
+#: What `ksim list` calls the names of a kind.
+_LISTS = {"model": "models", "gpu": "gpus", "GPU": "gpus", "system": "systems", "grid": "grids", "policy": "policies",
+          "router": "routers", "trace": "traces", "trace format": "traces"}
+#: A message lists so many names, or only the nearest of more.
+_MANY, _NEAREST = 12, 5
+
+
+def nearest(name: str, known: Iterable[str], place: str = "") -> str:
+    """The *known* names in a message about *name*: all if they are few, else the nearest, and the *place* of the rest.
+    """
+    names = list(known)
+    if len(names) <= _MANY:
+        return ", ".join(names)
+    by_lower = {each.lower(): each for each in names}
+    close = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=_NEAREST, cutoff=0.0)]
+    return f"{', '.join(close)} and {len(names) - len(close)} more{f': {place}' if place else ''}"
 
 
 def near(name: str, known: Iterable[str]) -> str:

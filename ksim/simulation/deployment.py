@@ -23,7 +23,7 @@ from ksim.simulation.connector_parts import with_offloading
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
-from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
+from ksim.simulation.hardware import beside, engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.remarks import remarks
@@ -66,7 +66,7 @@ class Deployment:
         No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed.
         """
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
-        gpu = gpu_of(system.gpu)
+        gpu = gpu_of(scenario.gpu or system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(with_offloading(scenario.serve), version, model, gpu).complete()
         check_drafter(model, serve)
@@ -75,10 +75,11 @@ class Deployment:
         model = with_adapters(model, serve, gpu, system)
         check_asked(scenario.workload, serve)
         check_sampling(scenario.workload, serve)
-        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
+        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)), gpu)
         oracle = oracle_choice(scenario.oracle, system.gpu)
-        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
-                          oracle=oracle)
+        named = evolve(scenario.gpu, name=system.gpu) if isinstance(scenario.gpu, Choice) else system.gpu
+        resolved = evolve(scenario, gpu=named, system=scenario.system or beside(gpu.system, system.gpu) or None,
+                          serve=serve, oracle=oracle)
         scaled = _for_release(plugin("oracles", oracle), version)
         if scenario.kernel_errors is not None:
             scaled = DrawnOracle(scaled, scenario.kernel_errors)

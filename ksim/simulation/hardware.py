@@ -5,12 +5,13 @@ a name that the catalogue lacks, DataError for a file that cannot be read, and C
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import log
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from attrs import evolve
 
-from ksim.calibration.datasheet import check_quantities, gpu_named
+from ksim.calibration.datasheet import check_quantities, gpu_named, merge
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
@@ -26,52 +27,75 @@ from ksim.specs.hardware import Gpu, Link, System, Transport
 from ksim.specs.host import Host
 
 
-def gpu_of(name: str) -> Gpu:
-    """Read a GPU; what its file leaves out of `[power]` is estimated."""
-    return gpu_named(name)
+def gpu_of(gpu: str | Choice) -> Gpu:
+    """Read a GPU, a choice of one with other figures; what its file leaves out of `[power]` is estimated."""
+    return gpu_named(gpu)
 
 
-#: The system whose links a GPU gets whose file names none, and the share of PCIe's bandwidth that is reached.
-USUAL, REACHED = "pcie-l4", 0.63
+#: The share of PCIe's bandwidth that is reached between GPUs whose file names no system.
+REACHED = 0.63
 
 
-def system_of(gpu: str | None, system: str | None = None, nodes: int | None = None) -> System:
+def system_of(gpu: str | Choice | None, system: str | None = None, nodes: int | None = None) -> System:
     """Read the *system* of that name, or the usual system of *gpu*; one of the two may be None.
 
-    The system gets *gpu* and *nodes* where they are given.  A GPU whose file names no system stands alone if it has
-    NVLink, and in a node of eight over PCIe if it has none.  Raises ConfigError for a GPU that the system cannot have:
-    another than its own, or one with slower links.
+    The system gets *gpu* and *nodes* where they are given, and links of the bandwidth that a choice of GPU states.  A
+    GPU whose file names no system is in a node of eight like the catalogue's most similar.  Raises ConfigError for a
+    GPU that the system cannot have: another of the catalogue than its own, or one with slower links.
     """
     if not gpu and not system:
         raise ConfigError("gpu, system", "name one of them (see `ksim list gpus`, `ksim list systems`)")
     own = gpu_of(gpu) if gpu else None
-    name = system or (own.system if own else "")
+    called = catalog.spelled("gpus", gpu.name if isinstance(gpu, Choice) else gpu) if gpu else ""
+    name = system or (beside(own.system, called) if own else "")
     if not name and own:
-        return _unnamed(own, cast("str", gpu), nodes)
+        return _unnamed(own, called, nodes)
     table = catalog.load("systems", name)
+    if "gpu" in table:
+        table["gpu"] = beside(table["gpu"], name)
     if nodes is not None:
         table["nodes"] = nodes
     if own is not None:
-        if gpu != table.get("gpu") and own.system != name:
-            raise ConfigError("gpu", f"is {gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
-        table["gpu"] = gpu
+        if not (catalog.is_file(called) or called == table.get("gpu") or own.system == name):
+            raise ConfigError("gpu", f"is {called!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+        table["gpu"] = called
     check_quantities(_links(table), f"system {name}")
     read = structure(System, table, f"system {name}")
+    kind = read.interconnect
+    if own is not None and isinstance(gpu, Choice) and kind in gpu.options and (one_way := getattr(own, kind)):
+        read = evolve(read, inside=evolve(read.inside, bandwidth=one_way))
     _check_links(read, own or gpu_of(read.gpu), name)
     return read
 
 
+def beside(name: Any, owner: str) -> Any:
+    """*name*, which the file *owner* says; a relative path is relative to that file, if there is such a file."""
+    if isinstance(name, str) and catalog.is_file(name) and catalog.is_file(owner):
+        beside = Path(owner).parent / name
+        return str(beside) if beside.exists() else name
+    return name
+
+
 def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
-    """A system for a GPU whose file names none."""
+    """A system for a GPU whose file names none: eight in a node, like the most similar GPU's of the catalogue."""
     if nodes is not None and nodes > 1:
         raise ConfigError("nodes", f"{nodes} nodes of {own.name} need a system that says how they are connected; name"
                                    " one (docs/plugins.md)")
-    if own.nvlink:
-        link = Link(own.nvlink, source="the GPU's own; one card uses none of it")
-        return System(f"one {own.name}", gpu, 1, "nvlink", link)
-    like = catalog.value(System, "systems", USUAL)
-    return evolve(like, name=f"8 x {own.name} over PCIe", gpu=gpu, network=None, transports=(), source="assumed",
-                  inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
+    like, over = _alike(own), "NVLink" if own.nvlink else "PCIe"
+    link = like.inside.efficiency if own.nvlink else REACHED
+    return evolve(like, name=f"8 x {own.name} over {over}", gpu=gpu, network=None, source="assumed",
+                  transports=like.transports if own.nvlink else (),
+                  inside=Link(own.nvlink or own.pcie, link, f"the GPU's own; the share is that of {like.name}"))
+
+
+def _alike(own: Gpu) -> System:
+    """The catalogue's system with eight GPUs over the links that *own* has: of its architecture, else the nearest."""
+    kind = "nvlink" if own.nvlink else "pcie"
+    systems = (catalog.value(System, "systems", name) for name in catalog.entries("systems"))
+    eights = [(system, gpu_of(system.gpu)) for system in systems
+              if (system.gpus_per_node, system.interconnect) == (8, kind)]
+    return min(eights, key=lambda pair: (pair[1].architecture != own.architecture,
+                                         abs(log(pair[0].inside.bandwidth / (own.nvlink or own.pcie)))))[0]
 
 
 _BANDWIDTHS = {"bandwidth", "joint", "node", "read", "write"}
@@ -103,10 +127,10 @@ def links_of(system: System) -> SystemLinks:
     return SystemLinks(Machines(system, gpu_of(system.gpu)))
 
 
-def network_of(system: System, collectives: Iterable[Choice]) -> Network:
-    """Build the network of *system*, on which these algorithms carry out *collectives*."""
+def network_of(system: System, collectives: Iterable[Choice], gpu: Gpu | None = None) -> Network:
+    """Build the network of *system*, on which these algorithms carry out *collectives*; *gpu* is by default its own."""
     algorithms = {choice.name: plugin("network.collectives", choice) for choice in collectives}
-    return Network(system, algorithms, protocols_of(system), gpu_of(system.gpu).channel)
+    return Network(system, algorithms, protocols_of(system), (gpu or gpu_of(system.gpu)).channel)
 
 
 def protocols_of(system: System) -> dict[str, Protocol]:
@@ -131,7 +155,7 @@ def _with_base(folder: str, name: str) -> dict[str, Any]:
         return table
     if not isinstance(like := table.pop("like"), str):
         raise ConfigError(f"{name}: like", f"expected a name of `{folder}` or a file, not {like!r}")
-    return _merge(catalog.load(folder, like), table)
+    return merge(catalog.load(folder, like), table)
 
 
 def grid_of(name: str) -> Grid:
@@ -161,10 +185,3 @@ def _price(stated: float | Mapping[str, float] | None, gpu: str) -> float | None
 
 def _per(rate: float | None, unit: float) -> float | None:
     return None if rate is None else rate / unit
-
-
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """*base* with *changes*; nested tables are merged too."""
-    return {**base, **{
-        key: _merge(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
-        for key, value in changes.items()}}

@@ -8,7 +8,7 @@ from ksim.compute.architectures import ALIASES, families
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, nearest
 
 __all__ = ["family", "lookalike", "model_of", "model_of_table"]
 
@@ -80,7 +80,7 @@ def family(config: Config) -> str:
     if (module := name.replace("-", "_")) in (known := families()):
         return ALIASES.get(module, module)
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
-              f" (docs/plugins.md, A model family); ksim knows {', '.join(known)}")
+              f" (docs/plugins.md, A model family); ksim knows {nearest(name, known, 'docs/models.md')}")
     hint = _hint(config, name, known)
     raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows{hint}; {recipe}")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from ksim.compute.mamba import keeps_states
 from ksim.compute.sparse import attends_sparsely
+from ksim.foundation.config import Choice, flat
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -31,8 +32,15 @@ def remarks(deployment: Any) -> tuple[str, ...]:
     if gpu.power.basis == "estimated":
         told.append(f"power of {gpu.name} is estimated from its data sheet ({gpu.power.limit:g} W, of which"
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
+    if isinstance(changed := deployment.scenario.gpu, Choice):
+        figures = ", ".join(f"{key} = {value}" for key, value in flat(changed.options))
+        told.append(f"{gpu.name} has other figures here ({figures}), and nobody measured such a GPU: its kernels keep"
+                    " the efficiencies known of it, and its joules per byte and FLOP")
+    if gpu.architecture == "turing":
+        told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
     if vision_of(deployment.model, deployment.serve):
         told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)
+

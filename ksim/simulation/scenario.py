@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
 from attrs import evolve, field, frozen
@@ -17,7 +17,7 @@ from ksim.simulation.adapter_configs import with_configs
 from ksim.simulation.scenario_files import check_content, check_scenario_file, misplaced
 from ksim.simulation.scenario_tables import merged, native, put, rooted
 from ksim.specs.footprint import Footprint
-from ksim.specs.hardware import MOST
+from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings
@@ -55,8 +55,9 @@ class Scenario:
     """The requests that arrive: either a `replay` or a `synthetic` workload."""
     engine: str = "vllm-0.33"
     """The engine release whose scheduler and defaults are simulated. Names: engines."""
-    gpu: str | None = None
-    """The GPU, in its usual system. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
+    gpu: Annotated[str | Choice | None, Gpu] = None
+    """The GPU, in its usual system. A table has its `name` and other figures for it, by the keys of a GPU's file
+    (docs/plugins.md, A GPU): `[gpu]`. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
     system: str | None = None
     """The server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example:
     "hgx-h200"."""

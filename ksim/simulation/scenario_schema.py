@@ -78,9 +78,18 @@ def _value(key: Key, tables: dict[str, Schema]) -> Schema:
     if key.kind is Choice:
         return _plugin(key, tables) if key.folders else _CHOICE
     if key.names:
-        named = {"anyOf": [{"enum": key.names}, {"type": "string"}]}
+        changed = [_figures(key.part_of)] if key.part_of else []
+        named = {"anyOf": [{"enum": key.names}, {"type": "string"}, *changed]}
         return {"type": "array", "items": named} if get_origin(key.kind) is tuple else named
     return {**_of_type(key.part_of or key.kind, tables), **_limits(key)}
+
+
+def _figures(cls: type) -> Schema:
+    """A table that names a data file, and states some of its figures anew."""
+    figures = {key.name: {"anyOf": [{"type": "number"}, _QUANTITY]} if key.quantity else
+               {"type": _SCALARS.get(key.kind, "object")} for key in keys(cls)}
+    return {"type": "object", "additionalProperties": False,
+            "properties": {**figures, "tdp": _QUANTITY, "name": {"type": "string"}}}
 
 
 def _limits(key: Key) -> Schema:

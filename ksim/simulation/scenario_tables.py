@@ -10,7 +10,7 @@ from ksim.foundation.errors import ConfigError
 
 #: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
-_PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
+_PATHS = (*((key,) for key in _CATALOGUE), ("gpu", "name"), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
           ("router", "config"), ("pair_router", "config"),
           ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
           ("workload", "synthetic", "output", "path"))
@@ -48,13 +48,23 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
+def _gpu_named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """*table*, in which a table of a GPU's figures without a name is of the GPU of the system beside it."""
+    gpu, system = table.get("gpu"), table.get("system")
+    if isinstance(gpu, Mapping) and "name" not in gpu and isinstance(system, str):
+        return {**table, "gpu": {"name": catalog.load("systems", system).get("gpu"), **gpu}}
+    return dict(table)
+
+
 def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """*table* with its relative paths made absolute."""
-    absolute = dict(table)
+    """*table* with its relative paths made absolute, and GPUs named of which it has figures alone."""
+    absolute = _gpu_named(table)
     pools = absolute.get("pools")
-    in_pools = [("pools", name, key) for name in (pools if isinstance(pools, Mapping) else ()) for key in _CATALOGUE]
+    in_pools = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
+                for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
     if isinstance(pools, Mapping):
-        absolute["pools"] = dict(pools)
+        absolute["pools"] = {name: _gpu_named(pool) if isinstance(pool, Mapping) else pool
+                             for name, pool in pools.items()}
     for keys in (*_PATHS, *in_pools):
         holder: Any = absolute
         for key in keys[:-1]:

@@ -10,7 +10,7 @@ from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
 from ksim.specs.power import Power
 
 #: Architectures whose kernels are known.
-ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-consumer")
+ARCHITECTURES = ("turing", "ampere", "ada", "hopper", "blackwell", "blackwell-consumer")
 #: The most nodes, and the most GPUs in a node: every replica has an engine of its own.
 MOST = 10_000
 

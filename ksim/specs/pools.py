@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from attrs import field, frozen
 from attrs.validators import gt, in_, le, optional
 
-from ksim.specs.hardware import MOST
+from ksim.foundation.config import Choice
+from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.settings import EngineSettings
 
 #: What the engines of a pool do: prefill for others, decode what others have prefilled, or serve requests alone.
@@ -25,8 +26,9 @@ class PoolSettings:
     Example: "both"."""
     replicas: int = field(default=1, validator=(gt(0), le(MOST)))
     """Copies of its deployment, each of `data_parallel_size` engines. Unit: replicas."""
-    gpu: str | None = None
-    """Its GPU, in the GPU's usual system. Default: the scenario's `gpu` and `system`. Names: gpus. Example: "h100"."""
+    gpu: Annotated[str | Choice | None, Gpu] = None
+    """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
+    Names: gpus. Example: "h100"."""
     system: str | None = None
     """Its system. Default: the usual one of `gpu`, or the scenario's. Names: systems. Example: "hgx-h200"."""
     nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))

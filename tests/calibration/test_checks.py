@@ -142,8 +142,8 @@ def test_measurements_of_an_unknown_gpu_need_a_name(write):
     (part,) = read(write(table, "kernels_rms_norm.csv"))
     with pytest.raises(DataError, match="do not say of which GPU they are; name one with --gpu"):
         gpu_of(part)
-    with pytest.raises(UnknownName, match="no gpu named 'h201'; did you mean 'h200'"):
-        gpu_of(part, "h201")
+    with pytest.raises(UnknownName, match="no gpu named 'h2000'; did you mean 'h200'"):
+        gpu_of(part, "h2000")
     known = evolve(part, source=evolve(part.source, device="b300_sxm"))
     with pytest.raises(DataError, match="are of 'b300_sxm', which the catalogue lacks; name one with --gpu"):
         gpu_of(known)

@@ -58,7 +58,7 @@ def test_validating_says_the_mean_last(tmp_path):
 @pytest.mark.parametrize(("words", "message"), [
     (("calibrate", "none"), "none: No such file or directory"),
     (("calibrate", "s.toml"), "s.toml"),
-    (("calibrate", "sweep", "--gpu", "h201"), "no gpu named 'h201'; did you mean 'h200'"),
+    (("calibrate", "sweep", "--gpu", "h2000"), "no gpu named 'h2000'; did you mean 'h200'"),
     (("calibrate", "sweep", "--gpu", "b200"), "--gpu: is b200, but the files are of h200"),
     (("calibrate", "sweep", "other.csv"), "--gpu: is needed: the files are of a100-80g, h200; name one of them"),
     (("calibrate", "sweep/nccl.log"), "has no family with enough points to calibrate"),

@@ -86,6 +86,12 @@ def test_step_prices_one_step_kernel_by_kernel(tmp_path):
         assert word in out
 
 
+def test_step_says_that_the_batch_is_each_ranks(tmp_path):
+    out = ksim("step", "--model", "llama-3.2-1b", "--gpu", "H200", "--dp", 8, "--decode", "64x10",
+               "--oracle", "roofline", folder=tmp_path)
+    assert "on 8 ranks of 1 x H200 SXM, each: 64 decodes" in out
+
+
 def test_step_shows_what_runs_side_by_side(tmp_path):
     out = ksim("step", "--model", "llama-3.1-8b", "--gpu", "h200", "--tp", 2, "--prefill", "4096+0",
                "--overlap-stages", 4, "--overlap-sms", 8, folder=tmp_path, COLUMNS="250")

@@ -24,7 +24,7 @@ STEP = "--model llama-3.2-1b --gpu h200 --decode 2x100"
 EXAMPLES = {
     "list gpus": "kind entries", "list routers": "kind entries", "list grids": "kind entries",
     "list templates": "kind entries", "list drafters": "kind entries",
-    f"step {STEP}": "model gpu gpus decodes prompt_chunks tokens stages",
+    f"step {STEP}": "model gpu gpus data_parallel_size decodes prompt_chunks tokens stages",
     "collectives --gpu h200 --sizes 1024": "messages",
     "trace t.csv": "requests arrivals prompt output total ledger",
     "run s.toml --explain-defaults": "pools",

@@ -46,7 +46,7 @@ def test_unusable_recordings_and_options_are_errors(folder, tmp_path):
     (empty := tmp_path / "empty").mkdir()
     assert "has no engine_*.json; expected" in ksim("validate", "serving", "empty", folder=tmp_path, code=1)
     assert not list(empty.iterdir())
-    assert "no gpu" in ksim("validate", "serving", ".", "--gpu", "h20", folder=folder, code=1)
+    assert "no gpu" in ksim("validate", "serving", ".", "--gpu", "h2000", folder=folder, code=1)
     assert "--json" in ksim("validate", "steps", ".", "--json", "no/where.json", folder=folder, code=1)
     folder.joinpath("requests_tiny.parquet").unlink()
     assert "requests_tiny.parquet: No such file" in ksim("validate", "steps", ".", folder=folder, code=1)

@@ -27,8 +27,8 @@ def test_a_module_and_its_object_are_named_with_a_colon(tmp_path, monkeypatch):
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="no policy named 'fcf'; did you mean 'fcfs'"):
         catalog.find("scheduling.policies", "fcf")
-    with pytest.raises(UnknownName, match="no gpu named 'h20'; did you mean 'h200'"):
-        catalog.load("gpus", "h20")
+    with pytest.raises(UnknownName, match="no gpu named 'h2000'; did you mean 'h200'"):
+        catalog.load("gpus", "h2000")
 
 
 @pytest.mark.parametrize(("name", "content", "problem"), [

@@ -55,7 +55,7 @@ def test_a_family_of_the_page_is_one(tmp_path, monkeypatch):
 
 
 def test_a_gpu_of_the_page_works(tmp_path):
-    command = PLUGINS.partition("    ksim gpu new rtx-4090.toml")[2].partition("    ksim step")[0].replace("\\\n", " ")
-    assert ksim_here("gpu", "new", "rtx-4090.toml", *shlex.split(command), folder=tmp_path).status == 0
-    assert gpu_of(str(tmp_path / "rtx-4090.toml")).power.limit == 450
+    command = PLUGINS.partition("    ksim gpu new rtx-3090.toml")[2].partition("    ksim step")[0].replace("\\\n", " ")
+    assert ksim_here("gpu", "new", "rtx-3090.toml", *shlex.split(command), folder=tmp_path).status == 0
+    assert gpu_of(str(tmp_path / "rtx-3090.toml")).power.limit == 350
     assert ", ".join(ARCHITECTURES) in PLUGINS

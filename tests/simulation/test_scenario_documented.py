@@ -16,10 +16,12 @@ from ksim.simulation.scenario_schema import FILE
 
 
 def tables(cls: type = Scenario) -> list[type]:
-    """*cls* and the classes of the tables in it."""
+    """*cls* and the classes of the tables in it; docs/plugins.md has the keys of data files, which a table may change.
+    """
     found = [cls]
     for key in keys(cls):
-        members = kinds_of(key.kind).values() or [key.kind, key.part_of, *get_args(key.kind)]
+        part = None if key.names else key.part_of
+        members = kinds_of(key.kind).values() or [key.kind, part, *get_args(key.kind)]
         found += [each for member in members if attrs.has(member) and member is not Choice for each in tables(member)]
     return list(dict.fromkeys(found))
 

@@ -54,7 +54,7 @@ def test_a_path_may_be_a_path_and_is_relative_to_the_folder(tmp_path):
     ({**SMALL, "serve": 4}, "serve: expected a table with tensor_parallel_size"),
     ({**SMALL, "serve": {"max_num_seqs": object}}, "serve.max_num_seqs: expected a whole number"),
     ({**SMALL, "workload": None}, "workload: expected a table with replay"),
-    ({**SMALL, "gpu": b"h200"}, "gpu: expected a text"),
+    ({**SMALL, "gpu": b"h200"}, "gpu: expected a name, or a table with a name and its options"),
     ({**SMALL, "router": {"options": 1}}, "router: expected a name, or a table"),
 ])
 def test_a_table_that_is_no_scenario_is_one_clear_error(table, says):

@@ -23,6 +23,7 @@ REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "kernels" / "gpus.js
 REFERENCE_NAMES = {
     "a100-80g": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "gb200": "gb200",
     "b300": "b300_sxm", "gb300": "gb300", "l40s": "l40s", "l4": "l4", "rtx-pro-6000": "rtx_pro_6000_server",
+    "h100-pcie": "h100_pcie",
 }
 #: Where we differ from the reference, and why.
 EXCEPTIONS = {
@@ -59,7 +60,7 @@ def test_gpu_files_that_make_no_sense_are_refused(changes, problem):
     assert str(error.value).endswith(problem)
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", REFERENCE_NAMES)
 def test_gpus_agree_with_the_reference(name):
     if not REFERENCE.exists():
         pytest.skip("the reference is not here")
@@ -99,10 +100,11 @@ def watts(gpu, kernel, seconds):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_power_at_work_is_near_the_limit_and_streaming_is_below_it(name):
-    """A large GEMM as fast as was observed, and memory read at 92 % of its bandwidth; the H200's clock has to fall."""
+    """A large GEMM as fast as was observed, and memory read at 92 % of its bandwidth; the H200's clock has to fall, and
+    the H20's SMs could do more."""
     gpu = GPUS[name]
     large, reached = Gemm(8192, 28672, 4096), {"b200": 0.667, "b300": 0.667, "gb200": 0.72}.get(name, 0.75)
-    expected = (1.307 if name == "h200" else 1.0) * gpu.power.limit
+    expected = {"h200": 1.307, "h20": 0.556}.get(name, 1.0) * gpu.power.limit
     assert watts(gpu, large, large.work.flops / reached / gpu.flops[DType.BF16]) == pytest.approx(expected, rel=0.01)
     stream = Pointwise("copy", 0.92 * gpu.bandwidth, 0.0, 0.0, 1)
     assert gpu.power.idle < watts(gpu, stream, 1.0) < gpu.power.limit
@@ -142,11 +144,16 @@ def test_nvlink_reaches_what_nccl_counts(name, links, each):
     assert inside.bandwidth * inside.efficiency == pytest.approx(links * each, rel=1e-3)
 
 
+#: Systems over whose links nothing was measured; there NCCL is priced by what it counts.
+UNMEASURED = {"dgx-spark", "gh200", "nvl-h100", "nvl-h200", "pcie-a10g", "pcie-h100", "pcie-l4", "pcie-rtx-4090",
+              "pcie-rtx-5090", "pcie-t4"}
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_every_system_but_those_of_l4_names_what_was_measured_on_it(name):
+def test_systems_name_what_was_measured_over_their_links(name):
     found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
     others = 2 * name.startswith(("hgx-h", "hgx-b", "gb"))  # DeepEP's, and TensorRT-LLM's all-reduce
-    assert len(found) == (0 if name == "pcie-l4" else 2 + others)
+    assert len(found) == (0 if name in UNMEASURED else 2 + others)
     assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
     protocols = [protocol for transport in found for protocol in transport.protocols]
     assert len(protocols) == len(set(protocols)), "one library each"

@@ -72,7 +72,7 @@ def test_outcomes_come_in_the_order_of_their_settings():
 @pytest.mark.parametrize(("settings", "problem"), [
     ({"serve.tensor_parallel_size": 5}, "5 does not divide 32 attention heads"),
     ({"serve.max_num_sequences": 4}, "unknown key; did you mean 'max_num_seqs'"),
-    ({"gpu": "h20"}, "did you mean 'h200'"),
+    ({"gpu": "h2000"}, "did you mean 'h200'"),
     ({"model": "llama-3.1-70b"}, "does not fit"),
 ])
 def test_what_cannot_be_built_has_a_problem_and_no_numbers(settings, problem):
@@ -115,7 +115,7 @@ def test_unbuildable_settings_are_found_without_a_run(monkeypatch, tmp_path):
 
 def test_an_unknown_name_in_a_grid_is_an_error():
     with pytest.raises(UnknownName, match="did you mean 'h200'"):
-        list(unbuildable(SCENARIO, [{"gpu": "h200"}, {"gpu": "h20"}]))
+        list(unbuildable(SCENARIO, [{"gpu": "h200"}, {"gpu": "h2000"}]))
 
 
 def test_short_names_and_values_of_settings():

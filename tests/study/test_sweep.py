@@ -92,7 +92,7 @@ def test_a_notebook_shows_the_best_points_and_what_failed(found):
 def test_names_and_keys_that_are_not_there_are_refused_before_anything_runs(monkeypatch, tmp_path):
     monkeypatch.setattr("ksim.study.grid.simulate", None)
     with pytest.raises(UnknownName, match="did you mean 'h200'"):
-        ksim.sweep(SCENARIO, {"seed": [1, 2], "gpu": ["h200", "h20"]}, output=tmp_path / "out")
+        ksim.sweep(SCENARIO, {"seed": [1, 2], "gpu": ["h200", "h2000"]}, output=tmp_path / "out")
     with pytest.raises(UnknownKey, match="did you mean 'max_num_seqs'"):
         ksim.sweep(SCENARIO, {"serve.max_num_seq": "1:9"}, sample="latin:5", output=tmp_path / "out")
     with pytest.raises(UnknownKey, match="waves: comput: unknown key"):

@@ -39,8 +39,8 @@ def test_unusable_measurements_of_energy_are_refused(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         validate(Question(tmp_path / "nowhere"))
     kernels(tmp_path)
-    with pytest.raises(UnknownName, match="h20"):
-        validate(Question(tmp_path, gpu="h20"))
+    with pytest.raises(UnknownName, match="h2000"):
+        validate(Question(tmp_path, gpu="h2000"))
     (tmp_path / "copy.parquet").write_bytes((tmp_path / "kernels_energy.parquet").read_bytes())
     with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
         validate(Question(tmp_path))

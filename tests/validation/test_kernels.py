@@ -163,8 +163,8 @@ def test_contradictory_questions_are_refused(table, question, error, message):
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h201"}, DataError, "has nothing to compare with; it is of .*; gemm/bf16: has no rows of 'h201'"),
-    ({"train": ("h201",)}, DataError, "no GPU to learn it from"),
+    ({"leave_out": "h2000"}, DataError, "has nothing to compare with; it is of .*; gemm/bf16: has no rows of 'h2000'"),
+    ({"train": ("h2000",)}, DataError, "no GPU to learn it from"),
     ({"gpu": "l40s"}, DataError, "has nothing to compare with; it is of a100-80g, b200, h100, h200"),
     ({"oracle": Choice("learnd")}, UnknownName, "no oracle named 'learnd'; did you mean 'learned'"),
 ])
@@ -176,8 +176,8 @@ def test_questions_without_matching_rows_are_refused(table, question, error, mes
 def test_files_that_name_no_gpu_need_one(tmp_path):
     path = tmp_path / "kernels_rms_norm.csv"
     path.write_text("t,h,latency_us\n" + "".join(f"{t},4096,{2 + t / 200}\n" for t in range(1, 20)))
-    for gpu, error in (("", DataError), ("h201", KsimError)):
-        with pytest.raises(error, match="do not say of which GPU|no gpu named 'h201'"):
+    for gpu, error in (("", DataError), ("h2000", KsimError)):
+        with pytest.raises(error, match="do not say of which GPU|no gpu named 'h2000'"):
             validate(Question(path=path, gpu=gpu, oracle=Choice("waves")))
     verdict = validate(Question(path=path, gpu="h200", oracle=Choice("waves")))
     assert verdict.cells[0].points == 19 and verdict.coverage is None

@@ -40,17 +40,22 @@ REACH = 0.4
 @frozen
 class Likeness:
     """Joules per byte of a GPU's `memory` over those of the measured GPU, and the share of the BF16 peak that a large
-    GEMM has `reached`."""
+    GEMM has `reached`.  A GPU with the die of another, but peaks capped below what its SMs could do at the limit,
+    takes the joules per FLOP of `die`."""
 
     memory: float
     reached: float = REACHED
+    die: str = ""
 
 
 #: GPUs of the catalogue whose power is extrapolated; their files name the sources of the numbers.
 LIKENESSES: Mapping[str, Likeness] = {
-    "a100-80g": Likeness(1.34), "h100": Likeness(1.0), "b200": Likeness(0.71, 1500 / 2250),
+    "t4": Likeness(1.48), "a100-40g": Likeness(1.34), "a100-80g": Likeness(1.34), "a10g": Likeness(1.48),
+    "h100": Likeness(1.0), "h100-pcie": Likeness(1.0), "h100-nvl": Likeness(1.0), "h200-nvl": Likeness(1.0),
+    "gh200": Likeness(1.0), "h20": Likeness(1.0, die="h100"), "l4": Likeness(1.48), "l40": Likeness(1.48),
+    "l40s": Likeness(1.48), "rtx-4090": Likeness(1.48), "b200": Likeness(0.71, 1500 / 2250),
     "b300": Likeness(0.71, 1500 / 2250), "gb200": Likeness(0.59, 1800 / 2500), "gb300": Likeness(0.59),
-    "l4": Likeness(1.48), "l40s": Likeness(1.48), "rtx-pro-6000": Likeness(1.28)}
+    "rtx-pro-6000": Likeness(1.28), "rtx-5090": Likeness(1.28), "gb10": Likeness(1.0)}
 
 
 def estimate(name: str) -> Power:
@@ -65,7 +70,7 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
     busy = measured.busy * dynamic / (measured.limit - measured.idle)
     power = evolve(gpu.power, hbm=memory * measured.hbm, write=memory * measured.write, l2=memory * measured.l2,
                    busy=busy, start=measured.start, flop={})
-    return evolve(power, flop=_flop(evolve(gpu, power=power), likeness.reached))
+    return evolve(power, flop=_flop(evolve(gpu, power=power), likeness))
 
 
 def placeholder(limit: float | str, idle: float | str = 0.0) -> Power:
@@ -110,11 +115,11 @@ def _clocks(gpu: Gpu, measured: Power) -> Clocks | None:
                   "Estimate: an H200's, at the same shares of the boost clock")
 
 
-def _flop(gpu: Gpu, reached: float) -> dict[str | DType, float | str]:
+def _flop(gpu: Gpu, likeness: Likeness) -> dict[str | DType, float | str]:
     """Return the joules per FLOP by format; FP32 kernels at `REACHED` of their peak are taken to be at the limit."""
-    power, seconds = gpu.power, LARGE.work.flops / (reached * gpu.flops[DType.BF16])
+    power, seconds = gpu.power, LARGE.work.flops / (likeness.reached * gpu.flops[DType.BF16])
     left = (power.limit - power.idle) * seconds - joules(actions(LARGE, seconds, gpu), power).total
-    bf16 = left / LARGE.work.flops
+    bf16 = estimate(likeness.die).flop[DType.BF16] if likeness.die else left / LARGE.work.flops
     fp32 = (power.limit - power.idle - power.busy) / (REACHED * gpu.flops[DType.FP32])
     return {dtype: fp32 if dtype is DType.FP32 else bf16 * gpu.flops[DType.BF16] / peak
             for dtype, peak in gpu.flops.items()}

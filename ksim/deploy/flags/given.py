@@ -1,7 +1,7 @@
 """The flags that a line gives, read as the program's own parser reads them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -11,6 +11,8 @@ from ksim.deploy.flags.table import Flag, FlagTable
 from ksim.deploy.flags.values import READERS, loose
 from ksim.foundation.errors import ConfigError
 
+#: A variable that the text leaves open, as Compose writes it.
+_OPEN = re.compile(r"\$(?:\{([A-Za-z_]\w*)[^}]*\}|([A-Za-z_]\w*))")
 _NUMBER = re.compile(r"-\d+(\.\d*)?([eE][-+]?\d+)?$|-\.\d+$")
 
 
@@ -23,6 +25,8 @@ class Given:
     said: str
     """The words: "--max-model-len 32k"."""
     where: str
+    open: bool = False
+    """Whether its value is a variable that the text does not set."""
 
     @property
     def dest(self) -> str:
@@ -36,14 +40,27 @@ class Parser:
     table: FlagTable
     further: Sequence[str] = ()
     """Names that are known beside the table, for the nearest name of one that is not."""
+    idle: Callable[[str], bool] = lambda _: False
+    """Whether a flag changes nothing, so that its value may be left open."""
     positionals: list[Word] = field(factory=list, init=False)
 
     def read(self, words: Sequence[Word]) -> list[Given]:
         """The flags that *words* give, in order; the others become `positionals`.
 
-        Raises ConfigError for an unknown flag, a missing value, and one that cannot be.
+        Raises ConfigError for an unknown flag, a missing value, one that cannot be, and for a variable without a value
+        in place of any but an idle flag's.
         """
-        return self._joined([*self._all([*words])])
+        given = [self._settled(one) for one in self._all([*words])]
+        for word in self.positionals:
+            _refuse_open(word.text, word.where)
+        return self._joined(given)
+
+    def _settled(self, given: Given) -> Given:
+        if _OPEN.search(given.said) is None:
+            return given
+        if not self.idle(given.dest):
+            _refuse_open(given.said, given.where)
+        return evolve(given, open=True)
 
     def _all(self, words: list[Word]) -> Iterator[Given]:
         place = 0
@@ -100,6 +117,13 @@ class Parser:
         return [*joined.values()]
 
 
+def _refuse_open(text: str, where: str) -> None:
+    """Raise ConfigError for a *text* with a variable that has no value."""
+    if (match := _OPEN.search(text)) is not None:
+        raise ConfigError(where, f"{match[0]} is not set in the text; say what it is: --env"
+                                 f" {match[1] or match[2]}=VALUE")
+
+
 def _both(old: Given | None, new: Given) -> Given:
     """*new* with the keys of *old*, if it is one more key of its table."""
     dotted = "." in new.said.split()[0].partition("=")[0]
@@ -138,6 +162,8 @@ def _value(flag: Flag, words: Sequence[Word], name: str) -> Any:
 
 
 def _read(flag: Flag, word: Word, name: str) -> Any:
+    if _OPEN.search(word.text):
+        return word.text
     try:
         value: Any = READERS[flag.kind](word.text)  # type: ignore[operator]
     except ValueError as error:
@@ -149,7 +175,7 @@ def _read(flag: Flag, word: Word, name: str) -> Any:
 
 def value_of(given: Sequence[Given], dest: str, default: Any = None) -> Any:
     """The value of a flag, or *default* where it is not given."""
-    return next((one.value for one in given if one.dest == dest), default)
+    return next((one.value for one in given if one.dest == dest and not one.open), default)
 
 
 def where_of(given: Sequence[Given], dest: str, default: str = "") -> str:

@@ -44,6 +44,10 @@ class Meaning:
     refused: Sequence[Group]
     refused_values: Mapping[str, str]
 
+    def is_idle(self, dest: str) -> bool:
+        """Whether a flag changes nothing here, whatever its value; a port tells engines apart, and else nothing."""
+        return dest == "port" or self.kinds(dest) == ["idle"]
+
     def kinds(self, dest: str) -> list[str]:
         """Which of these say something of a flag; a reason to refuse it counts more than one to pass over it."""
         return [kind for kind, says in (
@@ -86,7 +90,9 @@ class Reading:
             self.places |= {key: one for key, value in self.serve.items() if before.get(key) is not value}
 
     def _take(self, one: Given) -> None:
-        if one.dest in self.handlers:
+        if one.open:
+            self.pass_over(one, "has no effect, and the text leaves its value open")
+        elif one.dest in self.handlers:
             self.handlers[one.dest](self, one)
         elif one.dest in self.meaning.keys:
             self.serve[self.meaning.keys[one.dest]] = one.value

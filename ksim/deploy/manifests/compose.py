@@ -43,9 +43,9 @@ def container_of(service: Entry, known: Mapping[str, str]) -> Entry:
 def _words(value: Entry, variables: Variables) -> Entry:
     """A command: a list of words, or one text that Compose divides as a shell does."""
     if value.is_list:
-        return listed(value, [text(item, _filled(item, variables, item.where)) for item in value.items])
+        return listed(value, [text(item, _filled(item, variables)) for item in value.items])
     try:
-        words = shlex.split(_filled(value, variables, value.where))
+        words = shlex.split(_filled(value, variables))
     except ValueError as error:
         raise value.error(f"cannot be divided into words: {error}") from None
     return listed(value, texts(value, *words))
@@ -63,9 +63,12 @@ def _environment(service: Entry, variables: Variables) -> Iterator[Entry]:
         yield tabled(value, {"name": text(value, name), "value": text(value, filled)})
 
 
-def _filled(value: Entry, variables: Variables, where: str | None = None) -> str:
-    """The text of *value* with `${NAME:-default}` filled in; `$$` is a dollar sign."""
-    return "$".join(variables.filled([Piece(part, True, False)], where) for part in value.text.split("$$"))
+def _filled(value: Entry, variables: Variables) -> str:
+    """The text of *value* with `${NAME:-default}` filled in; `$$` is a dollar sign.
+
+    A variable without a value stays: whoever reads a flag knows whether it needs one.
+    """
+    return "$".join(variables.filled([Piece(part, True, False)], None) for part in value.text.split("$$"))
 
 
 def replicas_of(service: Entry) -> int:

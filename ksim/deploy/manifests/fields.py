@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from ksim.deploy.launches import Note
 from ksim.deploy.texts.entries import Entry
-from ksim.foundation.errors import UnknownKey
+from ksim.foundation.errors import UnknownKey, nearest
 
 _STARTS = "how a container is started and kept alive changes no schedule"
 _NETWORK = "ports and names in the cluster's network change no schedule"
@@ -59,7 +59,8 @@ def notes(table: Entry, read: Collection[str], idle: Mapping[str, str]) -> list[
             if not entry.is_null and not (entry.is_list and not entry.items):
                 said.append(Note(entry.where, key, idle[key]))
         elif key not in read:
-            close = get_close_matches(key, [*read, *idle], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted({*read, *idle}))}"
+            known = sorted({*read, *idle})
+            close = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {nearest(key, known)}"
             raise UnknownKey(entry.where, f"there is no such field{hint}")
     return said

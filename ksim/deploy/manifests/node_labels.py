@@ -7,11 +7,15 @@ from ksim.foundation.errors import ConfigError
 
 __all__ = ["KEYS", "PRODUCTS", "gpu_of"]
 
-#: Labels of NVIDIA's GPU feature discovery (`nvidia.com/gpu.product`), of SXM boards as ksim knows them.
+#: Labels of NVIDIA's GPU feature discovery (`nvidia.com/gpu.product`): the names of boards with dashes.
 PRODUCTS = {
     "a100-80g": "NVIDIA-A100-SXM4-80GB", "h100": "NVIDIA-H100-80GB-HBM3", "h200": "NVIDIA-H200",
     "b200": "NVIDIA-B200", "b300": "NVIDIA-B300", "gb200": "NVIDIA-GB200", "gb300": "NVIDIA-GB300",
     "l4": "NVIDIA-L4", "l40s": "NVIDIA-L40S", "rtx-pro-6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
+    "a100-40g": "NVIDIA-A100-SXM4-40GB", "a10g": "NVIDIA-A10G", "h100-pcie": "NVIDIA-H100-PCIe",
+    "h100-nvl": "NVIDIA-H100-NVL", "h200-nvl": "NVIDIA-H200-NVL", "h20": "NVIDIA-H20", "gh200": "NVIDIA-GH200-480GB",
+    "l40": "NVIDIA-L40", "t4": "Tesla-T4", "rtx-4090": "NVIDIA-GeForce-RTX-4090",
+    "rtx-5090": "NVIDIA-GeForce-RTX-5090", "gb10": "NVIDIA-GB10",
 }
 #: Other values of labels, in lower case: Google's accelerators, and machine types of AWS, Azure, Google and Oracle.
 _OTHERS = (
@@ -25,6 +29,9 @@ _OTHERS = (
     (r"a4x-maxgpu-4g.*|p6e-gb300.*|standard_nd128isr_gb300_v6|bm\.gpu\.gb300\.4", "gb300"),
     (r"nvidia-a100-80gb|a2-ultragpu-\d+g|p4de\.24xlarge|standard_nd96am?sr_a100_v4|bm\.gpu\.a100-v2\.8", "a100-80g"),
     (r"g2-standard-\d+|g6\.\d*xlarge", "l4"),
+    (r"nvidia-tesla-t4|g4dn\.(\d*xlarge|metal)", "t4"),
+    (r"g5\.\d*xlarge", "a10g"),
+    (r"nvidia-tesla-a100|a2-highgpu-\d+g|a2-megagpu-16g|p4d\.24xlarge|standard_nd96asr_v4|bm\.gpu4\.8", "a100-40g"),
     (r"g6e\.\d*xlarge|bm\.gpu\.l40s\.4", "l40s"),
     (r"nvidia-rtx-pro-6000|g4-standard-\d+|g7e\.\d*xlarge", "rtx-pro-6000"),
     (r"nvidia-(b200|b300|gb200|gb300|l4|l40s)", r"\1"),

@@ -57,7 +57,7 @@ class Sglang:
     def launch(self, command: Command, wanted: Wanted) -> Launch:
         """The engine that *command* starts; raises ConfigError for what SGLang or ksim would refuse."""
         words, older = without_older("sglang", with_config_file(command, _arguments(command) or []))
-        parser = Parser(flag_table("sglang", "SGLang"), names_of("sglang"))
+        parser = Parser(flag_table("sglang", "SGLang"), names_of("sglang"), meaning("sglang").is_idle)
         given = parser.read(words)
         model, assumed = model_of(command, wanted, model_word(parser, given, "model_path"))
         role = _ROLES.get(value_of(given, "disaggregation_mode"), "both")

@@ -36,7 +36,7 @@ class Trtllm:
         """The engine that *command* starts; raises ConfigError for what TensorRT-LLM or ksim would refuse."""
         words = behind(command.words, _STARTS) or []
         words = words[1:] if words and words[0].text == "serve" else words
-        parser = Parser(flag_table("trtllm", "TensorRT-LLM"))
+        parser = Parser(flag_table("trtllm", "TensorRT-LLM"), idle=meaning("trtllm").is_idle)
         given = self._with_yaml(parser.read(words), command)
         model, assumed = model_of(command, wanted, model_word(parser, given))
         reading = Reading(meaning("trtllm"), options.HANDLERS)

@@ -39,7 +39,7 @@ class Vllm:
         """The engine that *command* starts; raises ConfigError for what vLLM or ksim would refuse."""
         words = _level_spelt_out(with_config_file(command, _arguments(command) or []))
         words, older = without_older("vllm", words)
-        parser = Parser(flag_table("vllm", "vLLM"), names_of("vllm"))
+        parser = Parser(flag_table("vllm", "vLLM"), names_of("vllm"), meaning("vllm").is_idle)
         given = parser.read(words)
         release = release_of("vllm", command, wanted)
         model, assumed = model_of(command, wanted, model_word(parser, given))

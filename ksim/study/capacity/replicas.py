@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
+from ksim.foundation.config import Choice
 from ksim.simulation.fleet import Fleet, unit
 from ksim.simulation.packing import pack
 from ksim.simulation.pool import Pool
@@ -40,9 +41,9 @@ def _times(pool: PoolSettings, count: int) -> PoolSettings:
     return evolve(pool, replicas=count * pool.replicas, nodes=None if pool.nodes is None else count * pool.nodes)
 
 
-def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | None, str | None], list[Pool]]:
+def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str | None], list[Pool]]:
     """*pools* by the system whose nodes they share."""
-    systems: dict[tuple[str | None, str | None], list[Pool]] = {}
+    systems: dict[tuple[str | Choice | None, str | None], list[Pool]] = {}
     for pool in pools:
         systems.setdefault((pool.deployment.scenario.gpu, pool.deployment.scenario.system), []).append(pool)
     return systems

@@ -22,8 +22,8 @@ def mismatches(run: Recorded, scenario: Scenario) -> list[str]:
     if tp and not scenario.pools and str(tp) != str(own):
         remarks.append(f"the result is of tensor parallelism {tp}, the scenario of {own}")
     gpu = str(run.facts.get("gpu") or "").lower().split("-")[0]
-    if gpu and scenario.gpu and not scenario.gpu.lower().startswith(gpu):
-        remarks.append(f"the result is of the GPU {run.facts['gpu']!r}, the scenario of {scenario.gpu!r}")
+    if gpu and scenario.gpu and not str(scenario.gpu).lower().startswith(gpu):
+        remarks.append(f"the result is of the GPU {run.facts['gpu']!r}, the scenario of {str(scenario.gpu)!r}")
     return remarks
 
 

@@ -69,7 +69,7 @@ def test_settings_of_pools_are_named_with_their_pool():
 
 @pytest.mark.parametrize(("key", "values", "error", "problem"), [
     ("serve.tensor_paralel_size", (1, 2), KsimError, "did you mean 'tensor_parallel_size'"),
-    ("gpu", ("h100", "h20"), UnknownName, "did you mean"),
+    ("gpu", ("h100", "h2000"), UnknownName, "did you mean"),
     ("model", ("llama-3.1-70b",), KsimError, "^(?!none of).*GiB"),
     ("serve.tensor_parallel_size", ("two",), KsimError, "expected a whole number"),
 ])
