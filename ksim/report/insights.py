@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from ksim.flow.kernels import BOUNDS
 from ksim.report.fleet_insights import fleet_insights
-from ksim.report.wording import Insight, number, percent
+from ksim.report.wording import Insight, growing, number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
@@ -51,11 +51,12 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
 
 def _growing(summary: Summary) -> Iterator[Insight]:
     if summary["saturated"]:
+        where = "the queue" if "queue" in growing(summary) else "the time at the gateway"
         yield Insight(
             f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
-            f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
-            " length of the run.", True)
+            f" load is more than the system can serve{_sustained(summary)}; TTFT, {where} and E2EL grow with"
+            " the length of the run.", True)
 
 
 def _gateway(summary: Summary) -> Iterator[Insight]:

@@ -14,7 +14,7 @@ from ksim.flow.copied import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import beside, pairs, plain_table
-from ksim.report.wording import Insight, endings, number, percent
+from ksim.report.wording import Insight, endings, growing, number, percent
 from ksim.results.arrays import ratio
 from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
@@ -27,8 +27,8 @@ _TITLES = {
     "e2el": "Arrival to last token",
     "queue": "In the queue",
 }
-#: Latencies that include time in the queue, and their mark if the queue kept growing.
-_GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
+#: The mark of latencies that grow with the run, if requests that wait became more and more.
+_MARK = " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
 _TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
@@ -73,7 +73,7 @@ def _latency_table(summary: Summary) -> Table:
         table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
     for name in LATENCIES:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
-        marked = _MARK if summary["saturated"] and name in _GROWING else ""
+        marked = _MARK if name in growing(summary) else ""
         table.add_row(_TITLES[name] + marked, "" if name == "queue" else name.upper(), *values)
     return table
 

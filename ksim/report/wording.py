@@ -43,6 +43,16 @@ def endings(summary: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield count, word
 
 
+def growing(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """The latencies that grow with the length of a run, as more came than could be served; none of other runs.
+
+    Requests that a gateway holds wait there, and not in the queues of engines.
+    """
+    if not summary["saturated"]:
+        return ()
+    return ("ttft", "e2el") if summary.get("held_requests") else ("ttft", "e2el", "queue")
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """A share in per cent; a dash if unknown."""
     return "-" if share is None else f"{100 * share:.{digits}f} %"
