@@ -119,7 +119,8 @@ def _cache(axes: Axes, history: History, edges: Floats) -> None:
         axes.set_ylim(top=1.02 if top > 0.5 else top)
         return
     usage = kv_usage(history)
-    beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
+    who = "fullest engine: " if len(history.engines) > 1 else ""
+    beside(axes, f"{who}up to {percent(float(history.steps.kv_usage.max()))}")
     area(axes, edges, usage.means(edges), PURPLE)
     percent_axis(axes, full=usage.peak > 0.5)
 
