@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: A cost per token, or tokens per joule, and the words that say which tokens.
-_COST = re.compile(r"""(?P<before>\w+\ )?tokens?/J\b
+_COST = re.compile(r"""(?P<before>\b\w+\ )?tokens?/J\b
                        | (?:[$J]\ ?/|(?:joules|dollars|J|\$)\ per)\ ?(?:M\ |1,000\ |million\ )?
                          (?P<which>\w+)?\ ?tokens?\b
                        | \bper\ million\ (?P<of>\w+\ )?tokens?\b""", re.VERBOSE)
@@ -18,10 +18,11 @@ _KNOWN = {"output", "prompt", "input"}
 
 def bare(text: str) -> Iterator[str]:
     """The costs in *text* that do not say of which tokens they are."""
-    for found in _COST.finditer(text):
+    suspects = "\n".join(line for line in text.splitlines() if "token" in line)
+    for found in _COST.finditer(suspects):
         named = {(word or "").strip() for word in found.groupdict().values()}
-        if not named & _KNOWN and not _BOTH.match(text[found.end():]):
-            yield text[max(0, found.start() - 20):found.end() + 20]
+        if not named & _KNOWN and not _BOTH.match(suspects, found.end()):
+            yield suspects[max(0, found.start() - 20):found.end() + 20]
 
 
 @pytest.mark.parametrize(("text", "wrong"), [
