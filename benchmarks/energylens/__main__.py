@@ -135,7 +135,7 @@ def surveys(by_model: Mapping[str, Survey]) -> Iterator[str]:
 def fronts(results: Results) -> Iterator[str]:
     """The table of the fronts of energy per token and latency."""
     prefills, decodes = results.llama.fronts(LENGTH)
-    yield _row("", "GPUs x requests (J per token, ms), the fastest first")
+    yield _row("", "GPUs x requests (J per prompt or output token, ms), the fastest first")
     yield "|---|---|"
     for name, points in (("prompts", prefills), ("decodes", decodes), ("prompts, overlap", results.overlaps.front)):
         yield _row(name, "; ".join(map(_spelled, points)))

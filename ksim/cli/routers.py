@@ -76,14 +76,14 @@ def _compared(plan: "RoutersPlan", title: str, output: Path | None, resume: bool
 
 
 def _show(found: "RouterComparison") -> None:
-    """Print the table, how many runs there were, and which routers did not run."""
+    """Print the table, how many runs there were, what may surprise in it, and which routers did not run."""
     lines = table(*found.shown.columns)
     for row in found.shown.rows:
         lines.add_row(*row)
     if found.ranking:
         console().print(lines)
     count, *left = found.notes
-    print(count)
+    print("\n".join([count, *(f"* {text}" for text in found.explanations)]))
     for note in left:
         print(f"ksim: {note}", file=sys.stderr)
 

@@ -10,7 +10,8 @@ from ksim.results.attribution import groups, members
 
 COLOURS = {
     "client's back-off": "#4a3f55", "held at the gateway": "#a38cb5",
-    "client and intake": GREY, "queue": ORANGE, "KV load": "#2f7f86", "own prefill": BLUE, "others' prefill": "#8db4e2",
+    "client and intake": GREY, "queue": ORANGE, "queue: KV load": "#2f7f86", "queue: rest": ORANGE,
+    "own prefill": BLUE, "others' prefill": "#8db4e2",
     "others' decodes": "#9ecfb8", "hop": "#6b7480", "wait for room": RED, "KV transfer": TEAL, "KV contention": PINK,
     "next step": "#c9a8a1", "decode": GREEN, "preemption": "#8c2f39", "host": GOLD, "adapter loads": "#7a5195",
     "communication": PURPLE, "delivery": "#b9c0c8",

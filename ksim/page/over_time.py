@@ -11,8 +11,7 @@ from ksim.results.series import Series
 
 def running(run: Run) -> Series:
     """Requests between their first admission and their end."""
-    requests = run.requests
-    admitted = np.asarray(requests["arrival_s"] + requests["queue_s"])
+    requests, admitted = run.requests, _admitted(run)
     ended = np.asarray(requests["arrival_s"] + requests["e2e_s"])
     lost = np.isnan(ended) & (requests["status"] != "unfinished")  # nothing tells when a failed request ended
     return _between(np.where(lost, np.nan, admitted), ended)
@@ -20,10 +19,15 @@ def running(run: Run) -> Series:
 
 def waiting(run: Run) -> Series:
     """Requests between their arrival and their first admission."""
-    requests = run.requests
-    admitted = np.asarray(requests["arrival_s"] + requests["queue_s"])
+    requests, admitted = run.requests, _admitted(run)
     lost = np.isnan(admitted) & (requests["status"] != "unfinished")
     return _between(np.where(lost, np.nan, requests["arrival_s"]), admitted)
+
+
+def _admitted(run: Run) -> Floats:
+    """When each request was first admitted.  Older runs have no `received_s`: their `queue_s` is from arrival."""
+    requests = run.requests
+    return np.asarray(requests["received_s" if "received_s" in requests else "arrival_s"] + requests["queue_s"])
 
 
 def _between(begin: Floats, end: Floats) -> Series:

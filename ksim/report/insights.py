@@ -6,13 +6,15 @@ from operator import attrgetter
 
 from ksim.flow.kernels import BOUNDS
 from ksim.report.fleet_insights import fleet_insights
-from ksim.report.wording import Insight, number, percent
+from ksim.report.wording import UP, Insight, growing, number, outwards, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.metrics import Summary
 from ksim.results.requests import FAILED, REJECTED, STATUS
 
+#: Served requests/s that are at least this share of those offered need no word.
+_CLOSE = 0.97
 _MEANING = {
     "memory": "they wait for weights and KV cache, not for arithmetic",
     "compute": "arithmetic, not memory, sets the pace",
@@ -28,6 +30,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
         *step_bounds(history, usage).values(),
         *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
         *_cache(summary),
+        *_late_end(history, summary),
         *_gateway(summary),
         *_peaks(history),
     ]
@@ -51,18 +54,31 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
 
 def _growing(summary: Summary) -> Iterator[Insight]:
     if summary["saturated"]:
+        where = "the queue" if "queue" in growing(summary) else "the time at the gateway"
         yield Insight(
             f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
-            f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
-            " length of the run.", True)
+            f" load is more than the system can serve{_sustained(summary)}; TTFT, {where} and E2EL grow with"
+            " the length of the run.", True)
+
+
+def _late_end(history: History, summary: Summary) -> Iterator[Insight]:
+    """Why fewer requests/s are served than offered by a run that kept up: its last answer took until long after."""
+    requests, served, offered = history.requests, summary["request_throughput"], summary["offered_request_rate"]
+    if offered is None or summary["saturated"] or not requests.completed.all():
+        return
+    late, before = float(requests.last_token.max() - requests.arrival[-1]), float(requests.arrival[0])
+    if served < _CLOSE * offered and late > before:
+        yield Insight(f"The system kept up: requests/s ({number(served)}) are fewer than offered ({number(offered)}) as"
+                      f" they count the whole run, and its last answer ended {number(late)} s after the last request"
+                      " arrived.")
 
 
 def _gateway(summary: Summary) -> Iterator[Insight]:
     """How many requests a gateway held, and how often their clients had to try again."""
     if summary.get("held_requests"):
         yield Insight(f"{_requests(summary['held_requests'])} held at the gateway, {number(summary['mean_held_ms'])} ms"
-                      f" on average and {number(summary['max_held_ms'])} ms at most; TTFT counts that.")
+                      f" on average and {number(summary['max_held_ms'], UP)} ms at most; TTFT counts that.")
     if summary.get("retries"):
         yield Insight(f"Clients tried {number(summary['retries'])} times again after a refusal; TTFT counts from the"
                       " first attempt.")
@@ -93,7 +109,7 @@ def _clocks(history: History) -> Iterator[Insight]:
         gpu = history.engines[int(steps.engine[steps.stage_step_rows[below][0]])].gpu
         yield Insight(
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"
-            f" {number(1e-6 * float(least[below].min()))} MHz, under which nothing was measured on"
+            f" {number(1e-6 * float(least[below].min()), UP)} MHz, under which nothing was measured on"
             f" {gpu}: what lower clocks cost and save is extrapolated.", True)
 
 
@@ -103,15 +119,15 @@ def _peaks(history: History) -> Iterator[Insight]:
     if len(watts):
         yield Insight(
             f"{percent(len(watts) / len(history.steps))} of the steps draw more than the power limit, up to"
-            f" {number(float(watts.max()))} W per GPU: a GPU may for some tens of milliseconds, until the limit lowers"
-            " its clock, so the limit holds on average and not for each step.")
+            f" {number(float(watts.max()), UP)} W per GPU: a GPU may for some tens of milliseconds, until the limit"
+            " lowers its clock, so the limit holds on average and not for each step.")
 
 
 def _sustained(summary: Summary) -> str:
     rate, low, high = (summary[f"sustainable_request_rate{side}"] for side in ("", "_low", "_high"))
     if rate is None:
         return ""
-    return f", which is about {number(rate)} requests/s ({number(low)} to {number(high)} at 90 %)"
+    return f", which is about {number(rate)} requests/s ({outwards(low, high)} at 90 %)"
 
 
 def _requests(count: int) -> str:
@@ -146,7 +162,7 @@ def _waiting(summary: Summary) -> Iterator[Insight]:
 
 def _cache(summary: Summary) -> Iterator[Insight]:
     peak = summary["kv_cache_usage_peak"]
-    share = percent(peak, 0)
+    share = percent(peak, 0, UP)
     if summary["preemptions"]:
         often = "1 preemption" if summary["preemptions"] == 1 else f"{number(summary['preemptions'])} preemptions"
         again = number(summary["recomputed_tokens"])

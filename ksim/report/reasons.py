@@ -156,7 +156,7 @@ def _host(sides: _Sides, longer: bool) -> str:
 
 
 _WHY: dict[str, Callable[[_Sides, bool], str]] = {
-    "queue": _queue, "own prefill": _prefill, "others' prefill": _others, "decode": _decode,
+    "queue": _queue, "queue: rest": _queue, "own prefill": _prefill, "others' prefill": _others, "decode": _decode,
     "communication": _communication, "host": _host,
     "hop": _hop, "wait for room": _room, "KV transfer": _moved,
     "KV contention": lambda sides, longer: f"transfers share links; {_moved(sides, longer)}", "next step": _next_step,

@@ -14,7 +14,7 @@ from ksim.flow.copied import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import beside, pairs, plain_table
-from ksim.report.wording import Insight, endings, number, percent
+from ksim.report.wording import Insight, endings, growing, number, outwards, percent
 from ksim.results.arrays import ratio
 from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
@@ -27,8 +27,8 @@ _TITLES = {
     "e2el": "Arrival to last token",
     "queue": "In the queue",
 }
-#: Latencies that include time in the queue, and their mark if the queue kept growing.
-_GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
+#: The mark of latencies that grow with the run, if requests that wait became more and more.
+_MARK = " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
 _TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
@@ -73,7 +73,7 @@ def _latency_table(summary: Summary) -> Table:
         table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
     for name in LATENCIES:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
-        marked = _MARK if summary["saturated"] and name in _GROWING else ""
+        marked = _MARK if name in growing(summary) else ""
         table.add_row(_TITLES[name] + marked, "" if name == "queue" else name.upper(), *values)
     return table
 
@@ -88,7 +88,7 @@ def _intervals(summary: Summary) -> Text:
     """The intervals of latencies; empty if the oracle gives none."""
     ends = {f"{name.upper()} {statistic}": [summary[f"{statistic}_{name}_{side}_ms"] for side in ("low", "high")]
             for name in ("ttft", "tpot") for statistic in ("median", "p99")}
-    said = [f"{title} {number(low)} to {number(high)}" for title, (low, high) in ends.items() if low is not None]
+    said = [f"{title} {outwards(low, high)}" for title, (low, high) in ends.items() if low is not None]
     outside = summary["extrapolated_share"] or 0.0
     text = f"90 % intervals: {', '.join(said)}" if said else ""
     if said and outside:
@@ -209,23 +209,23 @@ def _whole(summary: Summary) -> Iterable[tuple[str, str]]:
     for title, part in parts.items():
         yield title, percent(ratio(summary[f"{part}_energy_joules"], total))
     yield "average watts", number(summary["average_watts"])
-    yield "tokens/J", number(summary["tokens_per_joule"])
+    yield "output tokens/J", number(summary["tokens_per_joule"])
 
 
 def _each(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "J to 1st token", number(summary["mean_energy_to_first_token_joules"])
-    yield "J/token after it", number(summary["mean_energy_per_output_token_joules"])
+    yield "J/output token after it", number(summary["mean_energy_per_output_token_joules"])
     yield "J/request", number(summary["mean_energy_per_request_joules"])
     yield "  p99", number(summary["p99_energy_per_request_joules"])
     if summary["sessions"]:
         yield "J/session", number(summary["mean_energy_per_session_joules"])
-    yield "J/token in all", number(summary["joules_per_output_token"])
+    yield "J/output token in all", number(summary["joules_per_output_token"])
 
 
 def _costs(summary: Summary) -> Iterable[tuple[str, str]]:
     titles = {"gCO2e": "carbon_grams", "  per request": "carbon_grams_per_request",
-              "  1,000 tokens": "carbon_grams_per_1k_output_tokens", "$ for energy": "energy_dollars",
-              "$ for GPUs": "gpu_dollars", "$/M tokens": "dollars_per_million_output_tokens"}
+              "  1,000 output tokens": "carbon_grams_per_1k_output_tokens", "$ for energy": "energy_dollars",
+              "$ for GPUs": "gpu_dollars", "$/M output tokens": "dollars_per_million_output_tokens"}
     for title, key in titles.items():
         if summary[key] is not None:
             yield title, number(summary[key])
@@ -235,7 +235,7 @@ def _remarks(summary: Summary) -> str:
     """The interval of the energy, and what it includes."""
     low, high = summary["energy_joules_low"], summary["energy_joules_high"]
     host, drawn = summary["host_energy_joules"], summary["facility_energy_joules"]
-    said = [] if low is None else [f"90 % interval of the energy: {number(low / 1e3)} to {number(high / 1e3)} kJ"]
+    said = [] if low is None else [f"90 % interval of the energy: {outwards(low / 1e3, high / 1e3)} kJ"]
     said.append(f"hosts and NICs take {number(host / 1e3)} kJ" if host else "hosts and NICs are not counted")
     if not isclose(summary["energy_joules"] + host, drawn, rel_tol=1e-12):
         said.append(f"{number(drawn / 1e3)} kJ from the grid, what the data centre takes included")

@@ -1,6 +1,8 @@
 """Numbers and the subject of a run, as the report and the plots write them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +26,32 @@ class Insight:
     warning: bool = False
 
 
-def number(value: float | None) -> str:
-    """About three significant digits, with separators of thousands; a dash if unknown."""
+#: How bounds are rounded, so that they hold: those that no value is above, and those that none is below.
+UP, DOWN = ROUND_CEILING, ROUND_FLOOR
+
+
+def number(value: float | None, rounding: str = ROUND_HALF_EVEN) -> str:
+    """About three significant digits, with separators of thousands; a dash if unknown.
+
+    Bounds have a *rounding*, `UP` or `DOWN`.
+    """
     if value is None:
         return "-"
     if isinstance(value, int) or value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4}f}"
+        return _rounded(value, 0, rounding)
+    return _rounded(value, 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4, rounding)
+
+
+def outwards(low: float, high: float) -> str:
+    """An interval, rounded outwards: "31.6 to 37.1"."""
+    return f"{number(low, DOWN)} to {number(high, UP)}"
+
+
+def _rounded(value: float, digits: int, rounding: str, scale: int = 1) -> str:
+    """*value* times *scale* with so many *digits* after the point; to the nearest as formats do it."""
+    if rounding == ROUND_HALF_EVEN or not isfinite(value):
+        return f"{scale * value:,.{digits}f}"
+    return f"{(scale * Decimal(repr(float(value)))).quantize(Decimal(1).scaleb(-digits), rounding):,f}"
 
 
 def endings(summary: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
@@ -43,9 +64,19 @@ def endings(summary: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield count, word
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share in per cent; a dash if unknown."""
-    return "-" if share is None else f"{100 * share:.{digits}f} %"
+def growing(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """The latencies that grow with the length of a run, as more came than could be served; none of other runs.
+
+    Requests that a gateway holds wait there, and not in the queues of engines.
+    """
+    if not summary["saturated"]:
+        return ()
+    return ("ttft", "e2el") if summary.get("held_requests") else ("ttft", "e2el", "queue")
+
+
+def percent(share: float | None, digits: int = 1, rounding: str = ROUND_HALF_EVEN) -> str:
+    """A share in per cent; a dash if unknown.  Bounds have a *rounding*, `UP` or `DOWN`."""
+    return "-" if share is None else f"{_rounded(share, digits, rounding, 100)} %"
 
 
 def measure(value: float, unit: str) -> str:

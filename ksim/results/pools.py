@@ -71,7 +71,7 @@ def _prefills(history: History, done: Bools) -> Columns:
     rows, nothing = splits.row[which], np.full(len(which), np.nan)
     routed = splits.routed[which]
     return (history.pool[splits.source[which]], requests.prompt[rows], splits.answered[which] - routed, nothing,
-            splits.prefilling[which] - routed, nothing, nothing, requests.cached[rows], requests.known[rows])
+            requests.queue[rows], nothing, nothing, requests.cached[rows], requests.known[rows])
 
 
 def _decodes(history: History, done: Bools) -> Columns:
@@ -84,8 +84,8 @@ def _decodes(history: History, done: Bools) -> Columns:
     ttft = np.full(len(which), np.nan)
     ttft[several] = requests.came(first[several]) - sent[several]
     moved = np.nan_to_num(splits.tokens[which])
-    return (history.pool[splits.target[which]], nobodys, ttft, requests.tpot[rows], splits.admitted[which] - sent,
-            (splits.loaded - splits.began)[which], until - begin,
+    return (history.pool[splits.target[which]], nobodys, ttft, requests.tpot[rows],
+            (splits.admitted - splits.queued)[which], (splits.loaded - splits.began)[which], until - begin,
             np.maximum(splits.cached[which] - moved, 0.0), requests.prompt[rows].astype(np.float64))
 
 

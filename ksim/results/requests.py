@@ -231,8 +231,8 @@ class Requests(OutputTokens):
 
     @cached_property
     def queue(self) -> Floats:
-        """Seconds from arrival to first admission."""
-        return self.admitted - self.arrival
+        """Seconds from when its engine had each request to its first admission: vLLM's `request_queue_time_seconds`."""
+        return self.admitted - self.received
 
     @cached_property
     def ttft(self) -> Floats:

@@ -31,6 +31,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "output_tokens": requests.output,
         "cached_tokens": numbers(np.nan_to_num(requests.cached).astype(np.int64), np.isnan(requests.cached)),
         **{f"{tier}_tokens": tokens for tier, tokens in history.loaded.items()},
+        "received_s": numbers(requests.received, np.isnan(requests.admitted)),
         "queue_s": _nullable(requests.queue),
         "ttft_s": _nullable(requests.ttft),
         "tpot_s": _nullable(requests.tpot),

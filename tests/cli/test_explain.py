@@ -49,6 +49,15 @@ def test_explain_says_what_is_behind_the_latencies_of_all(runs):
         assert 1e3 * each["seconds"] == pytest.approx(summary[f"{name}_ms"])
 
 
+def test_the_queue_of_explain_is_that_of_the_report(runs):
+    """It begins when the engine has the request: what the front end takes before that is not in it."""
+    ksim("explain", "b", "--json", "q.json", folder=runs)
+    times, summary = (json.loads((runs / name).read_text()) for name in ("q.json", "b/summary.json"))
+    phases = times["times"]["mean_ttft"]["phases"]
+    assert phases["intake"] > 1e-4
+    assert 1e3 * phases["queue"] == pytest.approx(summary["mean_queue_ms"], rel=1e-9)
+
+
 def test_diff_says_what_the_difference_is_made_of(runs):
     out = ksim("diff", "a", "b", "--json", "d.json", "-o", "plots", folder=runs)
     assert "12 requests that completed in both" in out and "(queue +" in out

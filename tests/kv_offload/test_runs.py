@@ -150,7 +150,10 @@ def test_a_trace_shows_every_copy_and_a_breakdown_the_time_to_load(model, tmp_pa
     assert len(shown) == len(list(result.log.of(Copied)))
     table = result.attribution.to_pydict()
     assert sum(table["to_first.kv_load"]) > 0 and not sum(table["after.kv_load"])
-    assert "KV load" in groups(Breakdown.read(tmp_path / "run").names)
+    shown = groups(Breakdown.read(tmp_path / "run").names)
+    assert {"queue: KV load", "queue: rest"} <= {*shown} and "queue" not in shown
+    waits = [sum(parts) for parts in zip(table["to_first.kv_load"], table["to_first.queue"], strict=True)]
+    assert waits == pytest.approx(result.requests["queue_s"].to_pylist())
 
 
 def test_a_run_that_writes_as_it_goes_says_the_same_of_tiers(model, tmp_path):

@@ -1,4 +1,12 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.report.insights import summary_insights
 from ksim.report.result import Result
+from tests.properties import examples
 from tests.results import by_hand, fabricate, fleet
 
 
@@ -22,6 +30,32 @@ def test_waiting_and_idling_are_told():
     assert "The GPUs wait for the CPU 33 % of the run." in found
     assert "The GPUs have nothing to do 33 % of the run" in found
     assert "The KV cache is never above 3 % full." in found
+
+
+QUIET = {"saturated": False, "unfinished": 0, "host_share": 0.0, "gpu_busy_share": 1.0, "steps": 1, "preemptions": 0}
+
+
+@pytest.mark.parametrize("peak, said", [(0.013, "never above 2 %"), (0.07, "never above 7 %"), (0.0, "never above 0 %"),
+                                        (0.951, "up to 96 %"), (1.0, "up to 100 %")])
+def test_a_bound_of_the_kv_cache_is_rounded_up(peak, said):
+    (told,) = summary_insights({**QUIET, "kv_cache_usage_peak": peak})
+    assert f"The KV cache is {said} full" in told.text
+
+
+@given(st.floats(0, 0.4999) | st.floats(0.95, 1.0))
+@examples(60)
+def test_no_cache_is_fuller_than_its_bound_says(peak):
+    (told,) = summary_insights({**QUIET, "kv_cache_usage_peak": peak})
+    assert peak <= int(re.search(r"(\d+) %", told.text)[1]) / 100
+
+
+def test_a_run_that_kept_up_says_that_its_last_answer_ended_late():
+    result = Result(fabricate.log(count=30, rate=60, output=200))
+    requests, summary = result.history.requests, result.summary
+    late = requests.last_token.max() - requests.arrival[-1]
+    assert not summary["saturated"] and summary["request_throughput"] < 0.9 * summary["offered_request_rate"]
+    assert f"its last answer ended {late:.2f} s after the last request arrived." in texts(result)
+    assert "last answer ended" not in texts(Result(fabricate.log(count=150, rate=60, seats=2)))
 
 
 def test_preemptions_are_told_with_their_price():

@@ -9,7 +9,7 @@ import pytest
 from ksim.flow.log import Log
 from ksim.report import perfetto
 from ksim.report.perfetto import trace, write_trace
-from ksim.report.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
+from ksim.report.perfetto.requests import BEFORE, DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
 from ksim.results.history import History
 from tests.results import by_hand, fabricate, fleet
 from tests.results.fleet import by_hand as by_hand_split
@@ -183,7 +183,8 @@ def test_links_have_counters_of_what_they_carry():
 def test_a_split_request_is_between_engines_after_its_prefill():
     spans = [(event["name"], event["ph"], event["ts"] / 1e6) for event in load(by_hand_split())["traceEvents"]
              if event["ph"] in ("b", "e")]
-    assert spans[1:-1] == [("queued", "b", 0.0), ("queued", "e", 1.75), ("prefill", "b", 1.75), ("prefill", "e", 3.0),
+    assert spans[1:-1] == [("before the engine", "b", 0.0), ("before the engine", "e", 0.5),
+                           ("queued", "b", 0.5), ("queued", "e", 1.75), ("prefill", "b", 1.75), ("prefill", "e", 3.0),
                            ("between engines", "b", 3.0), ("between engines", "e", 7.75), ("decode", "b", 7.75),
                            ("decode", "e", 11.5)]
 
@@ -236,12 +237,14 @@ def test_phases_of_requests():
     moves = (np.array([0, 2, 0, 0, 3, 3]), np.array([1.0, 1.0, 6.0, 4.0, 2.0, 2.0]),
              np.array([True, True, True, False, True, False]))
     tokens, first = np.array([2.0, 3.0, 7.0, 8.0, 2.0]), np.array([0, 4, 4, 4, 5])
-    found = phases(np.zeros(4), moves, tokens.__getitem__, first, np.array([8.0, 5.0, 5.0, 2.0]))
+    received, ends = np.array([0.0, 0.5, 0.0, 0.0]), np.array([8.0, 5.0, 5.0, 2.0])
+    found = phases(np.zeros(4), received, moves, tokens.__getitem__, first, ends)
     columns = (found.row.tolist(), found.name.tolist(), found.begin.tolist(), found.end.tolist())
     assert list(zip(*columns, strict=True)) == [
         (0, QUEUED, 0.0, 1.0), (0, PREFILL, 1.0, 2.0), (0, DECODE, 2.0, 4.0), (0, PREEMPTED, 4.0, 6.0),
-        (0, PREFILL, 6.0, 7.0), (0, DECODE, 7.0, 8.0), (1, QUEUED, 0.0, 5.0), (2, QUEUED, 0.0, 1.0),
-        (2, PREFILL, 1.0, 5.0), (3, QUEUED, 0.0, 2.0), (3, PREEMPTED, 2.0, 2.0), (3, PREFILL, 2.0, 2.0)]
+        (0, PREFILL, 6.0, 7.0), (0, DECODE, 7.0, 8.0), (1, BEFORE, 0.0, 0.5), (1, QUEUED, 0.5, 5.0),
+        (2, QUEUED, 0.0, 1.0), (2, PREFILL, 1.0, 5.0), (3, QUEUED, 0.0, 2.0), (3, PREEMPTED, 2.0, 2.0),
+        (3, PREFILL, 2.0, 2.0)]
 
 
 def test_a_window_shows_the_kernels_of_its_steps_only():

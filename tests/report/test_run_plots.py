@@ -1,5 +1,6 @@
 """The figures of a run: what is drawn and what is said, not how it looks."""
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +21,7 @@ from ksim.report.plots import (
     roofline_figure,
     timeline_figure,
 )
+from ksim.report.plots.composition import Composition, composition
 from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
@@ -186,3 +188,31 @@ def test_figures_are_drawn_once_and_never_laid_out_on_trial(tmp_path, monkeypatc
     monkeypatch.setattr(Figure, "draw_without_rendering", None)
     files = result(fabricate.log(count=20)).plots(tmp_path)
     assert len(drawings) == len(files) == 5
+
+
+def test_every_kernel_of_a_roofline_has_a_label():
+    found = result(fabricate.log(count=40))
+    for axes in drawn("roofline", found):
+        axes.figure.draw_without_rendering()
+        labels = " ".join(said(axes))
+        names = sum(1 + text.count(", ") + sum(map(int, re.findall(r"\+(\d+)$", text))) for text in said(axes)
+                    if not re.search(r"[TF]B?/s|FLOP/s", text))
+        assert names == len(axes.collections) > 0, labels
+
+
+def test_batches_that_no_step_had_leave_a_gap_in_the_composition():
+    data = Composition(np.array([3, 4, 6, 10]), np.array([5, 4, 3, 2]), ["gemm", "waiting for the CPU"],
+                       np.full((4, 2), 0.5))
+    assert data.places.tolist() == [0, 1, 3, 5]
+    found = result(fabricate.log(count=40))
+    bins = composition(found.history, found.usage).bins
+    above, below = drawn("composition", found)
+    gaps = int((np.diff(bins) > 1).sum())
+    assert gaps and said(below).count("no steps between") == gaps and len(above.lines) == 1 + gaps
+    assert len(numbers(below.xaxis)) == len(bins) and below.get_xlim()[0] < 0
+
+
+@pytest.mark.parametrize(("engines", "begins"), [(1, "up to"), (2, "fullest engine: up to")])
+def test_the_fullest_engine_is_one_of_several(engines, begins):
+    cache = drawn("timeline", result(fabricate.log(count=10, engines=engines)))[3]
+    assert cache.get_title(loc="right").startswith(begins)

@@ -1,8 +1,11 @@
 """How numbers, and the headline of a run, are written."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ksim.report.wording import measure, subject
+from ksim.report.wording import DOWN, UP, measure, number, percent, subject
+from tests.properties import examples
 from tests.results import fabricate
 
 LABELS = {"model_id": "llama", "gpu": "h200"}
@@ -34,3 +37,12 @@ def test_without_labels_the_engines_say_what_they_run_on():
     (0, "s", "0 s"), (1e3, "B", "1.00 kB"), (2e-9, "s", "0.0020 us")])
 def test_a_measure_has_the_prefix_that_it_reads_best_with(value, unit, text):
     assert measure(value, unit) == text
+
+
+@given(st.floats(-1e15, 1e15) | st.integers(0, 10**12))
+@examples(200)
+def test_a_bound_is_outside_of_its_value_and_close_to_it(value):
+    for show, scale in ((number, 1), (percent, 100)):
+        low, high = (float(show(value, rounding=way).removesuffix(" %").replace(",", "")) / scale for way in (DOWN, UP))
+        assert low <= value <= high and high - low <= max(1.0, 0.011 * abs(value))
+    assert number(0.07, UP) == "0.0700" and percent(0.07, 0, UP) == "7 %" and number(None, UP) == percent(None) == "-"

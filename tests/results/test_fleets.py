@@ -34,6 +34,8 @@ def test_the_phases_between_two_engines_by_hand():
     assert_a_partition(result)
     assert handed_over(first) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
     assert (first["intake"], first["queue"]) == (0.5, 1.25)
+    summary = result.summary
+    assert [each["mean_queue_ms"] for each in (summary, *summary["pools"].values())] == [1250.0, 3250.0, 1250.0]
     # The host takes in and delivers the prefill engine's answer, and then the decode engine's first token.
     assert (first["update"], first["delivery"]) == (0.25 + 0.25, 0.75 + 0.25)
     assert not any(handed_over(after).values())

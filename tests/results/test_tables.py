@@ -17,7 +17,8 @@ def test_requests_of_the_small_log():
     first, second, refused = Result(by_hand.small()).requests.to_pylist()
     assert first == pytest.approx({
         "id": 7, "engine": 4, "arrival_s": 1.0, "prompt_tokens": 10, "output_tokens": 3, "cached_tokens": 4,
-        "queue_s": 0.0, "ttft_s": 1.25, "tpot_s": 1.125, "itl_p50_s": 1.125, "itl_max_s": 1.25, "e2e_s": 3.5,
+        "received_s": 1.0, "queue_s": 0.0, "ttft_s": 1.25, "tpot_s": 1.125, "itl_p50_s": 1.125, "itl_max_s": 1.25,
+        "e2e_s": 3.5,
         # GEMMs draw 60 J a step, shared by tokens, attention 100 J, shared by keys; the second request prefills in the
         # second of three steps.
         "joules": 320 + 60 / 21 + 100 * 11 / 31, "joules_to_first_token": 160.0,
@@ -26,7 +27,7 @@ def test_requests_of_the_small_log():
     assert (second["queue_s"], second["tpot_s"], second["itl_max_s"], second["priority"]) == (0.125, None, None, 2)
     assert (refused["status"], refused["reason"], refused["engine"]) == ("rejected", "too long", None)
     assert second["joules"] == second["joules_to_first_token"] == pytest.approx(60 * 20 / 21 + 100 * 20 / 31)
-    assert refused["ttft_s"] is refused["queue_s"] is refused["cached_tokens"] is refused["joules"] is None
+    assert all(refused[name] is None for name in ("ttft_s", "received_s", "queue_s", "cached_tokens", "joules"))
 
 
 def test_steps_of_the_small_log():

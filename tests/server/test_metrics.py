@@ -146,6 +146,8 @@ def test_counters_agree_with_the_summary_of_the_run(tiny: Path, serve: dict[str,
         assert mean * 1000 == pytest.approx(summary["mean_ttft_ms"])
         assert told["vllm:e2e_request_latency_seconds_sum"] * 1000 / len(done) == pytest.approx(
             summary["mean_e2el_ms"])
+        assert told["vllm:request_queue_time_seconds_sum"] * 1000 / len(done) == pytest.approx(
+            summary["mean_queue_ms"])
         assert told["vllm:prefix_cache_hits_total"] / told["vllm:prefix_cache_queries_total"] == pytest.approx(
             summary["prefix_cache_hit_rate"])
         gaps = [b[0] - a[0] for one in done for a, b in zip(one.tokens_at, one.tokens_at[1:], strict=False)]

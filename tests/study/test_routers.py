@@ -1,6 +1,7 @@
 """All routers on one trace: the same requests, regret against the best, and what an order of names may not change."""
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError, UnknownKey, UnknownName
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.study.means import points_of
 from ksim.study.routers.candidates import candidates, key_of, label, listed, parsed, yardstick
 from ksim.study.routers.comparison import RouterComparison
 from ksim.study.routers.measures import Waits, imbalance, regrets
+from ksim.study.routers.picture import picture
 from ksim.study.routers.plan import STALENESS, RoutersPlan
-from ksim.study.routers.telling import router_of
+from ksim.study.routers.telling import explained, ranked, router_of
+from ksim.study.rows import OK, Row
 from tests.properties import examples
 
 LOAD = {"count": 8, "arrivals": {"process": "poisson", "rate": 60.0}, "prefixes": {"groups": 5, "tokens": 512},
@@ -177,3 +181,37 @@ def test_a_plan_says_what_it_asks(found):
     plan = RoutersPlan.of(SCENARIO, NAMES, AGES, 2)
     assert plan.kind == "routers" and plan.command["over"]["router"][0] == "omniscient" and plan.command["repeat"] == 2
     assert [row.key for row in plan.rows] == [row.key for row in found.rows]
+
+
+def told_of(*runs):
+    """Points of made-up *runs*: router, age of its signals, mean regret in ms."""
+    rows = [Row(place, 0, 0, {"router": name} if age is None else {"router": name, STALENESS: age}, OK,
+                numbers={"mean_regret_ms": regret, "p90_ttft_ms": 100.0 + regret})
+            for place, (name, age, regret) in enumerate(runs)]
+    return ranked(points_of(rows))
+
+
+def test_what_surprises_in_the_table_is_explained_beside_it():
+    plain_ones = told_of(("omniscient", None, 0.0), ("random", None, 9.0))
+    assert [*explained(plain_ones)] == []
+    below, ageless, same = explained(told_of(
+        ("omniscient", None, 0.0), ("random", None, 9.0), ("llm_d", 0, -1.0), ("llm_d", "200ms", -1.0),
+        ("mooncake", 0, 3.0), ("mooncake", "200ms", 4.0)))
+    assert below.startswith("a regret below 0: requests waited less than with omniscient")
+    assert ageless.startswith("age -: what omniscient, random go by is never old")
+    assert same.startswith("llm_d is the same at all ages")
+
+
+def test_no_two_dots_of_the_figure_cover_each_other():
+    ages = (0, "50ms", "200ms")
+    points = told_of(("omniscient", None, 0.0), ("round_robin", None, 5.0),
+                     *((name, age, 5.0) for name in ("llm_d", "mooncake") for age in ages))
+    figure = picture("Routers", points).figure
+    for axes in filter(lambda axes: axes.get_visible(), figure.axes):
+        dots = [(float(x), float(y)) for container in axes.containers
+                for x, y in zip(*container[0].get_data(), strict=True)]
+        assert len(dots) == len(points) and min(abs(a - b) for (_, a), (_, b) in combinations(dots, 2)) > 0.15
+    assert not any("omniscient" in text.get_text() for text in figure.texts)
+    (told,) = [text.get_text() for text in picture("R", told_of(("random", None, -1.0))).figure.texts
+               if "below 0" in text.get_text()]
+    assert "first tokens came sooner than with omniscient" in told

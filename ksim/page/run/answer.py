@@ -1,11 +1,12 @@
 """The answer of a run: a sentence, and the few numbers that matter, with their intervals."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ksim.page.markup import Markup, element, told
 from ksim.page.reading import Run
-from ksim.report.wording import endings, number, percent
+from ksim.report.wording import DOWN, UP, endings, number, percent
 
 Summary = Mapping[str, Any]
 
@@ -71,11 +72,12 @@ def _statistics(summary: Summary, name: str) -> Iterator[tuple[Any, ...]]:
                *_interval(summary, f"{statistic}_{name}_low_ms", f"{statistic}_{name}_high_ms"))
 
 
-def _interval(summary: Summary, low: str, high: str, show: Callable[[Any], str] = number,
+def _interval(summary: Summary, low: str, high: str, show: Callable[..., str] = number,
               unit: str = "") -> Iterator[Any]:
     """The ends of a 90 % interval in small print; nothing where they are unknown."""
     if summary.get(low) is not None:
-        yield element("span", "90 %: ", figure(summary, low, show), " to ", figure(summary, high, show), unit,
+        yield element("span", "90 %: ", figure(summary, low, partial(show, rounding=DOWN)), " to ",
+                      figure(summary, high, partial(show, rounding=UP)), unit,
                       cls="interval")
 
 
@@ -95,8 +97,8 @@ def _targets(run: Run) -> Iterator[Markup]:
                 (figure(run.summary, "request_goodput"), element("span", " requests/s of goodput", cls="unit")))
 
 
-def _kilo(joules: float | None) -> str:
-    return number(None if joules is None else joules / 1e3)
+def _kilo(joules: float | None, **rounding: str) -> str:
+    return number(None if joules is None else joules / 1e3, **rounding)
 
 
 def _energy(summary: Summary) -> Iterator[Markup]:

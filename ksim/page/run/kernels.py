@@ -9,7 +9,7 @@ from ksim.page.document import Document
 from ksim.page.markup import Markup, details, element, missing, table
 from ksim.page.reading import STREAMED, Run
 from ksim.page.run.answer import figure as told
-from ksim.report.wording import number, percent
+from ksim.report.wording import number, outwards, percent
 from ksim.results.kernels import HOST, IDLE, FamilyShare, families
 
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
@@ -70,9 +70,9 @@ def _every(run: Run) -> tuple[list[str], list[list[Any]]]:
     for row in run.kernels.to_pylist():
         bound = max(BOUNDS, key=lambda name: row[f"{name}_share"] or 0.0) if row["launches"] else ""
         low, high = row["low_seconds"], row["high_seconds"]
-        interval = "" if low is None else f"{number(low)} to {number(high)}"
+        between = "" if low is None else outwards(low, high)
         rows.append([_WAITING.get(row["label"], row["label"]), row["family"],
-                     *((number(row[key]), row[key]) for key in ("launches", "seconds")), interval,
+                     *((number(row[key]), row[key]) for key in ("launches", "seconds")), between,
                      *((percent(row[key]), row[key]) for key in ("run_share", "flops_share", "bandwidth_share")),
                      (number(row["eta"]), row["eta"]), (number(row["joules"]), row["joules"]), bound,
                      row["heaviest_shape"] or ""])

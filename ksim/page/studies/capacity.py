@@ -10,7 +10,8 @@ from ksim.page.document import Document
 from ksim.page.markup import Markup, element, missing, note, table
 from ksim.page.studies.chosen import toml
 from ksim.page.studies.reading import Study
-from ksim.report.wording import number, percent
+from ksim.report.wording import DOWN, UP, number, percent
+from ksim.study.capacity.answer import COSTS
 from ksim.study.capacity.intervals import FEWEST
 
 Answer = Mapping[str, Any]
@@ -41,10 +42,10 @@ def _cards(answer: Answer, best: Answer) -> Iterator[Markup]:
         yield _card("Highest rate", rate, "requests/s", _between(highest["interval"], answer))
         if highest["model_share"] is not None:
             yield _card("Model's share of the variance", percent(highest["model_share"], 0), "the rest is traffic")
-    for key, unit in (("usd_per_million_tokens", "$"), ("joules_per_million_tokens", "J")):
-        if best[key] is not None:
+    for key, title in COSTS.items():
+        if best.get(key) is not None:
             cost = _exact(best[key], number(best[key]), "set_ups", at, key)
-            yield _card(f"{unit} per million tokens", cost, "prompts and outputs")
+            yield _card(title, cost, "")
     if best["binds"]:
         binds = element("span", best["binds"], cls="word")
         yield _card("Binds first", binds, "the target that a higher rate would miss")
@@ -58,7 +59,8 @@ def _card(title: str, value: Any, unit: str, interval: str | None = None) -> Mar
 def _between(ends: Sequence[Any] | None, answer: Answer) -> str | None:
     if not ends:
         return None
-    low, high = (number(end) if end is not None else "more" for end in ends)
+    low, high = (number(end, rounding) if end is not None else "more" for end, rounding in zip(ends, (DOWN, UP),
+                                                                                               strict=True))
     return f"{percent(answer.get('confidence') or 0.95, 0)}: {low} to {high}"
 
 
@@ -73,8 +75,8 @@ def add(document: Document, study: Study) -> None:
 
 
 def _table(answer: Answer) -> Markup:
-    columns = ("set-up", ">GPUs", ">replicas", ">highest rate, 1/s", ">interval", ">rate per GPU", ">$/M tokens",
-               ">J/M tokens", "binds")
+    columns = ("set-up", ">GPUs", ">replicas", ">highest rate, 1/s", ">interval", ">rate per GPU",
+               *(f">{title}" for title in COSTS.values()), "binds")
     rows = [_row(answer, at, one) for at, one in enumerate(answer["set_ups"]) if one["stands"]]
     if not rows:
         return missing("No set-up keeps the targets.")
@@ -87,7 +89,7 @@ def _row(answer: Answer, at: int, one: Answer) -> list[Any]:
     per_gpu = rate / one["gpus"] if rate is not None and one["gpus"] else None
     cells = [(one["gpus"], ("set_ups", at, "gpus")), (one["replicas"], ("set_ups", at, "replicas")),
              (rate, ("set_ups", at, "highest_rate", "rate"))]
-    costs = [(one[key], ("set_ups", at, key)) for key in ("usd_per_million_tokens", "joules_per_million_tokens")]
+    costs = [(one.get(key), ("set_ups", at, key)) for key in COSTS]
     return [one["name"], *(_sorted(value, *path) for value, path in cells), _between(interval, answer) or "-",
             (number(per_gpu), per_gpu), *(_sorted(value, *path) for value, path in costs),
             element("span", one["binds"] or "-", cls="word")]
@@ -156,7 +158,8 @@ def _name(one: Answer) -> str:
 def _said(estimate: Answer, show: Any = number) -> str:
     low, high = estimate["interval"]
     unknown = (low is None and high is None) or (low, high) == (0.0, 1.0)
-    return show(estimate["value"]) if unknown else f"{show(estimate['value'])} ({show(low)} to {show(high)})"
+    return show(estimate["value"]) if unknown else (f"{show(estimate['value'])} ({show(low, rounding=DOWN)} to"
+                                                   f" {show(high, rounding=UP)})")
 
 
 def _share(target: str) -> float | None:

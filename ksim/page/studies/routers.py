@@ -8,7 +8,7 @@ from ksim.page.document import Document
 from ksim.page.markup import Markup, element, note, table
 from ksim.page.studies.reading import Study
 from ksim.study.means import SweepPoint, points_of
-from ksim.study.routers.telling import COLUMNS, age, cell, notes, ranked, router_of, told
+from ksim.study.routers.telling import COLUMNS, age, age_title, cell, explained, lanes, notes, ranked, router_of, told
 
 #: The numbers that are drawn, with the titles of their axes.
 _DRAWN = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms",
@@ -22,7 +22,8 @@ def add(document: Document, study: Study) -> None:
     points = points_of(study.rows)
     good = ranked(points)
     document.section(
-        "routers", "The routers", _table(good) if good else None, *(note(text) for text in notes(points)),
+        "routers", "The routers", _table(good) if good else None,
+        *(note(text) for text in (*notes(points), *explained(good))),
         note("Regret is how much longer a request waits for its first token (e2e: its last) than in the run of the same"
              " requests in which the router sees the true state of all engines. All routers get the same requests."),
         *_figures(document, good))
@@ -45,23 +46,28 @@ def _figures(document: Document, points: Sequence[SweepPoint]) -> Iterator[Any]:
         known = [point for point in points if point.value(key) is not None]
         if known:
             yield document.figure(f"routers-{key}", _drawn(known, key, title), f"{key} of each router. Colours are ages"
-                                  " of signals, bars 95 % intervals of means over seeds; the table above has all"
-                                  " numbers.")
+                                  " of signals, one below the other; bars are 95 % intervals of means over seeds. The"
+                                  " table above has all numbers.")
 
 
 def _drawn(points: Sequence[SweepPoint], key: str, title: str) -> Figure:
     routers = list(dict.fromkeys(map(router_of, points)))
     ages = list(dict.fromkeys(map(age, points)))
-    traces = [_dots([point for point in points if age(point) == one], key, one, PALETTE[place % len(PALETTE)])
+    beside = lanes(ages)
+    traces = [_dots([point for point in points if age(point) == one], key, one, PALETTE[place % len(PALETTE)],
+                    [routers.index(router_of(point)) + beside[one] for point in points if age(point) == one])
               for place, one in enumerate(ages)]
-    return figure(traces, 120 + 26 * len(routers), xaxis=axis(title),
-                  yaxis=axis(type="category", categoryorder="array", categoryarray=[*map(safe, reversed(routers))]),
-                  showlegend=len(ages) > 1)
+    return figure(traces, 120 + (22 + 6 * len(ages)) * len(routers), xaxis=axis(title),
+                  yaxis=axis(range=[len(routers) - 0.5, -0.5], tickvals=[*range(len(routers))],
+                             ticktext=[*map(safe, routers)], zeroline=False), showlegend=len(ages) > 1)
 
 
-def _dots(points: Sequence[SweepPoint], key: str, name: str, colour: str) -> dict[str, Any]:
+def _dots(points: Sequence[SweepPoint], key: str, name: str, colour: str, heights: Sequence[float]) -> dict[str, Any]:
+    """The dots of one age, beside those of the others."""
     widths = [point.half_width(key) for point in points]
-    return {"type": "scatter", "mode": "markers", "name": safe(name), "marker": {"color": colour, "size": 10},
-            "x": numbers([point.value(key) for point in points]), "y": [safe(router_of(point)) for point in points],
+    return {"type": "scatter", "mode": "markers", "marker": {"color": colour, "size": 8},
+            "name": safe(age_title(name)),
+            "x": numbers([point.value(key) for point in points]), "y": [*heights],
+            "text": [safe(router_of(point)) for point in points],
             "error_x": {"type": "data", "array": numbers(widths), "color": colour, "thickness": 1.5},
-            "hovertemplate": "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>"}
+            "hovertemplate": "%{text}: %{x:,.4~g}<extra>%{fullData.name}</extra>"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ksim.page.markup import Markup, element
 from ksim.page.studies.reading import Point, Study
-from ksim.report.wording import number
+from ksim.report.wording import number, outwards
 from ksim.study.grid import short_names, value_text
 
 #: Numbers that tables and cards show first, where a study has them.
@@ -26,7 +26,7 @@ def mean(point: Point, key: str) -> Markup | str:
     if key not in point.means:
         return "-"
     value, (low, high) = point.means[key], point.ends[key]
-    spread = element("span", f" {number(low)} to {number(high)}", cls="interval") if high > low else None
+    spread = element("span", f" {outwards(low, high)}", cls="interval") if high > low else None
     return element("span", element("data", number(value), value=json.dumps(value), data_point=point.number,
                                    data_key=key), spread)
 

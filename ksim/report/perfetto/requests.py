@@ -1,6 +1,7 @@
 """The phases of each request, and arrows from it to its steps.
 
-Queued, prefill, decode and preempted are spans nested in the request's own, and so is the time between two engines.
+Queued, prefill, decode and preempted are spans nested in the request's own, and so is the time before its engine has it
+and between two engines.
 Arrows go to the step after every admission, to that of the first token, and to that of the last; those of a split
 request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between slices
 of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
@@ -29,9 +30,9 @@ _BLOCK = 1 << 12
 #: The thread of arrivals, and how long, in ns, a slice there lasts at least and at most.
 ARRIVALS, _SHORTEST, _LONGEST = 1, 100, 1_000_000
 
-QUEUED, PREFILL, DECODE, PREEMPTED, BETWEEN, _REQUEST = range(6)
+BEFORE, QUEUED, PREFILL, DECODE, PREEMPTED, BETWEEN, _REQUEST = range(7)
 _NONE = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
-_NAMES = ("queued", "prefill", "decode", "preempted", "between engines", "request")
+_NAMES = ("before the engine", "queued", "prefill", "decode", "preempted", "between engines", "request")
 
 
 @frozen(eq=False)
@@ -49,7 +50,8 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
     requests = history.requests
     ends = np.where(requests.completed, requests.last_token, np.fmin(requests.rejected, requests.failed))
     ends = np.where(np.isnan(ends), history.duration, ends)
-    found = phases(requests.arrival, _moves(history), requests.came, requests.first, ends, _hand_overs(history))
+    found = phases(requests.arrival, _received(history), _moves(history), requests.came, requests.first, ends,
+                   _hand_overs(history))
     arguments = _arguments(requests)
     row, name, edge, time, argument = _edges(found, requests.arrival, ends, stride)
     for begin in range(0, len(row), _BLOCK):
@@ -84,17 +86,20 @@ def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[I
     return row[order], name[order], edge[order], time[order], np.concatenate([every, nothing])[order]
 
 
-def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats], first: Ints,
-           ends: Floats, hand_overs: tuple[Ints, Floats, Ints] = _NONE) -> Phases:
-    """The phases of requests from their *arrival* to their *ends*.
+def phases(arrival: Floats, received: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats],
+           first: Ints, ends: Floats, hand_overs: tuple[Ints, Floats, Ints] = _NONE) -> Phases:
+    """The phases of requests from their *arrival* to their *ends*; their engines *received* them, nan for never.
 
     *moves* say which was admitted (True) or preempted (False) when; *came* tells when the tokens at some places came,
     of which those of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its
     next token.  *hand_overs* say which began to be BETWEEN engines, or to DECODE on the second, when.
     """
     (whose, when, admitted), (handed, then, named) = moves, hand_overs
-    row, begin = np.concatenate([np.arange(len(arrival)), whose, handed]), np.concatenate([arrival, when, then])
-    name = np.concatenate([np.full(len(arrival), QUEUED), np.where(admitted, PREFILL, PREEMPTED), named])
+    on_the_way = np.flatnonzero(received > arrival)
+    row = np.concatenate([np.arange(len(arrival)), on_the_way, whose, handed])
+    begin = np.concatenate([arrival, received[on_the_way], when, then])
+    name = np.concatenate([np.where(received <= arrival, QUEUED, BEFORE), np.full(len(on_the_way), QUEUED),
+                           np.where(admitted, PREFILL, PREEMPTED), named])
     rank = (name == PREFILL) * 2 + (name == PREEMPTED) + (name == DECODE) * 2 + (name == BETWEEN)
     order = np.lexsort((rank, begin, row))
     row, begin, name = row[order], begin[order], name[order]
@@ -118,6 +123,13 @@ def _next(came: Callable[[Ints], Floats], first: Ints, last: Ints, times: Floats
     found, some = np.full(len(times), np.inf), low < last
     found[some] = came(low[some])
     return found
+
+
+def _received(history: History) -> Floats:
+    """When each request's engine had it; nan for those that a gateway let through to none."""
+    requests = history.requests
+    stopped = np.isnan(requests.admitted) & (requests.received <= requests.arrival)
+    return np.where(stopped & history.log.gated, np.nan, requests.received)
 
 
 def _moves(history: History) -> tuple[Ints, Floats, Bools]:

@@ -29,8 +29,8 @@ from ksim.results.attribution import GROUPS
 
 #: Colours of the groups of phases.
 COLOURS = dict(zip(GROUPS, (
-    "#4a3f55", "#a38cb5", GREY, RED, "#2f7f86", BLUE, ORANGE, "#f0bf8d", "#c9a66b", "#8f2f27", PALETTE[5], "#1f5f64",
-    "#b9c7de", GREEN, PALETTE[7], FAINT, "#7a5195", PURPLE, PALETTE[6]), strict=True))
+    "#4a3f55", "#a38cb5", GREY, RED, "#2f7f86", RED, BLUE, ORANGE, "#f0bf8d", "#c9a66b", "#8f2f27", PALETTE[5],
+    "#1f5f64", "#b9c7de", GREEN, PALETTE[7], FAINT, "#7a5195", PURPLE, PALETTE[6]), strict=True))
 
 
 def plot_breakdown(path: Path, title: str, note: str, panels: Mapping[str, Mapping[str, Floats]],

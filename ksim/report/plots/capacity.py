@@ -8,7 +8,7 @@ from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ksim.report.plots.style import DASHES, FAINT, GREY, PALETTE, canvas, grid_of, linear_ticks, percent_axis
+from ksim.report.plots.style import DASHES, FAINT, GREY, INK, PALETTE, canvas, grid_of, linear_ticks, percent_axis
 
 #: A value, and the ends of its interval.
 Band = tuple[float, float, float]
@@ -33,21 +33,31 @@ class Curve:
 
 def capacity_figure(title: str, curves: Sequence[Curve], rate: float | None = None) -> Figure:
     """Attainment above goodput, both over the rate; *rate* is the one that was asked for."""
-    figure = canvas(8.6, 6.6, f"Capacity: {title}", "Bands are 95 % intervals of the traffic; shaded above is the"
-                    " interval of the highest rate, with the model's error")
+    figure = canvas(8.6, 6.6, f"Capacity: {title}", "Bands are 95 % intervals of the traffic; hatched is that of the"
+                    " highest rate, with the model's error")
     above, below = grid_of(figure, 2, 1, heights=[1.0, 1.0], share_x=True)
+    most = max((len(one.attainment) for one in curves), default=1)
+    apart = most if most * len(curves) <= len(PALETTE) else 1  # a colour for each target, or for each set-up
     for place, one in enumerate(curves):
-        colour = PALETTE[place % len(PALETTE)]
-        for dashes, (target, bands) in zip(_cycled(len(one.attainment)), one.attainment.items(), strict=True):
-            _line(above, one.rates, bands, colour, dashes, f"{one.name}, {target}" if len(curves) < 4 else
-                  one.name if dashes == _DASHED[0] else "")
+        colours = [PALETTE[(place * apart + nth % apart) % len(PALETTE)] for nth in range(most)]
+        for nth, (target, bands) in enumerate(one.attainment.items()):
+            named = f"{one.name}, {target}" if len(curves) < 4 else "" if nth else one.name
+            _line(above, one.rates, bands, colours[nth], _DASHED[nth % len(_DASHED)], named)
+        colour = INK if len(curves) == 1 else colours[0]
         _line(below, one.rates, one.goodput, colour, _DASHED[0], one.name)
         if one.highest:
-            end = min(one.highest[2], 2 * max(*one.rates, one.highest[0]))  # it may be open: the axis ends before
-            above.axvspan(one.highest[1], end, color=colour, alpha=0.10, linewidth=0)
-            above.axvline(one.highest[0], color=colour, linewidth=1.0, alpha=0.7)
+            _highest(above, one, colour, named=len(curves) < 4)
     _finish(above, below, curves, rate)
     return figure
+
+
+def _highest(axes: Axes, one: Curve, colour: str, named: bool) -> None:
+    """The highest rate as a line, and its interval as a hatched column, which may be open: the axis ends before."""
+    assert one.highest
+    rate, low, high = one.highest
+    end = min(high, 2 * max(*one.rates, rate))
+    axes.axvspan(low, end, facecolor="none", edgecolor=colour, hatch="///", alpha=0.25, linewidth=0)
+    axes.axvline(rate, color=colour, linewidth=1.4, label=f"{one.name}, highest rate" if named else None)
 
 
 def _finish(above: Axes, below: Axes, curves: Sequence[Curve], rate: float | None) -> None:
@@ -78,6 +88,3 @@ def _line(axes: Axes, rates: Sequence[float], bands: Sequence[Band], colour: str
     axes.plot(rates, value, color=colour, linestyle=dashes, marker="o", markersize=3, label=label or None)
     axes.fill_between(np.array(rates), low, high, color=colour, alpha=0.15, linewidth=0)
 
-
-def _cycled(count: int) -> list[object]:
-    return [_DASHED[place % len(_DASHED)] for place in range(count)]

@@ -41,6 +41,11 @@ class Composition:
     parts: list[str]
     seconds: Floats
 
+    @property
+    def places(self) -> Ints:
+        """Where the bins are on the axis: those that no step fell into are gaps, of one place however many they are."""
+        return np.cumsum(np.minimum(np.diff(self.bins, prepend=self.bins[:1]), 2))
+
 
 def composition(history: History, usage: KernelUsage, which: Bools | None = None) -> Composition:
     """Bin the steps in *which*, by default all, by the tokens in their batch, leaving out empty bins.
@@ -74,19 +79,27 @@ def composition_figure(history: History, usage: KernelUsage, title: str = "Steps
     above, below = grid_of(figure, 2, 1, heights=(1, 2.2), share_x=True,
                            margins=Margins(right=legend, rows=0.45, bottom=0.75))
     below.xaxis.set_label_coords(0.5, -0.16)
-    _durations(above, 1e3 * data.seconds.sum(axis=1))
+    _durations(above, data)
     _stacks(below, data)
     below.tick_params(axis="x", labelsize=8)
-    below.xaxis.set_major_locator(FixedLocator(range(len(data.bins))))
+    below.xaxis.set_major_locator(FixedLocator(data.places.tolist()))
     below.xaxis.set_major_formatter(FixedFormatter(
         [_label(n, c) for n, c in zip(data.bins, data.steps, strict=True)]))
+    _gaps(below, data)
     below.set_xlabel("tokens in the batch, from this number up to twice it (and how many steps had them)")
     for axes in (above, below):
         axes.grid(visible=False, axis="x")
     return figure
 
 
-def _durations(axes: Axes, milliseconds: Floats) -> None:
+def _gaps(axes: Axes, data: Composition) -> None:
+    """Say between which bins there were none."""
+    for place in data.places[1:][np.diff(data.bins) > 1].tolist():
+        axes.text(place - 1, 0.5, "no steps between", rotation=90, ha="center", va="center", fontsize=8.5, color=FAINT)
+
+
+def _durations(axes: Axes, data: Composition) -> None:
+    milliseconds = 1e3 * data.seconds.sum(axis=1)
     axes.set_title("Milliseconds per step")
     axes.set_yscale("log")
     low, high = 0.5 * float(milliseconds.min()), 4 * float(milliseconds.max())
@@ -94,8 +107,9 @@ def _durations(axes: Axes, milliseconds: Floats) -> None:
     axes.yaxis.set_major_locator(decades(low, high, room=4))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(PLAIN)
-    axes.plot(milliseconds, "o-", color=INK, markersize=5)
-    for place, value in enumerate(milliseconds.tolist()):
+    for part in np.split(np.arange(len(data.bins)), 1 + np.flatnonzero(np.diff(data.bins) > 1)):
+        axes.plot(data.places[part], milliseconds[part], "o-", color=INK, markersize=5)
+    for place, value in zip(data.places.tolist(), milliseconds.tolist(), strict=True):
         axes.annotate(number(value), (place, value), xytext=(0, 6), textcoords="offset points", ha="center",
                       fontsize=8.5)
 
@@ -104,11 +118,11 @@ def _stacks(axes: Axes, data: Composition) -> None:
     axes.set_title("Share of the step")
     percent_axis(axes)
     axes.set_ylim(0, 1)
-    places, shares = np.arange(len(data.bins), dtype=np.float64), data.seconds / data.seconds.sum(axis=1, keepdims=True)
+    places, shares = data.places.astype(np.float64), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
         boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part, edge=0.6)
-    axes.set_xlim(-0.6, len(places) - 0.4)
+    axes.set_xlim(-0.6, places[-1] + 0.6)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 

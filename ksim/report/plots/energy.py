@@ -21,7 +21,7 @@ from ksim.report.plots.style import (
     linear_ticks,
 )
 from ksim.report.plots.timeline import shown_span
-from ksim.report.wording import number, percent
+from ksim.report.wording import UP, number, percent
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
 from ksim.results.series import all_static_power, power
@@ -83,7 +83,7 @@ def _peaks(axes: Axes, history: History) -> None:
     watts = history.steps.watts_above_limit
     if len(watts):
         text = (f"{percent(len(watts) / len(history.steps))} of the steps draw more than the limit, up to"
-                f" {number(float(watts.max()))} W: the limit holds on average, over some tens of milliseconds")
+                f" {number(float(watts.max()), UP)} W: the limit holds on average, over some tens of milliseconds")
         axes.text(0.01, 0.985, text, transform=axes.transAxes, va="top", fontsize=8.5, color=RED)
 
 

@@ -19,7 +19,7 @@ from ksim.report.plots.style import (
     percent_axis,
     reach,
 )
-from ksim.report.wording import number, percent
+from ksim.report.wording import UP, number, percent
 from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets, Summary
@@ -109,7 +109,7 @@ def _notes(axes: Axes, panel: _Panel, right: float, beyond: list[tuple[int, floa
         met = float((panel.values <= panel.limit).mean())
         lines.append((f"target {number(1e3 * panel.limit)} ms: met by {percent(met)}", RED))
     if outside := int((panel.values > 1e-3 * right).sum()):
-        lines.append((f"{outside:,} beyond the axis, up to {number(1e3 * float(panel.values.max()))} ms", FAINT))
+        lines.append((f"{outside:,} beyond the axis, up to {number(1e3 * float(panel.values.max()), UP)} ms", FAINT))
     lines += [(f"p{share}  {number(value)}, beyond the axis", INK) for share, value in beyond]
     for place, (text, colour) in enumerate(lines):
         axes.text(0.98, 0.04 + 0.075 * place, text, transform=axes.transAxes, ha="right", fontsize=8.5, color=colour,

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from ksim.report.plots.style import ORANGE, Margins, beside, canvas, grid_of, percent_axis
 from ksim.report.plots.timeline import area, shown_span
-from ksim.report.wording import measure, number, percent
+from ksim.report.wording import UP, measure, number, percent
 from ksim.results.history import History
 from ksim.results.link_use import LinkUse, busiest
 
@@ -29,7 +29,8 @@ def links_figure(history: History, title: str = "Links") -> Figure:
     grid = grid_of(figure, len(links), 1, share_x=True, margins=Margins(rows=0.5))
     for axes, link in zip(grid, links, strict=True):
         axes.set_title(link.name)
-        beside(axes, f"of {measure(link.capacity, 'B/s')}: mean {percent(link.mean)}, at most {percent(link.use.peak)}")
+        beside(axes, f"of {measure(link.capacity, 'B/s')}: mean {percent(link.mean)}, at most"
+                     f" {percent(link.use.peak, 1, UP)}")
         values = link.use.means(edges)
         area(axes, edges, values, ORANGE)
         percent_axis(axes, full=float(values.max(initial=0.0)) > 0.5)

@@ -33,11 +33,9 @@ from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
 
 _LARGEST, _SMALLEST = 900.0, 14.0
-#: Marks that take less of the time together have no label, unless every mark must have one.
-_SMALL = 0.01
 _NAMES = 2
 #: Kernels of a run within this distance, in decades, share one label; kernels of a step only if they coincide.
-_NEAR, _SAME = 0.3, 0.02
+_NEAR, _SAME = 0.1, 0.02
 
 
 @frozen
@@ -104,14 +102,13 @@ def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
                       zorder=2.5)
 
 
-def label_marks(axes: Axes, marks: Sequence[Mark], near: float, name_all: bool = False) -> None:
+def label_marks(axes: Axes, marks: Sequence[Mark], near: float) -> None:
     """Name the kernels; those within *near*, in decades, share one label."""
     total = sum(mark.seconds for mark in marks)
     named = []
     for cluster in _clusters(_longest_first(marks), near):
-        shown = name_all or sum(mark.seconds for mark in cluster) >= _SMALL * total
         for place, mark in enumerate(cluster):
-            text = _names(cluster) if shown and not place else ""
+            text = "" if place else _names(cluster)
             named.append(Named(mark.intensity, mark.rate, sqrt(_area(mark, total)) / 2, text))
     name_marks(axes, named)
 
@@ -168,7 +165,8 @@ def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline
 
     A mark for each kernel shows the FLOP/s that it achieved over its FLOP per byte.
     """
-    note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
+    note = ("a mark for every kernel: its area the share of GPU time, its colour what limits it; marks in one place"
+            " share a label")
     panels = [Panel(title, list(_marks(work_columns(usage, which))), roofs=_roofs(engines))
               for title, which, engines in _kinds(history)]
     figure = canvas(max(10, 5 * len(panels)), 5.4, title, note, fixed=True)
@@ -199,12 +197,12 @@ def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Pan
     if any(mark.low == mark.low for panel in panels for mark in panel.marks):
         note += ", its bar the 90 % interval"
     figure = canvas(1.5 + 5.75 * len(panels), 6.2, title, note)
-    _draw(figure, roofs, panels, near=_SAME, room=8.0, name_all=True)
+    _draw(figure, roofs, panels, near=_SAME, room=8.0)
     return figure
 
 
 def _draw(figure: Figure, roofs: Sequence[Roof], panels: Sequence[Panel], near: float = _NEAR,
-          room: float = 100.0, name_all: bool = False, margins: Margins | None = None) -> None:
+          room: float = 100.0, margins: Margins | None = None) -> None:
     every = [mark for panel in panels for mark in panel.marks]
     grid = grid_of(figure, 1, len(panels), margins=margins)
     for axes, panel in zip(grid, panels, strict=True):
@@ -215,7 +213,7 @@ def _draw(figure: Figure, roofs: Sequence[Roof], panels: Sequence[Panel], near: 
         draw_marks(axes, panel.marks)
     draw_bounds(grid[-1], every)
     for axes, panel in zip(grid, panels, strict=True):
-        label_marks(axes, panel.marks, near, name_all)
+        label_marks(axes, panel.marks, near)
 
 
 def _marks(columns: dict[str, Any]) -> Iterator[Mark]:

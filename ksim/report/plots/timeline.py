@@ -23,7 +23,7 @@ from ksim.report.plots.style import (
     percent_axis,
     reach,
 )
-from ksim.report.wording import number, percent
+from ksim.report.wording import UP, number, percent
 from ksim.results.arrays import Floats, sums
 from ksim.results.history import History
 from ksim.results.series import Series, kv_usage, moving, power, running, waiting
@@ -91,7 +91,7 @@ def _rates(axes: Axes, history: History, edges: Floats) -> None:
     most, top = float(offered.max(initial=0.0)), reach(np.concatenate([offered, served]))
     axes.set_ylim(0, 1.08 * top or 1.0)
     if most > top:
-        axes.annotate(f"up to {number(most)}", (coarse[int(offered.argmax())], 1.08 * top), xytext=(12, -3),
+        axes.annotate(f"up to {number(most, UP)}", (coarse[int(offered.argmax())], 1.08 * top), xytext=(12, -3),
                       textcoords="offset points", va="top", fontsize=8.5, color=ORANGE)
     _legend(axes)
 
@@ -119,7 +119,8 @@ def _cache(axes: Axes, history: History, edges: Floats) -> None:
         axes.set_ylim(top=1.02 if top > 0.5 else top)
         return
     usage = kv_usage(history)
-    beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
+    who = "fullest engine: " if len(history.engines) > 1 else ""
+    beside(axes, f"{who}up to {percent(float(history.steps.kv_usage.max()), 1, UP)}")
     area(axes, edges, usage.means(edges), PURPLE)
     percent_axis(axes, full=usage.peak > 0.5)
 

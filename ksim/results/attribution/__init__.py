@@ -37,12 +37,14 @@ PREFILL, DECODE = "prefill.", "decode."
 #: Phases that not all runs have, with their groups.
 _OPTIONAL = (*HANDOVER, LOADS, LOADING, HELD, BACK_OFF)
 #: Groups in which phases are shown; those of a hand-over, of adapters, tiers or a gateway only where runs have them.
+#: With tiers, the time in the queue is in two groups, for its KV loads and for the rest.
 GROUPS: dict[str, tuple[str, ...]] = {
     "client's back-off": (BACK_OFF,),
     "held at the gateway": (HELD,),
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
-    "KV load": (LOADING,),
+    "queue: KV load": (LOADING,),
+    "queue: rest": (QUEUE,),
     "own prefill": (PREFILL,),
     "others' prefill": (OTHERS_PREFILL,),
     "others' decodes": (OTHERS_DECODE,),
@@ -72,7 +74,9 @@ def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False,
 
 def groups(names: Sequence[str]) -> list[str]:
     """The groups of phases with these *names*: all groups, but optional ones only if there are any."""
-    return [group for group, (first, *_) in GROUPS.items() if first not in _OPTIONAL or first in names]
+    without = "queue" if LOADING in names else "queue: rest"
+    return [group for group, (first, *_) in GROUPS.items()
+            if group != without and (first not in _OPTIONAL or first in names)]
 
 
 def members(group: str, names: Sequence[str]) -> list[str]:
@@ -152,12 +156,12 @@ class _Partition:
             self._add(0, INTAKE, rows, requests.received - requests.reached)
         else:
             self._add(0, INTAKE, rows, requests.received - requests.arrival)
-        waited, loading = requests.admitted - requests.received, np.zeros(len(rows))
+        loading = np.zeros(len(rows))
         if self.history.tiers:
-            loading = np.minimum(waited, loading_seconds(self.history.events, self.history.copied_rows,
+            loading = np.minimum(requests.queue, loading_seconds(self.history.events, self.history.copied_rows,
                                                          requests.received, requests.admitted))
             self._add(0, LOADING, rows, loading)
-        self._add(0, QUEUE, rows, waited - loading)
+        self._add(0, QUEUE, rows, requests.queue - loading)
 
     def _handed_over(self) -> None:
         """Add the time of split requests between the GPUs of their two engines."""

@@ -11,8 +11,11 @@ from ksim.study.capacity.light import Light
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.targets import Target
 
-#: Numbers of a run that compare set-ups.
-DOLLARS, JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
+#: What a run costs, which compares set-ups, by the keys of its numbers and of capacity.json: per output token as in
+#: summary.json, and per token of prompts and outputs together.
+COSTS = {"dollars_per_million_output_tokens": "$/M output tokens", "joules_per_output_token": "J/output token",
+         "usd_per_million_tokens": "$/M tokens (prompt and output)",
+         "joules_per_million_tokens": "J/M tokens (prompt and output)"}
 
 
 @frozen
@@ -40,15 +43,19 @@ class Standing:
     def gpus(self) -> int:
         return self.replicas * self.setup.gpus
 
+    def cost(self, key: str) -> float | None:
+        """One of `COSTS` at the rate; None of dollars where no price is stated."""
+        return self.point.numbers.get(key) if self.point else None
+
     @property
     def dollars(self) -> float | None:
         """Dollars per million tokens, of prompts and outputs together; None where no price is stated."""
-        return self.point.numbers.get(DOLLARS) if self.point else None
+        return self.cost("usd_per_million_tokens")
 
     @property
     def joules(self) -> float | None:
         """Joules per million tokens, of prompts and outputs together."""
-        return self.point.numbers.get(JOULES) if self.point else None
+        return self.cost("joules_per_million_tokens")
 
     @property
     def rate_per_gpu(self) -> float | None:
@@ -87,7 +94,7 @@ class Standing:
 
 
 def ranked(standings: Sequence[Standing], rate: float | None) -> list[Standing]:
-    """*standings*, the best first: fewest dollars per token where all have prices, else fewest GPUs, then joules.
+    """*standings*, the best first: fewest dollars where all have prices, else fewest GPUs, then joules.
 
     Without a *rate*, it is the highest rate per GPU in place of the fewest GPUs.  Those that do not keep the targets
     come last.

@@ -18,19 +18,22 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
     """
     requests, gpus = history.requests, history.gpus
     done = requests.completed
-    tokens = float(requests.prompt[done].sum() + requests.output[done].sum())
+    outputs = float(requests.output[done].sum())
+    tokens = float(requests.prompt[done].sum()) + outputs
     count, last = len(requests), float(requests.arrival[-1])
     seconds = last * count / max(1, count - 1)
     dynamic = float(history.steps.joules.sum())
     static = history.static_joules * seconds / history.duration if history.duration else 0.0
-    millions = max(tokens, 1.0) / 1e6
+    millions, of_outputs = max(tokens, 1.0) / 1e6, max(outputs, 1.0) / 1e6
     told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
             "request_goodput": float(good.sum()) / seconds,
             "total_token_throughput": tokens / seconds,
-            "output_throughput": float(requests.output[done].sum()) / seconds,
+            "output_throughput": outputs / seconds,
+            "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
             "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = _dollars(history, fleet, dynamic + static, seconds)
-    return told if dollars is None else {**told, "usd_per_million_tokens": dollars / millions}
+    return told if dollars is None else {**told, "dollars_per_million_output_tokens": dollars / of_outputs,
+                                         "usd_per_million_tokens": dollars / millions}
 
 
 def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from ksim.study.capacity.answer import Standing
+from ksim.study.capacity.answer import COSTS, Standing
 from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.highest_rate import RateAnswer
 from ksim.study.capacity.intervals import Interval
@@ -22,7 +22,7 @@ def _standing(one: Standing, rate: float | None) -> dict[str, Any]:
         "name": one.setup.name, "settings": {key: _plain(value) for key, value in one.setup.settings.items()},
         "stands": one.stands, "problem": one.problem, "replicas": one.replicas or None, "gpus": one.gpus or None,
         "gpus_interval": None if between is None else list(between), "gpus_per_replica": one.setup.gpus or None,
-        "usd_per_million_tokens": one.dollars, "joules_per_million_tokens": one.joules,
+        **{key: one.cost(key) for key in COSTS},
         "binds": str(one.binds) if one.binds else None,
         "point": _point(one.point) if one.point else None, "points": [_point(point) for point in one.points],
         "highest_rate": _answer(one.answer) if one.answer else None,

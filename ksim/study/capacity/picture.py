@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ksim.report.wording import model_name
 from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.intervals import FEWEST, Interval
@@ -19,7 +20,14 @@ def curve(title: str, standings: Sequence[Standing], rate: float | None) -> "Pic
     from ksim.report.plots.style import looks
 
     with looks():
-        return Picture(capacity_figure(title, list(_curves(standings)), rate))
+        return Picture(capacity_figure(_subject(title, standings), list(_curves(standings)), rate))
+
+
+def _subject(title: str, standings: Sequence[Standing]) -> str:
+    """What is asked about: models, as set-ups have them; else the *title*."""
+    models = dict.fromkeys(model_name({"model_id": one.setup.scenario.model}) for one in standings
+                           if one.setup.scenario)
+    return ", ".join(models) or title
 
 
 def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":

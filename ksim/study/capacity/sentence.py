@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from ksim.report.wording import number
+from ksim.report.wording import DOWN, number, outwards
 from ksim.study.capacity.answer import Standing, closest
 from ksim.study.capacity.contest import unreached
 from ksim.study.capacity.highest_rate import RateAnswer
@@ -82,5 +82,6 @@ def rates_text(interval: Interval) -> str:
     """An interval of rates, such as "9.1 to 12.4"; "unknown" where there are too few replications for one."""
     if interval.low <= 0 and interval.high == inf:
         return "unknown"
-    low, high = map(number, (interval.low, interval.high))
-    return f"{low} to {high}" if interval.high < inf else f"{low} or more"
+    if interval.high == inf:
+        return f"{number(interval.low, DOWN)} or more"
+    return outwards(interval.low, interval.high)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from attrs import frozen
 
 from ksim.report.wording import number
-from ksim.study.capacity.answer import Standing
+from ksim.study.capacity.answer import COSTS, Standing
 from ksim.study.capacity.contest import milliseconds
 from ksim.study.capacity.sentence import gpus_text, rates_text
 from ksim.study.capacity.targets import Target
@@ -30,8 +30,7 @@ def columns(standings: Sequence[Standing], targets: Sequence[Target], rate: floa
         Column("highest rate", lambda one: number(one.answer.rate) if one.answer else ""),
         Column("rate, 95 %", _rates),
         Column("per GPU", lambda one: "" if one.rate_per_gpu is None else number(one.rate_per_gpu)),
-        Column("$/M tokens", lambda one: "" if one.dollars is None else number(one.dollars)),
-        Column("J/M tokens", lambda one: "" if one.joules is None else number(one.joules)),
+        *(Column(title, _cost(key)) for key, title in COSTS.items()),
         Column("goodput", lambda one: number(one.point.goodput[0]) if one.point else ""),
         *(Column(str(target), _value(target)) for target in targets),
         Column("binds", _binds, numbers=False),
@@ -67,6 +66,10 @@ def _binds(one: Standing) -> str:
 
 def _rates(one: Standing) -> str:
     return rates_text(one.answer.interval) if one.answer else ""
+
+
+def _cost(key: str) -> Callable[[Standing], str]:
+    return lambda one: "" if (cost := one.cost(key)) is None else number(cost)
 
 
 def _value(target: Target) -> Callable[[Standing], str]:

@@ -10,7 +10,7 @@ from ksim.report.formats import html_block, html_table
 from ksim.study.best import Table
 from ksim.study.directory import StudyDirectory
 from ksim.study.means import SweepPoint
-from ksim.study.routers.telling import age, notes, ranked, router_of, shown
+from ksim.study.routers.telling import age, explained, notes, ranked, router_of, shown
 from ksim.study.sweep_result import Sweep
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class RouterComparison(Sweep):
         return [*notes(self.points)]
 
     @property
+    def explanations(self) -> list[str]:
+        """What may surprise in the table: regrets below 0, and routers that are the same at all ages."""
+        return [*explained(self.ranking)]
+
+    @property
     def text(self) -> str:
         """The table as plain text."""
         table = self.shown
@@ -67,7 +72,8 @@ class RouterComparison(Sweep):
         return picture(self.title, self.ranking)
 
     def _repr_html_(self) -> str:
-        return html_block(self.title, html_table(self.shown.columns, self.shown.rows), *self.notes)
+        return html_block(self.title, html_table(self.shown.columns, self.shown.rows), *self.notes,
+                          *self.explanations)
 
 
 def _padded(cell: str, width: int) -> str:

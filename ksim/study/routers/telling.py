@@ -7,7 +7,7 @@ from ksim.report.wording import number, percent
 from ksim.study.best import Table
 from ksim.study.grid import value_text
 from ksim.study.means import SweepPoint
-from ksim.study.routers.candidates import PAIR_ROUTER, ROUTER, label
+from ksim.study.routers.candidates import OMNISCIENT, PAIR_ROUTER, ROUTER, label
 from ksim.study.routers.plan import STALENESS
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
@@ -17,10 +17,13 @@ COLUMNS = {
     "p50_tpot_ms": "TPOT p50", "p90_tpot_ms": "TPOT p90", "p99_tpot_ms": "TPOT p99",
     "request_goodput": "goodput/s", "output_throughput": "tokens/s", "failed": "rejected",
     "prefix_cache_hit_rate": "GPU hits", "cpu_hit_rate": "CPU hits", "disk_hit_rate": "disk hits",
-    "storage_hit_rate": "storage hits", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/token",
+    "storage_hit_rate": "storage hits", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/output token",
 }
 #: Of these, the table shows intervals, too.
 _SURE = ("p90_ttft_ms", "mean_latency_regret_ms", "mean_regret_ms")
+#: The age of what a router sees that goes by nothing that can be late.
+NO_AGE = "-"
+_GO = ("goes", "go")
 #: The regret by which routers are ranked, as `omniscient` minimises the time to the last token; else that to the first.
 _RANKS = ("mean_latency_regret_ms", "mean_regret_ms")
 
@@ -56,7 +59,37 @@ def told(points: Sequence[SweepPoint]) -> list[str]:
 
 def age(point: SweepPoint) -> str:
     """The age of what its router sees; a dash where it has none, or the scenario says it."""
-    return value_text(point.settings.get(STALENESS, "-"))
+    return value_text(point.settings.get(STALENESS, NO_AGE))
+
+
+def age_title(name: str) -> str:
+    """The age *name* as legends have it."""
+    return "never old" if name == NO_AGE else name
+
+
+def lanes(ages: Sequence[str]) -> dict[str, float]:
+    """How far below the line of their router the dots of each age are drawn, so that equal ones stand side by side."""
+    aged = [name for name in ages if name != NO_AGE]
+    step = 0.6 / max(len(aged), 1)
+    return {NO_AGE: 0.0} | {name: step * (place - (len(aged) - 1) / 2) for place, name in enumerate(aged)}
+
+
+def explained(points: Sequence[SweepPoint]) -> Iterator[str]:
+    """What may surprise in the table of *points*: regrets below 0, and routers that are the same at all ages."""
+    if any((point.value(key) or 0.0) < 0 for point in points for key in _RANKS):
+        yield (f"a regret below 0: requests waited less than with {OMNISCIENT}, which minimises the time to the last"
+               " tokens of the requests that it knows, not to the first, and knows none that come later")
+    by_router: dict[str, list[SweepPoint]] = {}
+    for point in points:
+        by_router.setdefault(router_of(point), []).append(point)
+    ageless = [name for name, own in by_router.items() if age(own[0]) == NO_AGE]
+    if len(ageless) < len(by_router):
+        if ageless:
+            yield f"age {NO_AGE}: what {', '.join(ageless)} {_GO[len(ageless) > 1]} by is never old, so one run is all"
+        keys = told(points)
+        for name, own in by_router.items():
+            if len(own) > 1 and len({tuple(point.value(key) for key in keys) for point in own}) == 1:
+                yield f"{name} is the same at all ages: it saw older signals, but chose the same engines"
 
 
 def notes(points: Sequence[SweepPoint]) -> Iterator[str]:

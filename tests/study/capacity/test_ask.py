@@ -46,6 +46,19 @@ def test_the_best_keeps_the_targets_with_more_than_one_replica(asked):
     assert "TP3: " in found.table and "3 does not divide" in found.table
 
 
+def test_costs_are_per_output_token_first_and_then_per_token_of_prompts_and_outputs(asked):
+    """Prompts have 64 tokens and outputs 4, so an output token costs 17 times as much as a token of either."""
+    found, _, _ = asked
+    one = found.document["set_ups"][0]
+    assert one["dollars_per_million_output_tokens"] == pytest.approx(17 * one["usd_per_million_tokens"])
+    assert one["joules_per_output_token"] == pytest.approx(17e-6 * one["joules_per_million_tokens"])
+    heads = [cell.strip() for cell in found.table.splitlines()[0].split("|")]
+    assert [head for head in heads if "token" in head] == [
+        "$/M output tokens", "J/output token", "$/M tokens (prompt and output)", "J/M tokens (prompt and output)"]
+    text = "\n".join(str(row) for row in ksim.simulate(found.best_scenario)._repr_html_().split("</tr>"))
+    assert "$/M output tokens" in text and "J/output token" in text
+
+
 def test_its_directory_has_the_answer_and_every_run(asked):
     found, folder, _ = asked
     study = StudyDirectory.read(folder)
