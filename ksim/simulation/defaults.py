@@ -132,12 +132,12 @@ class Defaults:
         name, cache = (Derived(key, getattr(checkpoint, key), config) if value == "auto" else
                        Derived(key, value, "as set") for key, value in asked.items())
         parts, source = checkpoint.unquantized, config
-        if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
-            parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
+        if QUANTIZATIONS[name.value].weights is not QUANTIZATIONS[checkpoint.quantization].weights:
+            parts, source = QUANTIZATIONS[name.value].kept, f"usual for {name.value}"
         row = self._row("unquantized", parts, source)
         own = {getattr(op, "part", "").removesuffix("_inputs") for layer in checkpoint.layers for op in layer
                if getattr(op, "quantized", False)}
-        if QUANTIZATIONS[name.value][0] is not DType.BF16 and own <= {*row.value}:
+        if QUANTIZATIONS[name.value].weights is not DType.BF16 and own <= {*row.value}:
             raise ConfigError("serve.quantization",
                               f"{name.value} leaves {self.model.name} as it is: it does not quantize"
                               f" {', '.join(part for part in PARTS if part in own)}, and there is nothing else; leave"
