@@ -43,7 +43,7 @@ def decoder(
     Raises ConfigError for an unknown quantization of the weights.
     """
     found = stored(config)
-    layers = layers_as_stored(layers, found) if found.exceptions else layers
+    layers = layers_as_stored(layers, found)
     unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
     objects = {id(layer): layer for layer in layers}.values()
     shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}

@@ -64,13 +64,16 @@ def stored(config: Config) -> Stored:
     if not name:
         raise ConfigError(part.name, f"{method!r} in this form {REMEDY}")
     cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.value("kv_cache_scheme") else "auto"
+    left = _left_patterns(part)
     if name == "mxfp4":  # of experts alone, whatever else is listed
         return Stored(name, tuple(part for part in MODULES if part != "experts"), cache)
-    return _without(config, _left_patterns(part), Stored(name, kv_cache_dtype=cache))
+    return _without(config, left, Stored(name, kv_cache_dtype=cache))
 
 
-def layers_as_stored(layers: Sequence[Sequence[Operation]], found: Stored) -> list[Sequence[Operation]]:
+def layers_as_stored(layers: Sequence[tuple[Operation, ...]], found: Stored) -> Sequence[tuple[Operation, ...]]:
     """*layers* with the parts in BF16 that the checkpoint leaves in some of them alone."""
+    if not found.exceptions:
+        return layers  # which are the same objects where they are equal
     return [tuple(_kept(op, parts) for op in layer) if (parts := found.exceptions.get(number)) else layer
             for number, layer in enumerate(layers)]
 

@@ -12,6 +12,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.simulation.cache_layout import has_one_table, kept_layers, state_block_tokens
+from ksim.simulation.quantized import check_quantized
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
@@ -44,7 +45,9 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        return evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        complete = evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        check_quantized(self.model, complete, self.gpu, self.version)
+        return complete
 
     def explain(self) -> list[Derived]:
         """Every setting that may be left open, with its value and source."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ksim.compute.mamba import keeps_states
+from ksim.compute.notation.product import UNPACKED
+from ksim.simulation.quantized import as_others
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -14,6 +16,7 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
     "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
+    "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
 
@@ -31,6 +34,9 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    if others := as_others(deployment):
+        told.append(f"nobody has measured these products on {gpu.name}; they are priced by the efficiency of another"
+                    f" format, with wide intervals: {'; '.join(others)}")
     if vision_of(deployment.model, deployment.serve):
         told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)

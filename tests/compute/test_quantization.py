@@ -4,10 +4,13 @@ import pytest
 
 from ksim.compute.model import Config
 from ksim.compute.quantization import Stored, stored
+from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.simulation.models import model_of_table
 from ksim.specs.settings import EngineSettings
-from ksim.specs.shard import Shard
+from ksim.specs.shard import QUANTIZATIONS, Shard
+from tests.models import table_of
 
 ATTENTION_LEFT = [f"model.layers.{layer}.self_attn*" for layer in range(4)]
 KIMI = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
@@ -117,6 +120,46 @@ def test_a_checkpoint_weighs_what_its_files_do(model, quantization, gigabytes):
     kept = ("attention", "mlp", "shared_experts")
     precision = EngineSettings(quantization="mxfp4" if quantization == "auto" else "none", unquantized=kept).precision
     assert oss.weights(Shard(precision=precision)) == pytest.approx(gigabytes * 1e9, rel=2e-3)
+
+
+@pytest.mark.parametrize("name, table, gigabytes", [
+    # Of the safetensors files of Qwen/Qwen2.5-7B-Instruct-AWQ and Qwen/Qwen3-32B-AWQ.
+    ("qwen2.5-7b", {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 5.57),
+    ("qwen3-32b", {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 19.3),
+])
+def test_awq_checkpoints_weigh_what_their_files_do(name, table, gigabytes):
+    quantized = model_of_table(name, {**table_of(name), "quantization_config": table})
+    precision = EngineSettings(quantization=quantized.decoder.quantization).precision
+    assert round(quantized.weights(Shard(precision=precision)) / 1e9, len(str(gigabytes).split(".")[1])) == gigabytes
+
+
+@pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if each.weights.element in (
+    DType.INT4, DType.INT8)])
+def test_packed_weights_scales_zeros_and_places_add_up(small, name):
+    """By hand: scales of 16 bits for each group, zero points of a weight's bits, 4 bytes a row for groups apart."""
+    found, model = QUANTIZATIONS[name], small()
+    precision = EngineSettings(quantization=name).precision
+    products = [op for layer in model.decoder.layers for op in layer if getattr(op, "quantized", False)]
+    sizes = Sizes(model.decoder.sizes)
+    total = model.weights(Shard())
+    for op in products:
+        count, rows = op.parameters(sizes), sizes.volume(op.depth)
+        bits = 4 if found.weights.element is DType.INT4 else 8
+        zeros = bits if found.weights.label.endswith("_zp") else 0
+        scales = count * (16 + zeros) / found.weights.group / 8 if found.weights.group else {
+            DType.NF4: count * 4 / 64, DType.NF4_DOUBLE: count / 64 + count * 4 / 64 / 256}.get(found.weights, 0)
+        total += count * bits / 8 + scales + 4 * rows * found.act_order - 2 * count
+    assert model.weights(Shard(precision=precision)) == pytest.approx(total, rel=1e-12)
+
+
+def test_a_layer_that_is_left_as_it_is_stays_in_bf16(small):
+    quantized = small(quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128,
+                                           "modules_to_not_convert": ["model.layers.1.self_attn"]})
+    precision = EngineSettings(quantization="awq").precision
+    whole = small().weights(Shard(precision=precision))
+    attention = 128 * (256 + 128)  # of one layer
+    more = quantized.weights(Shard(precision=precision)) - whole
+    assert more == pytest.approx(attention * (2 - DType.INT4_G128_ZP.bytes))
 
 
 @pytest.mark.parametrize("name, size", [

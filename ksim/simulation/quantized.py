@@ -1,0 +1,70 @@
+"""What engines refuse of quantized models, and which of their products nobody has measured."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.model import Model
+from ksim.compute.notation.product import UNPACKED, Product
+from ksim.compute.sizes import Sizes
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.oracles import estimate
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Precision, Shard
+
+__all__ = ["as_others", "check_quantized"]
+
+#: A product of a decode, by which an oracle says how it prices a format.
+ROWS, SIZE, EXPERTS = 16, 4096, 8
+
+
+def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: EngineVersion) -> None:
+    """Raise ConfigError for quantized weights that vLLM does not start with: `serve` has all settings filled in."""
+    if not version.name.startswith("vLLM"):
+        return
+    products = list(_quantized(model, serve.precision))
+    weights, activations = serve.precision.weights, serve.precision.activations
+    if products and serve.quantization == "int8_w8a8" and gpu.architecture.startswith("blackwell"):
+        raise ConfigError("serve.quantization", f"{serve.quantization}: vLLM's CUTLASS kernels have no INT8 on a"
+                                                f" {gpu.name} (\"Int8 not supported on SM100 and later. Use FP8"
+                                                f" quantization instead, or run on older arch (SM < 100)\"); serve an"
+                                                f" FP8 checkpoint, quantization = 'fp8'")
+    if activations is not DType.BF16 or not weights.group:
+        return
+    sizes, shard = Sizes(model.decoder.sizes), Shard(tensor=serve.tensor_parallel_size)
+    for product in products:
+        depth = sizes.on(product.parallel, shard, product.label).volume(product.depth)
+        if depth % weights.group and sizes.volume(product.depth) > weights.group:
+            raise ConfigError("tensor_parallel_size", f"{shard.tensor}: {product.label} of {model.name} in"
+                                                      f" {serve.quantization}: vLLM says \"Weight"
+                                                      f" input_size_per_partition = {depth} is not divisible by"
+                                                      f" group_size = {weights.group}\"; set a smaller one")
+
+
+def _quantized(model: Model, precision: Precision) -> Iterator[Product]:
+    """The dense products that multiply weights in the format of the deployment, those of equal layers once."""
+    if precision.weights in (DType.BF16, *UNPACKED):
+        return
+    for layer in {id(layer): layer for layer in model.decoder.layers}.values():
+        for op in layer:
+            if isinstance(op, Product) and op.quantized and not op.routed and (
+                    precision.of(op.part)[0] is precision.weights):
+                yield op
+
+
+def as_others(deployment: Any) -> list[str]:
+    """Products that the deployment's oracle prices by the efficiency of another format: which, and whose it is."""
+    precision, model = deployment.serve.precision, deployment.model
+    formats = precision.weights, precision.activations
+    probes: list[Kernel] = [Gemm(ROWS, SIZE, SIZE, *formats)] if any(_quantized(model, precision)) else []
+    if model.decoder.top_k and precision.of("experts") == formats and formats[0] not in (DType.BF16, *UNPACKED):
+        probes.append(GroupedGemm(((ROWS, EXPERTS),), SIZE, SIZE, ROWS, *formats))
+    said = [(probe, estimate(deployment.oracle, probe, deployment.gpu).source.partition(", as ")[2])
+            for probe in probes]
+    return [f"{probe.family} with weights in {formats[0]} and activations in {formats[1]} as {other}"
+            for probe, other in said if other]
