@@ -98,7 +98,7 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
                                  " use_cuda_fp16 use_exllama pad_token_id hyb_act activation_scale_ub"
                                  " autoround_version iters lr minmax_lr nsamples seqlen enable_quanted_input"
                                  " gradient_accumulate_steps low_gpu_mem_usage amp scale_bits packing_format"
-                                 " to_quant_block_names enable_minmax_tuning"
+                                 " to_quant_block_names enable_minmax_tuning enable_norm_bias_tuning"
                                  " bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type _load_in_4bit"
                                  " _load_in_8bit load_in_4bit load_in_8bit llm_int8_enable_fp32_cpu_offload"
                                  " llm_int8_has_fp16_weight llm_int8_threshold"),

@@ -99,7 +99,8 @@ class Key:
     @property
     def shown(self) -> tuple[str, ...]:
         """Those of the choices that a text lists, where others are made of parts."""
-        return tuple(self.field.metadata.get("shown", self.choices))
+        return tuple(next((each.shown for each in _simple(self.field.validator) if hasattr(each, "shown")),
+                          self.choices))
 
     @property
     def bounds(self) -> list[tuple[str, float]]:

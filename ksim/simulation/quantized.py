@@ -17,7 +17,7 @@ from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 
-__all__ = ["as_others", "check_quantized"]
+__all__ = ["check_quantized", "price_remarks"]
 
 #: A product of a decode, by which an oracle says how it prices a format.
 ROWS, SIZE, EXPERTS = 16, 4096, 8
@@ -57,14 +57,20 @@ def _quantized(model: Model, precision: Precision) -> Iterator[Product]:
                 yield op
 
 
-def as_others(deployment: Any) -> list[str]:
-    """Products that the deployment's oracle prices by the efficiency of another format: which, and whose it is."""
+def price_remarks(deployment: Any) -> list[str]:
+    """Which quantized products the deployment's oracle prices by another format's efficiency, or another engine's."""
     precision, model = deployment.serve.precision, deployment.model
     formats = precision.weights, precision.activations
     probes: list[Kernel] = [Gemm(ROWS, SIZE, SIZE, *formats)] if any(_quantized(model, precision)) else []
     if model.decoder.top_k and precision.of("experts") == formats and formats[0] not in (DType.BF16, *UNPACKED):
         probes.append(GroupedGemm(((ROWS, EXPERTS),), SIZE, SIZE, ROWS, *formats))
-    said = [(probe, estimate(deployment.oracle, probe, deployment.gpu).source.partition(", as ")[2])
-            for probe in probes]
-    return [f"{probe.family} with weights in {formats[0]} and activations in {formats[1]} as {other}"
-            for probe, other in said if other]
+    sources = [(probe.family, estimate(deployment.oracle, probe, deployment.gpu).source) for probe in probes]
+    others = [f"{family} with weights in {formats[0]} and activations in {formats[1]} as {source.partition(', as ')[2]}"
+              for family, source in sources if ", as " in source]
+    told = [f"nobody has measured these products on {deployment.gpu.name}; they are priced by the efficiency of another"
+            f" format, with wide intervals: {'; '.join(others)}"] if others else []
+    integers = formats[0].element in (DType.INT4, DType.INT8) and not deployment.version.name.startswith("TensorRT")
+    if integers and ("gemm", "measured") in sources:
+        told.append(f"of dense products with weights in {formats[0]}, TensorRT-LLM's kernels were measured on"
+                    f" {deployment.gpu.name}, and not those of {deployment.version.name}: intervals are of the former")
+    return told

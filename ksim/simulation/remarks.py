@@ -5,7 +5,7 @@ from typing import Any
 
 from ksim.compute.mamba import keeps_states
 from ksim.compute.notation.product import UNPACKED
-from ksim.simulation.quantized import as_others
+from ksim.simulation.quantized import price_remarks
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -34,9 +34,7 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
-    if others := as_others(deployment):
-        told.append(f"nobody has measured these products on {gpu.name}; they are priced by the efficiency of another"
-                    f" format, with wide intervals: {'; '.join(others)}")
+    told += price_remarks(deployment)
     if vision_of(deployment.model, deployment.serve):
         told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)

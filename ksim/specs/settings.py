@@ -7,7 +7,7 @@ from ksim.foundation.config import Choice
 from ksim.specs.kv_transfer import OFFLOADING_BACKENDS, KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.shard import CACHE_DTYPES, NAMED, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, KnownQuantization, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
@@ -94,7 +94,7 @@ class EngineSettings:
     """Share of KV blocks to keep free when a request is admitted. Unit: share. Source: vLLM."""
     async_scheduling: bool = True
     """Schedule a step while the one before it runs. Source: vLLM."""
-    quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)), metadata={"shown": tuple(NAMED)})
+    quantization: str = field(default="auto", validator=KnownQuantization())
     """Format of weights and activations; "auto" takes that of config.json, "none" is BF16. Integers whose groups are
     others than those of awq and gptq are called as in int4_w4a16_g64_zp, int8_w8a16_channel or
     int4_w4a16_g128_zp_act_order. Source: vLLM."""

@@ -3,7 +3,7 @@
 from itertools import product
 from math import ceil, isfinite
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import ge
 
 from ksim.foundation.errors import ConfigError
@@ -76,6 +76,21 @@ GROUP_SIZES = (-1, 32, 64, 128)
 QUANTIZATIONS = {**NAMED, **{
     grouped(bits, group, zeros, order): Quantization(_stored(bits, group, zeros), DType.BF16, act_order=order)
     for bits, group, zeros, order in product((4, 8), GROUP_SIZES, (False, True), (False, True))}}
+
+
+@frozen
+class KnownQuantization:
+    """Checks that a quantization is one of the `options`, of which texts list those that are `shown`."""
+
+    options: tuple[str, ...] = tuple(QUANTIZATIONS)
+    shown: tuple[str, ...] = tuple(NAMED)
+
+    def __call__(self, _: object, attribute: "Attribute[str]", value: str) -> None:
+        if value not in self.options:
+            raise ValueError(f"{attribute.name!r} must be in {', '.join(self.shown)}, or called as in int4_w4a16_g64_zp"
+                             f" (docs/models.md, Formats of weights), not {value!r}")
+
+
 #: By vLLM's `--kv-cache-dtype`.
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: By vLLM's `--mamba-cache-dtype` and `--mamba-ssm-cache-dtype`; "auto" is None.

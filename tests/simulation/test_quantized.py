@@ -79,6 +79,8 @@ def test_a_run_says_which_products_nobody_has_measured():
     serve = {"quantization": "awq"}
     assert "nobody has measured these products on H100" in remarks(serve=serve, gpu="h100")
     assert "nobody has measured" not in remarks(serve=serve, gpu="a100-80g")
+    assert "TensorRT-LLM's kernels were measured on A100" in remarks(serve=serve, gpu="a100-80g")
+    assert "TensorRT-LLM's" not in remarks(serve=serve, gpu="a100-80g", engine="trtllm-1.0")
     assert "nobody has measured" not in remarks(serve={"quantization": "none"}, gpu="h100")
     assert "dequantization of bitsandbytes" in remarks(serve={"quantization": "bitsandbytes"}, gpu="h100")
 

@@ -19,7 +19,7 @@ _FORMATS = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8", "fb
             "fp8_per_block": "fp8_block", "deepseek_v4_fp8": "fp8_block",
             "modelopt_fp4": "modelopt_fp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
             **{name: name for name in ("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes")},
-            "auto_awq": "awq", "auto_gptq": "gptq", "experts_int8": "int8_w8a16_channel"}
+            "auto_awq": "awq", "auto_gptq": "gptq"}
 #: Overrides of config.json that change no shape.
 _SHAPELESS = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "architectures",
               "tie_word_embeddings", "original_max_position_embeddings", "hf_text_config")
