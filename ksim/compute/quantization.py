@@ -105,15 +105,22 @@ def _without(config: Config, patterns: Sequence[str], found: Stored) -> Stored:
     count, listed = config.need("num_hidden_layers"), _listed(config.part("quantization_config"))
     numbered: dict[int, list[str]] = {}
     for pattern in patterns:
-        if match := NUMBERED.search(pattern):
-            numbered.setdefault(int(match[1]), []).append(pattern)
-    general = [pattern for pattern in patterns if not NUMBERED.search(pattern)]
+        for layer in _spoken_of(pattern, count):
+            numbered.setdefault(layer, []).append(pattern)
+    general = [pattern for pattern in patterns if not _spoken_of(pattern, count)]
     some = {layer: {part for part in MODULES if _left(part, layer, named)} for layer, named in numbered.items()}
     parts = tuple(part for part in MODULES if _left(part, count - 1, general, listed)
                   or all(part in some.get(layer, ()) for layer in range(count)))
     rest = {layer: tuple(part for part in MODULES if part in left and part not in parts)
             for layer, left in some.items() if layer < count}
     return evolve(found, unquantized=parts, exceptions={layer: left for layer, left in rest.items() if left})
+
+
+def _spoken_of(pattern: str, count: int) -> Sequence[int]:
+    """The layers among *count* that *pattern* may tell apart; empty where it means all alike."""
+    if match := NUMBERED.search(pattern):
+        return (int(match[1]),)
+    return range(count) if pattern.startswith("re:") and re.search(r"\d", pattern) else ()
 
 
 def _listed(part: Config) -> Sequence[str]:
@@ -159,22 +166,17 @@ def _of_group(group: Config) -> str:
 
 def _integers(part: Config, bits: int, group: int, zeros: bool, act_order: bool = False) -> str:
     """Integer weights, as vLLM's kernels take them; raises ConfigError for other sizes."""
-    if bits not in (4, 8):
-        raise ConfigError(part.name, f"weights of {bits} bits: vLLM's Marlin kernels take 4 and 8, and no price of"
-                                     f" others is known; this {REMEDY}")
-    if group not in GROUP_SIZES:
-        raise ConfigError(part.name, f"groups of {group} weights: vLLM's Marlin kernels take"
-                                     f" {', '.join(map(str, GROUP_SIZES))}; this {REMEDY}")
-    if (bits, group, zeros, act_order) == (4, 32, False, False):
-        return "int4_w4a16"
-    return grouped(bits, group, zeros, act_order)
+    for said, value, known in (("weights of {} bits", bits, (4, 8)), ("groups of {} weights", group, GROUP_SIZES)):
+        if value not in known:
+            raise ConfigError(part.name, f"{said.format(value)}: vLLM's Marlin kernels take"
+                                         f" {', '.join(map(str, known))}; this {REMEDY}")
+    return {grouped(4, 32): "int4_w4a16"}.get(name := grouped(bits, group, zeros, act_order), name)
 
 
 def _first(part: Config, *keys: str) -> int:
     """The number under the first of *keys* that there is; raises ConfigError for none."""
-    for key in keys:
-        if part.value(key) is not None:
-            return part.get(key, 0)
+    if key := next((key for key in keys if part.value(key) is not None), ""):
+        return part.get(key, 0)
     raise ConfigError(f"{part.name}: {keys[0]}", "is missing")
 
 

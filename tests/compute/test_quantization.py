@@ -71,6 +71,8 @@ def eights(**weights):
      Stored("int8_w8a16_channel")),
     (eights(type="int", num_bits=8, strategy="channel") | {"ignore": ["lm_head"]}, Stored("int8_w8a8")),
     (eights(type="float", num_bits=8, strategy="channel"), Stored("fp8")),
+    (eights(type="float", num_bits=8, strategy="channel") | {"ignore": [r"re:.*layers\.[0-1]\.self_attn.*"]},
+     Stored("fp8", exceptions={0: ("attention",), 1: ("attention",)})),
     ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}, Stored("fp8", ("attention",))),
 ])
 def test_what_is_read(table, expected):
