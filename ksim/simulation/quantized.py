@@ -38,12 +38,16 @@ def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: Engi
         return
     sizes, shard = Sizes(model.decoder.sizes), Shard(tensor=serve.tensor_parallel_size)
     for product in products:
+        whole = sizes.volume(product.depth)
         depth = sizes.on(product.parallel, shard, product.label).volume(product.depth)
-        if depth % weights.group and sizes.volume(product.depth) > weights.group:
-            raise ConfigError("tensor_parallel_size", f"{shard.tensor}: {product.label} of {model.name} in"
-                                                      f" {serve.quantization}: vLLM says \"Weight"
-                                                      f" input_size_per_partition = {depth} is not divisible by"
-                                                      f" group_size = {weights.group}\"; set a smaller one")
+        if depth % weights.group and whole > weights.group:
+            ranks = whole % weights.group == 0
+            key, value = ("tensor_parallel_size", shard.tensor) if ranks else ("serve.quantization", serve.quantization)
+            raise ConfigError(key, f"{value}: {product.label} of {model.name} in {serve.quantization}: vLLM says"
+                                   f" \"Weight input_size_per_partition = {depth} is not divisible by group_size ="
+                                   f" {weights.group}\"; "
+                                   + ("set a smaller one" if ranks else "name a format with smaller groups, such as"
+                                      " int4_w4a16_g64_zp, or the checkpoint's config.json as the model"))
 
 
 def _quantized(model: Model, precision: Precision) -> Iterator[Product]:
