@@ -46,8 +46,9 @@ def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: Engi
             raise ConfigError(key, f"{value}: {product.label} of {model.name} in {serve.quantization}: vLLM says"
                                    f" \"Weight input_size_per_partition = {depth} is not divisible by group_size ="
                                    f" {weights.group}\"; "
-                                   + ("set a smaller one" if ranks else "name a format with smaller groups, such as"
-                                      " int4_w4a16_g64_zp, or the checkpoint's config.json as the model"))
+                                   + ("set a smaller one, or" if ranks else "name a format with smaller groups, such as"
+                                      " int4_w4a16_g64_zp, or")
+                                   + " name the checkpoint's config.json as the model: its layers may be padded")
 
 
 def _quantized(model: Model, precision: Precision) -> Iterator[Product]:
