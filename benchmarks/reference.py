@@ -89,7 +89,7 @@ def _tables() -> Iterator[str]:
 
 def _row(key: Key) -> str:
     unit = key.labels.get("Unit", "none")
-    said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.choices)}."] if key.choices else []),
+    said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.shown)}."] if key.shown else []),
             *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else []),
             *([f"Example: `{key.labels['Example']}`."] if "Example" in key.labels else [])]
     cells = (f"`{key.name}`", typed(key), "" if unit == "none" else unit, _default(key), " ".join(said))

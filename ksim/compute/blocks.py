@@ -3,8 +3,6 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 
-from attrs import asdict
-
 from ksim.compute.config_sizes import (
     FULL,
     SLIDING,
@@ -25,7 +23,7 @@ from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
 from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise
-from ksim.compute.quantization import stored
+from ksim.compute.quantization import layers_as_stored, stored
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
@@ -47,13 +45,15 @@ def decoder(
 
     Raises ConfigError for an unknown quantization of the weights.
     """
+    found = stored(config)
+    layers = layers_as_stored(layers, found)
     unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
     objects = {id(layer): layer for layer in layers}.values()
     shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}
     return Decoder(
         sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(shared[id(layer)] for layer in layers),
         head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
-        **asdict(stored(config), recurse=False))
+        quantization=found.quantization, unquantized=found.unquantized, kv_cache_dtype=found.kv_cache_dtype)
 
 
 def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:

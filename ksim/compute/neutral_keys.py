@@ -96,7 +96,19 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
                                  " config_groups transform_config"
                                  " format targets observer observer_kwargs actorder dynamic symmetric zp_dtype"
                                  " scale_dtype dtype output_activations global_scale kv_cache_scheme"
-                                 " strategy block_structure num_bits type group_size input_activations weights"),
+                                 " strategy block_structure num_bits type group_size input_activations weights"
+                                 " bits w_bit q_group_size zero_point backend do_fuse exllama_config fuse_max_seq_len"
+                                 " sym desc_act static_groups true_sequential damp_percent damp_auto_increment mse"
+                                 " checkpoint_format is_marlin_format model_name_or_path model_file_base_name meta"
+                                 " pack_dtype quant_method dataset tokenizer batch_size block_name_to_quantize"
+                                 " cache_block_outputs max_input_length model_seqlen module_name_preceding_first_block"
+                                 " use_cuda_fp16 use_exllama pad_token_id hyb_act activation_scale_ub"
+                                 " autoround_version iters lr minmax_lr nsamples seqlen enable_quanted_input"
+                                 " gradient_accumulate_steps low_gpu_mem_usage amp scale_bits packing_format"
+                                 " to_quant_block_names enable_minmax_tuning enable_norm_bias_tuning"
+                                 " bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type _load_in_4bit"
+                                 " _load_in_8bit load_in_4bit load_in_8bit llm_int8_enable_fp32_cpu_offload"
+                                 " llm_int8_has_fp16_weight llm_int8_threshold"),
 }
 #: Of vision towers: names, angles, how they were trained, and activations, which take as long whichever it is.
 VISION = {

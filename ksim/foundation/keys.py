@@ -88,13 +88,19 @@ class Key:
         """The text with the unit, where an open value comes from, and the values that there are."""
         unit, default = self.labels.get("Unit", "none"), self.labels.get("Default", "")
         return " ".join([self.text, *([f"Unit: {unit}."] if unit != "none" else []),
-                         *([f"One of: {', '.join(map(str, self.choices))}."] if self.choices else []),
+                         *([f"One of: {', '.join(map(str, self.shown))}."] if self.shown else []),
                          *([f"Default: {default}."] if default else [])])
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The only values that there are; empty where others can be."""
         return tuple(next((each.options for each in _simple(self.field.validator) if hasattr(each, "options")), ()))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Those of the choices that a text lists, where others are made of parts."""
+        return tuple(next((each.shown for each in _simple(self.field.validator) if hasattr(each, "shown")),
+                          self.choices))
 
     @property
     def bounds(self) -> list[tuple[str, float]]:

@@ -128,6 +128,7 @@ class DType(Enum):
     """A number format; its value is the bytes one number takes.
 
     Numbers of a block-scaled format share a scale, which counts with them; `element` is what remains of it without.
+    A `group` of integers is so many weights of a column that share one, 0 where a whole column does.
     """
 
     # Formats of equal size would be aliases of each other in an Enum: the tuple keeps them apart.
@@ -144,13 +145,30 @@ class DType(Enum):
     NVFP4 = ("nvfp4", 0.5 + 1 / 16, "fp4")
     #: OCP Microscaling Formats 1.0: an 8-bit exponent for each 32 numbers.
     MXFP4 = ("mxfp4", 0.5 + 1 / 32, "fp4")
-    #: A BF16 scale for each 32 weights, as in Kimi-K2.5's checkpoint (config_groups, group_size).
-    INT4_BLOCK = ("int4_block", 0.5 + 2 / 32, "int4")
+    #: A 16-bit scale for each group of 32, 64 or 128 weights of a column, as GPTQ and compressed-tensors have them, and
+    #: with a zero point of as many bits as a weight has (AWQ).  Scales of whole columns are too few to count.
+    INT4_BLOCK = ("int4_block", 0.5 + 2 / 32, "int4", 32)
+    INT4_G64 = ("int4_g64", 0.5 + 2 / 64, "int4", 64)
+    INT4_G128 = ("int4_g128", 0.5 + 2 / 128, "int4", 128)
+    INT4_G32_ZP = ("int4_g32_zp", 0.5 + 2.5 / 32, "int4", 32)
+    INT4_G64_ZP = ("int4_g64_zp", 0.5 + 2.5 / 64, "int4", 64)
+    INT4_G128_ZP = ("int4_g128_zp", 0.5 + 2.5 / 128, "int4", 128)
+    INT8_G32 = ("int8_g32", 1 + 2 / 32, "int8", 32)
+    INT8_G64 = ("int8_g64", 1 + 2 / 64, "int8", 64)
+    INT8_G128 = ("int8_g128", 1 + 2 / 128, "int8", 128)
+    INT8_G32_ZP = ("int8_g32_zp", 1 + 3 / 32, "int8", 32)
+    INT8_G64_ZP = ("int8_g64_zp", 1 + 3 / 64, "int8", 64)
+    INT8_G128_ZP = ("int8_g128_zp", 1 + 3 / 128, "int8", 128)
+    #: bitsandbytes': an FP32 scale for each 64 weights; double-quantized, 8 bits, and an FP32 one for each 256 of these
+    #: (arXiv 2305.14314, section 3).
+    NF4 = ("nf4", 0.5 + 4 / 64, "int4")
+    NF4_DOUBLE = ("nf4_double", 0.5 + 1 / 64 + 4 / (64 * 256), "int4")
 
-    def __init__(self, label: str, size: float, element: str = ""):
+    def __init__(self, label: str, size: float, element: str = "", group: int = 0):
         self.label = label
         self.bytes = size
         self._element = element or label
+        self.group = group
 
     @cached_property
     def element(self) -> "DType":

@@ -12,6 +12,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.simulation.cache_layout import has_one_table, kept_layers, state_block_tokens
+from ksim.simulation.quantized import check_quantized
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
@@ -44,7 +45,9 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        return evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        complete = evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        check_quantized(self.model, complete, self.gpu, self.version)
+        return complete
 
     def explain(self) -> list[Derived]:
         """Every setting that may be left open, with its value and source."""
@@ -132,12 +135,12 @@ class Defaults:
         name, cache = (Derived(key, getattr(checkpoint, key), config) if value == "auto" else
                        Derived(key, value, "as set") for key, value in asked.items())
         parts, source = checkpoint.unquantized, config
-        if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
-            parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
+        if QUANTIZATIONS[name.value].weights is not QUANTIZATIONS[checkpoint.quantization].weights:
+            parts, source = QUANTIZATIONS[name.value].kept, f"usual for {name.value}"
         row = self._row("unquantized", parts, source)
         own = {getattr(op, "part", "").removesuffix("_inputs") for layer in checkpoint.layers for op in layer
                if getattr(op, "quantized", False)}
-        if QUANTIZATIONS[name.value][0] is not DType.BF16 and own <= {*row.value}:
+        if QUANTIZATIONS[name.value].weights is not DType.BF16 and own <= {*row.value}:
             raise ConfigError("serve.quantization",
                               f"{name.value} leaves {self.model.name} as it is: it does not quantize"
                               f" {', '.join(part for part in PARTS if part in own)}, and there is nothing else; leave"

@@ -79,8 +79,9 @@ def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeCo
     if config.method == "mtp" and config.quantization is None:
         return evolve(own, cache=cache)
     name = decoder.quantization if config.quantization is None else config.quantization
-    weights, activations, usual = _named(QUANTIZATIONS, "quantization", name)
-    return Precision(weights, activations, cache, decoder.unquantized if name == decoder.quantization else usual)
+    chosen = _named(QUANTIZATIONS, "quantization", name)
+    kept = decoder.unquantized if name == decoder.quantization else chosen.kept
+    return Precision(chosen.weights, chosen.activations, cache, kept, act_order=chosen.act_order)
 
 
 def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:

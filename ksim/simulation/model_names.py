@@ -11,17 +11,29 @@ from attrs import field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.specs.shard import QUANTIZATIONS, grouped
 
+_BITS = "-?int4|-?4-?bits?"
 #: Endings that say how weights are stored: the pattern, and the settings that follow.
 _FORMATS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (r"(nv|modelopt-)?fp4(-v\d)?", {"quantization": "nvfp4"}),
     (r"mxfp4", {"quantization": "mxfp4"}),
-    (r"(w8a8-|quantized-)?fp8(-dynamic|-static|-kv|-tensor|-block)?", {"quantization": "fp8"}),
-    (r"(awq|gptq)(-?int4|-?4bit)?(-marlin)?|(quantized\.)?w4a16(-g\d+)?|int4(-awq|-gptq)?",
-     {"quantization": "int4_w4a16"}),
+    (r"(w8a8-|quantized-)?fp8(-w8a8)?(-dynamic|-static|-kv|-tensor|-block)?", {"quantization": "fp8"}),
+    (rf"int4-awq|awq({_BITS}|-w4a16|-marlin|-gemm|-sym|-asym)*", {"quantization": "awq"}),
+    (r"int8-gptq|gptq-?(w8a16|int8|8-?bits?)", {"quantization": "int8_w8a16_g128_zp"}),
+    (rf"int4-gptq|gptq({_BITS}|-marlin)*", {"quantization": "gptq"}),
+    (r"w4a16-asym", {"quantization": "int4_w4a16_g128_zp"}),
+    (rf"(quantized[.-])?w4a16|(autoround-)?int4(-autoround|-mixed|-w4a16)?|autoround({_BITS})?",
+     {"quantization": "int4_w4a16_g128"}),
+    (r"(quantized[.-])?(int8-)?w8a16", {"quantization": "int8_w8a16_channel"}),
+    (r"(quantized[.-])?w8a8(-int8|-dynamic-per-token)?|int8(-w8a8|-dynamic)?", {"quantization": "int8_w8a8"}),
+    (r"(unsloth-)?bnb(-nf4)?(-?4bit)?|nf4", {"quantization": "bitsandbytes"}),
+    (r"(unsloth-)?bnb-?8bit", {"quantization": "bitsandbytes_8bit"}),
     (r"bf16", {"quantization": "none"}),
 )
-_REFUSED = (r"gguf|(bnb-)?(4|8)bit|bnb|(gptq-)?int8|(quantized\.)?w8a8|w8a16|exl\d|mlx|ud-.*|q\d_.*")
+#: The size of groups behind a format: -g64, -64g.
+_GROUP = re.compile(r"-(?:g(32|64|128)|(32|64|128)g)(-actorder[-_]true)?$")
+_REFUSED = (r"gguf|(4|8)bit|exl\d|mlx|ud-.*|q\d_.*")
 #: A release's date behind a name: 0528, 2507, 2024-07-18, v0.3.
 _DATE = re.compile(r"-(?:\d{4}(?:-\d\d){0,2}|v\d+(?:\.\d+)*)$")
 #: Organisations whose FP8 is in blocks of 128 x 128, as DeepSeek's.
@@ -56,10 +68,10 @@ def _known(text: str, where: str, remedy: str) -> ModelName:
     if name := _exact().get(text.lower()):
         return ModelName(name)
     stem = text.rstrip("/").rpartition("/")[2].lower()
-    if re.search(rf"-({_REFUSED})$", stem):
+    plain, serve = _without_format(stem, text.lower())
+    if not serve and unknown_format(text):
         raise ConfigError(where, f"{text}: weights in that format are not simulated; name the model, or a config.json,"
                                  f" with {remedy}, and a format with --quantization")
-    plain, serve = _without_format(stem, text.lower())
     name, stem, notes = _of_stem(plain)
     if not name:
         raise ConfigError(where, _unknown(text, plain, remedy))
@@ -67,17 +79,43 @@ def _known(text: str, where: str, remedy: str) -> ModelName:
     return ModelName(name, serve, (f"taken as {name} of the catalogue{notes}", *([_said(serve)] if serve else [])))
 
 
+def format_of(text: str) -> ModelName:
+    """What a name on Hugging Face says of the format of the weights, of whichever model: its settings, and the note."""
+    _, serve = _without_format(text.rstrip("/").rpartition("/")[2].lower(), text.lower())
+    return ModelName("", serve, (_said(serve),) if serve else ())
+
+
+def unknown_format(text: str) -> bool:
+    """Whether a name ends in a format that is not simulated, such as GGUF."""
+    return re.search(rf"-({_REFUSED})$", text.rstrip("/").lower()) is not None
+
+
 def _said(serve: Mapping[str, Any]) -> str:
+    """What settings follow from a name, and what is assumed of the checkpoint."""
     said = ", ".join(f"{key} = {value}" for key, value in serve.items())
-    return f"its name says {said}; a config.json says which layers are in that format: download it, and name it instead"
+    chosen = QUANTIZATIONS.get(serve.get("quantization", ""))
+    group = f"groups of {chosen.weights.group} weights, " if chosen and chosen.weights.group else ""
+    return (f"its name says {said}; assumed are {group}all layers in that format, embedding and head in 16 bits; its"
+            f" config.json says what it has: download it, and name it instead")
 
 
 def _without_format(stem: str, text: str) -> tuple[str, Mapping[str, Any]]:
     """*stem* without the format of its weights, and the settings that follow."""
+    group = _GROUP.search(stem)
+    said = stem[:group.start()] if group else stem
     for pattern, serve in _FORMATS:
-        if match := re.search(rf"[-_.]({pattern})$", stem):
-            return stem[:match.start()], _of_owner(text, dict(serve))
+        if match := re.search(rf"[-_.]({pattern})$", said):
+            return said[:match.start()], _of_owner(text, _in_groups(dict(serve), group))
     return stem, {}
+
+
+def _in_groups(serve: dict[str, Any], group: re.Match[str] | None) -> dict[str, Any]:
+    """*serve* with the size of groups, and the activation order, that a name says."""
+    if group is None:
+        return serve
+    whole = grouped(4, 128, zeros=True) if serve["quantization"] in ("awq", "gptq") else serve["quantization"]
+    name = whole.replace("_g128", f"_g{group[1] or group[2]}") + "_act_order" * bool(group[3])
+    return {**serve, "quantization": name} if name in QUANTIZATIONS and name != grouped(4, 128, zeros=True) else serve
 
 
 def _of_owner(text: str, serve: dict[str, Any]) -> Mapping[str, Any]:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ksim.compute.mamba import keeps_states
+from ksim.compute.notation.product import UNPACKED
 from ksim.compute.sparse import attends_sparsely
 from ksim.foundation.config import Choice, flat
+from ksim.simulation.quantized import price_remarks
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -17,6 +19,7 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
     "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
     "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
+    "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
 
@@ -40,6 +43,7 @@ def remarks(deployment: Any) -> tuple[str, ...]:
         told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    told += price_remarks(deployment)
     if vision_of(deployment.model, deployment.serve):
         told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)

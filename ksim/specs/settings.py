@@ -7,7 +7,7 @@ from ksim.foundation.config import Choice
 from ksim.specs.kv_transfer import OFFLOADING_BACKENDS, KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, KnownQuantization, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
@@ -94,8 +94,10 @@ class EngineSettings:
     """Share of KV blocks to keep free when a request is admitted. Unit: share. Source: vLLM."""
     async_scheduling: bool = True
     """Schedule a step while the one before it runs. Source: vLLM."""
-    quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)))
-    """Format of weights and activations; "auto" takes that of config.json, "none" is BF16. Source: vLLM."""
+    quantization: str = field(default="auto", validator=KnownQuantization())
+    """Format of weights and activations; "auto" takes that of config.json, "none" is BF16. Integers whose groups are
+    others than those of awq and gptq are called as in int4_w4a16_g64_zp, int8_w8a16_channel or
+    int4_w4a16_g128_zp_act_order. Source: vLLM."""
     unquantized: tuple[str, ...] | None = field(default=None, validator=_of_parts)
     """Parts of the model that stay in BF16, some of attention, attention_inputs (all of it but the output projection),
     mlp, shared_experts, experts. Default: as config.json says, else usual for the format. Source: ksim. Example:
@@ -220,10 +222,11 @@ class EngineSettings:
 
     @property
     def precision(self) -> Precision:
-        weights, activations, usual = QUANTIZATIONS[self.quantization]
-        kept = usual if self.unquantized is None else tuple(self.unquantized)
+        chosen = QUANTIZATIONS[self.quantization]
+        kept = chosen.kept if self.unquantized is None else tuple(self.unquantized)
         conv, state = STATE_DTYPES[self.mamba_cache_dtype], STATE_DTYPES[self.mamba_ssm_cache_dtype]
-        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state)
+        return Precision(chosen.weights, chosen.activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state,
+                         chosen.act_order)
 
     @property
     def placement(self) -> Placement:

@@ -1,8 +1,9 @@
 """One rank's share of a model: its layers, its experts, and the number formats that it computes in."""
 
+from itertools import product
 from math import ceil, isfinite
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import ge
 
 from ksim.foundation.errors import ConfigError
@@ -11,21 +12,85 @@ from ksim.foundation.units import DType
 #: Parts that a quantized checkpoint may leave in BF16: "attention_inputs" is attention without its output projection.
 #: Embedding, head, router and norms always are in BF16.
 PARTS = ("attention", "mlp", "shared_experts", "experts", "attention_inputs")
-#: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
-#: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
+
+
+@frozen
+class Quantization:
+    """Formats of weights and of the activations that they are multiplied with, and the parts usually `kept` in BF16.
+
+    With `act_order`, the groups of weights are not neighbours: activations are permuted before a product.
+    """
+
+    weights: DType
+    activations: DType
+    kept: tuple[str, ...] = ()
+    act_order: bool = False
+
+
+_EXPERTS_ALONE = ("attention", "mlp", "shared_experts")
+_BF16 = Quantization(DType.BF16, DType.BF16)
+_NVFP4 = Quantization(DType.NVFP4, DType.NVFP4)
+#: Integers in groups of 128, each with a zero point: AWQ has them, and GPTQ's files do even where all are alike.
+_GROUPED = Quantization(DType.INT4_G128_ZP, DType.BF16)
+#: By vLLM's `--quantization`.  "auto" is that of the model's config.  What has activations in 16 bits is computed by
+#: vLLM's Marlin and Triton kernels, and bitsandbytes by cuBLAS, after another kernel has made BF16 of the weights;
 #: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
-QUANTIZATIONS = {
-    "auto": (DType.BF16, DType.BF16, ()),
-    "none": (DType.BF16, DType.BF16, ()),
-    "fp8": (DType.FP8, DType.FP8, ()),
-    "fp8_w8a16": (DType.FP8, DType.BF16, ()),
-    "fp8_block": (DType.FP8_BLOCK, DType.FP8, ()),
-    "nvfp4": (DType.NVFP4, DType.NVFP4, ()),
-    "modelopt_fp4": (DType.NVFP4, DType.NVFP4, ()),
-    "mxfp4": (DType.MXFP4, DType.BF16, ("attention", "mlp", "shared_experts")),
-    "mxfp4_mxfp8": (DType.MXFP4, DType.FP8, ("attention", "mlp", "shared_experts")),
-    "int4_w4a16": (DType.INT4_BLOCK, DType.BF16, ()),
+NAMED = {
+    "auto": _BF16,
+    "none": _BF16,
+    "fp8": Quantization(DType.FP8, DType.FP8),
+    "fp8_w8a16": Quantization(DType.FP8, DType.BF16),
+    "fp8_block": Quantization(DType.FP8_BLOCK, DType.FP8),
+    "nvfp4": _NVFP4,
+    "modelopt_fp4": _NVFP4,
+    "mxfp4": Quantization(DType.MXFP4, DType.BF16, _EXPERTS_ALONE),
+    "mxfp4_mxfp8": Quantization(DType.MXFP4, DType.FP8, _EXPERTS_ALONE),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin"), _GROUPED),
+    "bitsandbytes": Quantization(DType.NF4_DOUBLE, DType.BF16),
+    "bitsandbytes_single": Quantization(DType.NF4, DType.BF16),
+    "bitsandbytes_8bit": Quantization(DType.INT8, DType.INT8),
+    "int8_w8a8": Quantization(DType.INT8, DType.INT8),
+    "int4_w4a16": Quantization(DType.INT4_BLOCK, DType.BF16),
 }
+
+
+def grouped(bits: int, group: int, zeros: bool = False, act_order: bool = False) -> str:
+    """The quantization with weights of 4 or 8 *bits*, *group* of which share a scale, -1 for whole columns.
+
+    Such as ``int4_w4a16_g128_zp``; with *zeros*, groups have zero points.
+    """
+    return (f"int{bits}_w{bits}a16_{'channel' if group == -1 else f'g{group}'}{'_zp' * zeros}"
+            f"{'_act_order' * act_order}")
+
+
+def _stored(bits: int, group: int, zeros: bool) -> DType:
+    if group == -1:
+        return DType.INT4 if bits == 4 else DType.INT8
+    return DType.INT4_BLOCK if (bits, group, zeros) == (4, 32, False) else DType.named(
+        f"int{bits}_g{group}{'_zp' * zeros}")
+
+
+#: Sizes of groups that vLLM's kernels take, -1 for whole columns (marlin_utils.py, MARLIN_SUPPORTED_GROUP_SIZES).
+GROUP_SIZES = (-1, 32, 64, 128)
+#: `NAMED`, and integer weights in all sizes of groups.
+QUANTIZATIONS = {**NAMED, **{
+    grouped(bits, group, zeros, order): Quantization(_stored(bits, group, zeros), DType.BF16, act_order=order)
+    for bits, group, zeros, order in product((4, 8), GROUP_SIZES, (False, True), (False, True))}}
+
+
+@frozen
+class KnownQuantization:
+    """Checks that a quantization is one of the `options`, of which texts list those that are `shown`."""
+
+    options: tuple[str, ...] = tuple(QUANTIZATIONS)
+    shown: tuple[str, ...] = tuple(NAMED)
+
+    def __call__(self, _: object, attribute: "Attribute[str]", value: str) -> None:
+        if value not in self.options:
+            raise ValueError(f"{attribute.name!r} must be in {', '.join(self.shown)}, or called as in int4_w4a16_g64_zp"
+                             f" (docs/models.md, Formats of weights), not {value!r}")
+
+
 #: By vLLM's `--kv-cache-dtype`.
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: By vLLM's `--mamba-cache-dtype` and `--mamba-ssm-cache-dtype`; "auto" is None.
@@ -36,7 +101,8 @@ STATE_DTYPES = {"auto": None, "float32": DType.FP32, "float16": DType.FP16, "bfl
 class Precision:
     """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
 
-    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.  Layers with states
+    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.  With `act_order`,
+    activations are permuted before they meet `weights`.  Layers with states
     keep those of convolutions in format `conv`, None for BF16, and the others in `state`, None for the model's.
     """
 
@@ -46,6 +112,7 @@ class Precision:
     kept: tuple[str, ...] = ()
     conv: DType | None = None
     state: DType | None = None
+    act_order: bool = False
 
     def of(self, part: str) -> tuple[DType, DType]:
         """The formats of a part's weights and activations; "" stands for what is never kept."""

@@ -95,13 +95,13 @@ def norms(count=40, **more):
 
 def test_measurements_of_no_use_are_reported(curveless):
     sums = evolve(norms(12), family="all_reduce", columns={"gpus": np.full(12, 8), "bytes": np.full(12, 1024)})
-    scaled = evolve(norms(12), family="gemm", dtype="int8")
+    scaled = evolve(norms(12), family="gemm", dtype="fp32")
     few = evolve(norms(4), family="silu_mul", columns={"t": np.arange(4) + 1, "inter": np.full(4, 64)})
     calibration = calibrate([norms(), sums, scaled, few], H200)
     assert [part.name for part in calibration.parts] == ["rms_norm"]
     remarks = "\n".join(calibration.remarks)
     for words in ("12 rows of all_reduce were read, but a profile holds kernels only", "ksim/data/transports",
-                  "12 rows of gemm int8 were read", "4 usable points of silu_mul bf16 cannot calibrate it"):
+                  "12 rows of gemm fp32 were read", "4 usable points of silu_mul bf16 cannot calibrate it"):
         assert words in remarks
     with pytest.raises(DataError, match="has no family with enough points to calibrate; .* 4 usable points"):
         calibrate([few], H200)

@@ -128,9 +128,10 @@ def test_active_parameters_count_the_experts_that_see_a_token():
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
     ({"layer_types": ["full_attention", "linear_attention"]},
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
-    ({"quantization_config": {"quant_method": "awq"}},
-     "small.json: quantization_config: quant_method 'awq' is not read; leave it out and set the engine's quantization"
-     " instead (fp8, mxfp4, modelopt, modelopt_fp4, compressed-tensors are read)"),
+    ({"quantization_config": {"quant_method": "hqq"}},
+     "small.json: quantization_config: quant_method 'hqq' is not read; leave it out and set the engine's quantization"
+     " instead (fp8, fbgemm_fp8, mxfp4, modelopt, modelopt_fp4, compressed-tensors, awq, gptq, auto-round,"
+     " intel/auto-round, bitsandbytes are read)"),
     ({"hidden_size": 10**19}, "small.json: hidden_size: 10000000000000000000 is more than any model has; the most is"
                               " 2147483648"),
     ({"num_hidden_layers": 10**8}, "small.json: num_hidden_layers: 100000000 is more than any model has; the most is"

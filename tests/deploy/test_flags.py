@@ -102,7 +102,8 @@ def test_a_flag_of_another_release_says_so_and_is_taken_as_todays():
     (["--scheduling-policy", "lifo"], "must be one of fcfs, priority"),
     (["--max-num-seqs.a", "1"], "takes no keys"),
     (["--decode-context-parallel-size", "2"], "context parallelism"),
-    (["--quantization", "bitsandbytes"], "not simulated"),
+    (["--quantization", "gguf"], "not simulated"),
+    (["--quantization", "compressed-tensors"], "name its config.json with --model"),
     (["--scheduler-delay-factor", "0.5"], "up to 0.10"),
     (['--hf-overrides', '{"num_layers": 2}'], "copy of its config"),
     (["extra"], "belongs to no flag"),
@@ -115,6 +116,35 @@ def test_what_cannot_be_is_named_with_its_place(flags, says):
     with pytest.raises(ConfigError, match="line 1") as refused:
         served(*flags)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("model, flag, quantization", [
+    ("Qwen/Qwen3-8B", "awq_marlin", "awq_marlin"), ("Qwen/Qwen3-8B", "bitsandbytes", "bitsandbytes"),
+    ("Qwen/Qwen3-8B-AWQ", "awq_marlin", "awq"), ("Qwen/Qwen3-8B-GPTQ-Int8", "gptq", "int8_w8a16_g128_zp"),
+    ("RedHatAI/Qwen3-8B-quantized.w8a8", "compressed-tensors", "int8_w8a8"), ("Qwen/Qwen3-8B-FP8", "fp8", "fp8_block"),
+])
+def test_a_checkpoint_knows_its_format_better_than_a_flag(model, flag, quantization):
+    assert served("--quantization", flag, model=model)["quantization"] == quantization
+
+
+def test_a_flag_for_another_format_than_the_checkpoint_has_is_refused():
+    with pytest.raises(ConfigError, match="the checkpoint is in awq, and vLLM refuses to start"):
+        served("--quantization", "bitsandbytes", model="Qwen/Qwen3-8B-AWQ")
+
+
+@pytest.mark.parametrize("name, serve", [
+    ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", {"quantization": "fp8"}),
+    ("someone/Llama-3.3-70B-Instruct-AWQ", {"quantization": "awq"}), ("meta-llama/Llama-3.3-70B-Instruct", {})])
+def test_another_name_for_the_model_keeps_the_format_that_the_line_serves(name, serve):
+    launch = launched("vllm", "serve", name, model="llama-3.3-70b")
+    assert launch.model == "llama-3.3-70b"
+    assert {key: value for key, value in launch.serve.items() if key == "quantization"} == serve
+    assert any("its name says" in note.why for note in launch.remarks) == bool(serve)
+
+
+def test_a_format_that_is_lost_with_the_name_is_noted():
+    launch = launched("vllm", "serve", "someone/Llama-3.3-70B-Instruct-GGUF", model="llama-3.3-70b")
+    assert any("weights in that format are not simulated" in note.why for note in launch.remarks)
 
 
 def test_a_line_says_that_vllm_would_fuse_all_reduces():

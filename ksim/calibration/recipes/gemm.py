@@ -1,8 +1,8 @@
 """Dense matrix products: which rows are fitted, and which constants are free.
 
 The public tables time six layers of weights in turn (one of nvfp4 and of fp8 in blocks), so small weights stay in the
-L2 cache.  Their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep reads weights from
-device memory and does not quantise.
+L2 cache.  Their fp8 and fp4 rows include the kernel that quantises activations, their int8 rows (TensorRT-LLM's plug-in
+for SmoothQuant) do not.  Our own sweep reads weights from device memory and does not quantise.
 
 *Learned* from other architectures, there is no model on top of the physics: ridge regression, boosted trees and halves
 of these were no better in any combination.  Constants for operand traffic, tile size, output traffic and the smallest
@@ -41,8 +41,8 @@ SINGLE_GPU = {"tensor_async": Free(0.4, 0.93, 1.0)}
 HELD = {"joule": 1.12e-12, "tensor_async": 0.93}
 #: Bytes of a weight and of an activation, with their share of the scale of 16, and the layers that take turns.
 STORED: Mapping[str, tuple[float, float, int]] = {
-    "bf16": (2.0, 2.0, 6), "fp8": (1.0, 1.0, 6), "fp4": (0.5625, 0.5625, 1), "int8_w8a16": (1.0, 2.0, 6),
-    "int4_w4a16": (0.5, 2.0, 6), "fp8_block": (1.0, 1.0, 1)}
+    "bf16": (2.0, 2.0, 6), "fp8": (1.0, 1.0, 6), "fp4": (0.5625, 0.5625, 1), "int8": (1.0, 1.0, 6),
+    "int8_w8a16": (1.0, 2.0, 6), "int4_w4a16": (0.5, 2.0, 6), "fp8_block": (1.0, 1.0, 1)}
 
 RULES = (
     Rule("timed launch by launch: bound by the host",
@@ -65,7 +65,7 @@ def dataset(rows: Measurements, gpu: Gpu) -> Dataset:
         **shape, "weight_bytes": np.full(len(rows), weight), "activation_bytes": np.full(len(rows), activation),
         "peak": np.full(len(rows), peak(gpu, formats(rows)[1])),
         "footprint": weights if table else np.full(len(rows), np.inf),
-        "quantized": np.full(len(rows), float(table and activation < DType.BF16.bytes)),
+        "quantized": np.full(len(rows), float(table and activation < DType.BF16.bytes and rows.dtype != "int8")),
     }
     checks = (*CHECKS, "sweep") if "grid" in rows.tags else CHECKS
     groups = np.unique(np.stack([shape["n"], shape["k"]]), axis=1, return_inverse=True)[1].ravel()
@@ -124,6 +124,8 @@ FIT_SPECS = (
     FitSpec.of("gemm/fp4", "gemm", dtype="fp4",
               free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD,
               like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp4"], sweep=MEASURED["fp4"], **_COMMON),
+    FitSpec.of("gemm/int8", "gemm", dtype="int8", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93},
+              like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
     *(FitSpec.of(f"gemm/{dtype}", "gemm", dtype=dtype, free={**FREE, **SPLITS}, held=HELD, like=("gemm/bf16",),
                 table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON) for dtype in ("int8_w8a16", "int4_w4a16")),
 )

@@ -22,6 +22,11 @@ from ksim.specs.shard import Shard
 
 __all__ = ["Product", "op"]
 
+#: Formats that no kernel multiplies, but for a single row of activations.
+UNPACKED = frozenset((DType.NF4, DType.NF4_DOUBLE))
+#: The group of each row of weights, where groups are not neighbours (`g_idx`).
+INDEX_BYTES = 4
+
 
 @frozen
 class Product:
@@ -102,13 +107,25 @@ class Product:
         return self.bias * local.volume({*self.tensors.operands[-1]} & {*self.tensors.results[0], *self.routed})
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        products = sum(map(sizes.on(self.parallel, shard, self.label).volume, self.tensors.operands[1:]))
-        return products * self._formats(shard)[0].bytes + self.biases(sizes, shard) * DType.BF16.bytes
+        local = sizes.on(self.parallel, shard, self.label)
+        products = sum(map(local.volume, self.tensors.operands[1:]))
+        places = INDEX_BYTES * local.volume(self.depth) if self._permuted(shard) else 0
+        return products * self._formats(shard)[0].bytes + places + self.biases(sizes, shard) * DType.BF16.bytes
+
+    @property
+    def depth(self) -> str:
+        """The indices of weights that the first product sums over, with that of the experts."""
+        return "".join(dict.fromkeys((*self.tensors.contractions[0].depth, *self.routed)))
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
         """The formats of weights and of activations."""
         weights, activations = shard.precision.of(self.part)
         return self.weight_format or weights, self.activation_format or activations
+
+    def _permuted(self, shard: Shard) -> bool:
+        """Whether activations are put in the order of groups that are not neighbours."""
+        return self.quantized and shard.precision.act_order and (
+            shard.precision.of(self.part)[0] is shard.precision.weights)
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.on(self.parallel, shard, self.label)
@@ -118,6 +135,7 @@ class Product:
             return
         yield from self._gathered(local, shard)
         yield from self._converted(local, shard)
+        yield from self._unpacked(local, shard)
         parts = self.tensors.contractions
         for number, part in enumerate(parts, 1):
             label = self.label if len(parts) == 1 else f"{self.label}_{number}"
@@ -127,6 +145,8 @@ class Product:
 
     def _kernel(self, part: Contraction, local: Sizes, shard: Shard) -> Kernel:
         weights, activations = self._formats(shard)
+        if weights in UNPACKED and not self._one_row(local):
+            weights = DType.BF16
         if self.routed:
             return self._grouped(part, local, weights, activations)
         count, m, n, k = map(local.volume, (part.batch, part.rows, part.columns, part.depth))
@@ -151,11 +171,26 @@ class Product:
 
     def _converted(self, local: Sizes, shard: Shard) -> Iterator[Op]:
         left, activations = self.tensors.operands[0], self._formats(shard)[1]
+        if self._permuted(shard) and not self.routed:
+            moved = local.volume(left) * activations.bytes
+            yield Op(f"{self.label}_permute", Pointwise("copy", moved, moved, 0.0, local.of[left[0]]))
         if self.inputs is None or self.inputs is activations:
             return
         values, family = float(local.volume(left)), "cast" if activations is DType.FP32 else "quantize"
         yield Op(f"{self.label}_{family}", Pointwise(family, values * self.inputs.bytes, values * activations.bytes,
                                                      values, local.of[left[0]]))
+
+    def _one_row(self, local: Sizes) -> bool:
+        return not self.routed and local.volume(self.tensors.contractions[0].rows) == 1
+
+    def _unpacked(self, local: Sizes, shard: Shard) -> Iterator[Op]:
+        """What bitsandbytes does before a product of several rows: it writes the weights in BF16 (`matmul_4bit`)."""
+        stored, right = self._formats(shard)[0], self.tensors.operands[1]
+        if stored in UNPACKED and not self._one_row(local):
+            values = float(local.volume(right))
+            yield Op(f"{self.label}_dequantize", Pointwise(
+                "dequantize", values * stored.bytes, values * DType.BF16.bytes, values,
+                max(1, round(values / local.volume(self.depth))), cold_bytes=values * stored.bytes))
 
     def _summed(self, label: str, part: Contraction, local: Sizes, shard: Shard) -> Iterator[Op]:
         """The collectives that add up partial sums; reduce-scatters come first, for they leave less to send."""

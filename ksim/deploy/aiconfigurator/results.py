@@ -20,7 +20,8 @@ _SYSTEMS = {"a100_sxm": "a100-80g", "h100_sxm": "h100", "h200_sxm": "h200", "b20
             "rtx_pro_6000": "rtx-pro-6000"}
 #: Its formats of weights, and of the KV cache.
 _WEIGHTS = {"bfloat16": "none", "float16": "none", "fp8": "fp8", "fp8_static": "fp8", "fp8_ootb": "fp8",
-            "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_w4a16", "w4a16_mxfp4": "mxfp4",
+            "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_w4a16", "int8_wo": "int8_w8a16_channel",
+            "sq": "int8_w8a8", "w4a16_mxfp4": "mxfp4",
             "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8"}
 _CACHES = {"bfloat16": "auto", "float16": "auto", "auto": "auto", "fp8": "fp8"}
 

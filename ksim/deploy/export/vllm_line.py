@@ -18,7 +18,8 @@ __all__ = ["Flag", "VllmLine", "served_name"]
 #: Settings whose default in vLLM is another than in ksim (0.33: vllm/config/cache.py).
 _ALWAYS = ("gpu_memory_utilization",)
 #: Formats of weights that vLLM makes of a checkpoint, or takes by their name; others are those of the checkpoint.
-_QUANTIZATIONS = {"fp8": "fp8", "modelopt_fp4": "modelopt_fp4", "mxfp4": "mxfp4", "nvfp4": "modelopt_fp4"}
+_QUANTIZATIONS = {"fp8": "fp8", "modelopt_fp4": "modelopt_fp4", "mxfp4": "mxfp4", "nvfp4": "modelopt_fp4",
+                  "bitsandbytes": "bitsandbytes"}
 _KSIM = "vLLM has no such setting"
 #: Settings that are keys of `compilation_config`, and of its `pass_config`.
 _COMPILED = {"cudagraph_mode": "cudagraph_mode"}

@@ -21,7 +21,8 @@ __all__ = ["Sglang"]
 
 _STARTS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("sglang.launch_server",), ("launch_server.py",))
 #: Formats that SGLang names otherwise than vLLM.
-_FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_nvfp4": "nvfp4", "w4afp8": ""}
+_FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_nvfp4": "nvfp4",
+            "w8a8_int8": "int8_w8a8", "w4afp8": ""}
 _ROLES: Mapping[Any, str] = {"prefill": "prefill", "decode": "decode"}
 _TOGETHER = (*parallel.FLAGS, *scheduler.FLAGS, *speculation.FLAGS, *hicache.FLAGS)
 _READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")

@@ -72,6 +72,17 @@ def formats(weights: DType, activations: DType) -> str:
     return f"{element.label}_w{8 * element.bytes:.0f}a{8 * operand.bytes:.0f}"
 
 
+def _products(family: str, kernel: Any) -> tuple[str, ...]:
+    """The efficiencies of a product: of its formats, of those that it multiplies, of FP8 for INT8, and of BF16.
+
+    vLLM's CUTLASS and Triton kernels for INT8 are those for FP8.
+    """
+    element = kernel.activations.element
+    alike = ("fp8",) if element is DType.INT8 else ()
+    return tuple(dict.fromkeys(f"{family}/{name}" for name in (
+        formats(kernel.weights, kernel.activations), element.label, *alike, "bf16")))
+
+
 def _attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array]:
     table = np.array([[getattr(kernel, name) for name in names] for kernel in kernels], dtype=np.float64)
     return dict(zip(names, table.T, strict=True))
@@ -181,10 +192,7 @@ _PLAIN = "silu_mul"
 FAMILIES: Mapping[str, Family] = {
     "gemm": Family(
         lambda gpu, shapes, constants: gemm.physics(gpu, shapes, gemm.Constants(**constants)),
-        gemm.FEATURES, gemm.LAUNCHES, _gemms,
-        lambda kernel: tuple(dict.fromkeys((
-            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element.label}",
-            "gemm/bf16"))), sweep=_gemm_sweep),
+        gemm.FEATURES, gemm.LAUNCHES, _gemms, lambda kernel: _products("gemm", kernel), sweep=_gemm_sweep),
     "attention": Family(
         lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
@@ -193,9 +201,7 @@ FAMILIES: Mapping[str, Family] = {
     "grouped_gemm": Family(
         lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Constants(**constants)),
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
-        lambda kernel: tuple(dict.fromkeys((
-            f"grouped_gemm/{formats(kernel.weights, kernel.activations)}",
-            f"grouped_gemm/{kernel.activations.element.label}", "grouped_gemm/bf16")))),
+        lambda kernel: _products("grouped_gemm", kernel)),
     "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Constants(**constants)),
                   mla.FEATURES, mla.LAUNCHES, _latents,
                   lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),

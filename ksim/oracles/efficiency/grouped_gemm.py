@@ -34,8 +34,8 @@ FEATURES = (
 #: A tile's step through the depth, of which the last is padded, and up to how many tokens launches grow slower.
 DEPTH = 64.0
 RAMP_TOKENS = 64.0
-#: Which peak multiplies numbers of so many bits.
-FORMATS = {16.0: DType.BF16, 8.0: DType.FP8, 4.0: DType.FP4}
+#: Which peak multiplies numbers of so many bits; GPUs without FP8 have INT8.
+FORMATS = ((4.0, DType.FP4), (8.0, DType.FP8), (8.0, DType.INT8), (16.0, DType.BF16))
 #: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand that `Constants.compute` belongs to.
 SQUARE = 64.0
 #: Bytes that an SM reads from the L2 cache in a clock: three quarters of the 64 that its port takes (NVIDIA, A100 white
@@ -136,6 +136,6 @@ def _peaks(gpu: Gpu, bits: Array) -> Array:
     """FLOP/s of *gpu* at numbers of so many *bits*; a GPU without them multiplies the next wider ones."""
     peaks = np.empty_like(bits)
     for width in np.unique(bits):
-        wider = next(FORMATS[known] for known in sorted(FORMATS) if known >= width and FORMATS[known] in gpu.flops)
+        wider = next(dtype for bits_of, dtype in FORMATS if bits_of >= width and dtype in gpu.flops)
         peaks[bits == width] = gpu.flops[wider]
     return peaks

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ksim.deploy.engines.launching import OF_CHECKPOINT
 from ksim.deploy.flags.given import Given
 from ksim.deploy.flags.json_tables import known_keys, table_of
 from ksim.deploy.flags.meaning import Handler, Reading
@@ -17,9 +18,8 @@ from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 _FORMATS = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8",
             "fp8_per_block": "fp8_block", "deepseek_v4_fp8": "fp8_block",
             "modelopt_fp4": "modelopt_fp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
-            **dict.fromkeys(("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"), "int4_w4a16")}
-#: Methods whose checkpoints say the format themselves.
-_OF_CHECKPOINT = ("compressed-tensors", "modelopt", "modelopt_mixed", "quark", "inc", "moe_wna16")
+            **{name: name for name in ("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes")},
+            "auto_awq": "awq", "auto_gptq": "gptq"}
 #: Overrides of config.json that change no shape.
 _SHAPELESS = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "architectures",
               "tie_word_embeddings", "original_max_position_embeddings", "hf_text_config")
@@ -29,12 +29,10 @@ def _quantization(reading: Reading, given: Given) -> None:
     method = str(given.value).lower()
     if method in ("none", ""):
         return reading.pass_over(given, "the weights' own format")
-    if method in _OF_CHECKPOINT:
-        return reading.pass_over(given, "the checkpoint says its format: ksim reads it from its name or config.json")
-    if method not in _FORMATS:
+    if method not in (*_FORMATS, *OF_CHECKPOINT):
         raise ConfigError(given.where, f"{given.said}: that format is not simulated; ksim has"
                                        f" {', '.join(sorted(_FORMATS))}")
-    reading.serve["quantization"] = _FORMATS[method]
+    reading.serve["quantization"] = _FORMATS.get(method, method)
 
 
 def _max_model_len(reading: Reading, given: Given) -> None:

@@ -1,0 +1,109 @@
+"""Quantized weights from the settings to prices: what is refused, what a product launches, and what prices obey."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.compute.kernels.gemm import Gemm
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.oracles import estimate
+from ksim.oracles.learned import Learned
+from ksim.oracles.measured import Measured
+from ksim.simulation.defaults import Defaults
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import engine_of, gpu_of
+from ksim.simulation.models import model_of
+from ksim.simulation.scenario import Scenario
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import QUANTIZATIONS, Shard
+from tests.properties import examples
+from tests.simulation.tables import TABLE
+
+INTEGERS = [name for name, each in QUANTIZATIONS.items() if each.weights.element in (DType.INT4, DType.INT8)]
+
+
+def ops(quantization, tokens, model="llama-3.2-1b"):
+    precision = EngineSettings(quantization=quantization).precision
+    blocks = model_of(model).graph(tokens, tokens, Shard(precision=precision)).blocks
+    return {op.label: op.kernel for block in blocks for op in block.ops}
+
+
+def remarks(**table):
+    return " ".join(Deployment.of(Scenario.of({**TABLE, **table})).remarks)
+
+
+@pytest.mark.parametrize("gpu", ["b200", "rtx-pro-6000"])
+def test_blackwell_has_no_kernel_for_int8_activations(gpu):
+    settings = EngineSettings(quantization="int8_w8a8")
+    defaults = Defaults(settings, engine_of("vllm-0.33"), model_of("llama-3.1-8b"), gpu_of(gpu))
+    with pytest.raises(ConfigError, match="no INT8 on a"):
+        defaults.complete()
+
+
+def complete(model, ways, quantization):
+    settings = EngineSettings(quantization=quantization, tensor_parallel_size=ways)
+    return Defaults(settings, engine_of("vllm-0.33"), model_of(model), gpu_of("h100")).complete()
+
+
+@pytest.mark.parametrize("quantization", ["awq", "gptq", "int4_w4a16_g128", "int8_w8a16_g128_zp"])
+def test_ranks_have_whole_groups(quantization):
+    """An MLP of 29,568 has 3,696 on each of 8 ranks, which 128 does not divide, and one of 27,648 has 27 groups."""
+    assert complete("qwen2.5-32b", 8, quantization).quantization == quantization
+    with pytest.raises(ConfigError, match="input_size_per_partition = 3696 is not divisible by group_size = 128"):
+        complete("qwen2.5-72b", 8, quantization)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int8_w8a8", "int4_w4a16_channel", "bitsandbytes"])
+def test_formats_without_groups_are_shared_out_as_any(quantization):
+    assert complete("qwen2.5-72b", 8, quantization).quantization == quantization
+
+
+def test_act_order_permutes_activations_and_bitsandbytes_unpacks_weights():
+    plain, ordered, packed = (ops(name, 8) for name in ("gptq", "int4_w4a16_g128_zp_act_order", "bitsandbytes"))
+    assert {*ordered} - {*plain} == {f"{name}_permute" for name in ("qkv", "o_proj", "gate_up", "down")}
+    assert {*packed} - {*plain} == {f"{name}_dequantize" for name in ("qkv", "o_proj", "gate_up", "down")}
+    assert packed["down"].weights is DType.BF16 and plain["down"].weights is DType.INT4_G128_ZP
+    unpacked = packed["down_dequantize"]
+    assert unpacked.write_bytes == 2 * packed["down"].n * packed["down"].k
+    assert unpacked.read_bytes == pytest.approx(unpacked.write_bytes * DType.NF4_DOUBLE.bytes / 2)
+
+
+def test_a_single_row_meets_packed_weights():
+    """bitsandbytes has a kernel for it (`gemv_4bit`)."""
+    single = ops("bitsandbytes", 1)
+    assert single["down"].weights is DType.NF4_DOUBLE and "down_dequantize" not in single
+
+
+def test_a_run_says_which_products_nobody_has_measured():
+    serve = {"quantization": "awq"}
+    assert "nobody has measured these products on H100" in remarks(serve=serve, gpu="h100")
+    assert "nobody has measured" not in remarks(serve=serve, gpu="a100-80g")
+    assert "TensorRT-LLM's kernels were measured on A100" in remarks(serve=serve, gpu="a100-80g")
+    assert "TensorRT-LLM's" not in remarks(serve=serve, gpu="a100-80g", engine="trtllm-1.0")
+    assert "nobody has measured" not in remarks(serve={"quantization": "none"}, gpu="h100")
+    assert "dequantization of bitsandbytes" in remarks(serve={"quantization": "bitsandbytes"}, gpu="h100")
+
+
+@pytest.mark.parametrize("gpu", ["a100-80g", "h100", "l40s", "b200"])
+@given(data=st.data())
+@examples(15)
+def test_prices_of_integers_grow_with_rows_and_save_what_they_read(gpu, data):
+    """In decodes of layers of 4,096 and more, weights of 4 or 8 bits take no longer than those of 16, within the
+    interval."""
+    name = data.draw(st.sampled_from([each for each in INTEGERS if QUANTIZATIONS[each].activations is DType.BF16]))
+    n, k = (128 * data.draw(st.integers(32, 96)) for _ in "nk")
+    weights, device = QUANTIZATIONS[name].weights, gpu_of(gpu)
+    for oracle in (Measured(), Learned()):
+        few, many = (estimate(oracle, Gemm(m, n, k, weights), device) for m in (8, 4096))
+        plain = estimate(oracle, Gemm(8, n, k), device)
+        assert few.low <= few.seconds <= few.high and few.seconds < many.seconds
+        assert few.low < plain.high
+
+
+def test_int8_activations_are_priced_as_the_kernels_for_fp8_where_nobody_measured_them():
+    def source(gpu):
+        return estimate(Measured(), Gemm(64, 4096, 4096, DType.INT8, DType.INT8), gpu_of(gpu)).source
+
+    assert source("a100-80g") == "measured"
+    assert source("h100") == "measured, as gemm/fp8"
