@@ -36,6 +36,7 @@ from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
+from ksim.workload.rates import Phase
 from ksim.workload.replay import Replay
 from ksim.workload.retries import Retries
 from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
@@ -52,7 +53,7 @@ SECTIONS: Mapping[str, type] = {
     "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
-    "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
+    "[workload.synthetic]": Synthetic, "arrivals": Arrivals, "phases": Phase,
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }

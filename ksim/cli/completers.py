@@ -101,7 +101,8 @@ def _properties(value: Schema) -> dict[str, Schema]:
     """The keys of a table; of a plug-in none, whose bare name may stand for it."""
     if "$ref" in value:
         return _properties(_definition(value["$ref"].removeprefix("#/definitions/")))
-    if any("$ref" not in part and "properties" not in part for part in value.get("anyOf", ())):
+    if any("$ref" not in part and "properties" not in part and part.get("type") != "array"
+           for part in value.get("anyOf", ())):
         return {}
     inner = dict(value.get("properties", {}))
     for part in (*value.get("allOf", ()), *value.get("anyOf", ())):

@@ -34,7 +34,8 @@ Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=C
                                                    " priority, session, delay, tenant, adapter, acceptance,"
                                                    " hash_ids or images")]
 TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
-                                              " ms, s, min or h, if not that of its format")]
+                                              " ms, s, min or h, if not that of its format, or of the column's"
+                                              " name")]
 ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]
 Sort = Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory, and sort it")]
 SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="skip rows without prompt or output tokens, which are an"

@@ -71,7 +71,8 @@ def run(
 @with_serve_flags
 @process.dedicated()
 def replay(
-    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
+    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay, or a folder of"
+                                               " sessions; see `ksim list traces`")],
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     engine: Annotated[str, typer.Option(help="release whose behaviour and defaults are simulated")] = "vllm-0.33",
     nodes: Nodes = None,
@@ -80,7 +81,8 @@ def replay(
     oracle: OracleName = None,
     detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
-    num_prompts: Annotated[int | None, typer.Option(help="replay only so many requests, the first ones")] = None,
+    num_prompts: Annotated[int | None, typer.Option("--num-prompts", "--limit", help="replay only so many requests,"
+                                                    " the first ones")] = None,
     request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
     time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) arrival times")] = None,
     spread: Annotated[bool, typer.Option("--spread", help="spread arrivals with equal time stamps")] = False,

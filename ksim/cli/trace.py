@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def trace(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="trace file, gzipped or not")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="trace file, gzipped or not, or a folder of sessions")],
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     sort: Sort = False, skip_empty: SkipEmpty = False,
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
@@ -82,6 +82,7 @@ def _show_curve(replay: "Replay", asked: Asked, plot: bool, output: Path | None,
 
 
 def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | None) -> None:
+    from ksim.workload.reading import TOGETHER
     from ksim.workload.replay import MADE_UP
     from ksim.workload.row import Ledger
     from ksim.workload.statistics import measure
@@ -94,7 +95,7 @@ def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | Non
     statistics = measure(requests, ledger)
     screen = console()
     screen.print(f"\n[bold]{replay.path}[/]: {statistics.requests:,} requests, {_format(replay)} format")
-    screen.print(_span(unit, statistics.arrivals.duration))
+    screen.print(TOGETHER if not unit and replay.path.is_dir() else _span(unit, statistics.arrivals.duration))
     for part in _tables(statistics.table(), timed=bool(unit)):
         screen.print(part)
     for remark in ledger.remarks():

@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.deploy.assembly.filled import filled_in
 from ksim.deploy.assembly.scenario import assembled
 from ksim.deploy.assembly.toml_text import commented
 from ksim.deploy.launches import Deployed, Wanted
@@ -44,8 +45,9 @@ def scenario_text(texts: Sequence[Pasted], wanted: Wanted, output: Path | None =
     Paths in it are as seen from *output*.
     """
     imported = assembled(_with_bench(joined([read(pasted, wanted) for pasted in texts]), wanted), wanted)
-    try_to_build(Scenario.of(imported.table, "imported"))
-    return commented(imported, output.parent if output else Path())
+    scenario = Scenario.of(imported.table, "imported")
+    try_to_build(scenario)
+    return commented(evolve(imported, filled=filled_in(scenario)), output.parent if output else Path())
 
 
 def _with_bench(deployed: Deployed, wanted: Wanted) -> Deployed:

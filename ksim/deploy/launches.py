@@ -104,3 +104,5 @@ class Imported:
     table: Mapping[str, Any]
     idle: tuple[Note, ...] = ()
     remarks: tuple[Note, ...] = ()
+    filled: tuple[Note, ...] = ()
+    """Settings that the text leaves to the engine and that change the answer, with the engine's values."""

@@ -1,5 +1,6 @@
 """Plain tables (from TOML) to frozen attrs classes and back, with errors that name the key."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
@@ -18,7 +19,7 @@ from cattrs.errors import (
 
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, nearest
 from ksim.foundation.text_hints import number_hint
-from ksim.foundation.unit_keys import UnitKeys
+from ksim.foundation.unit_keys import UnitKeys, key_of
 from ksim.foundation.units import DType
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
+#: How an attrs validator names a field whose key is a word of Python's.
+_FIELD = re.compile(r"^'(\w+)_' ")
 #: More keys than so many are not listed: a message has the nearest.
 _MANY = 25
 
@@ -190,7 +193,8 @@ def _of_keys(located: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
     missing = [other.name for error, other in located if isinstance(error, KeyError)]
     if len(missing) > 1 and note.name in missing:
         return ", ".join(missing), "are missing"
-    return _join(note.name, *_explain(inner, note.name, note.type))
+    key = note.name.removesuffix("_")
+    return _join(key, *_explain(inner, key, note.type))
 
 
 def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
@@ -205,15 +209,15 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
         return ("" if missing == key else missing), "is missing"
     table = next((member for member in (cls, *get_args(cls)) if attrs.has(member)), None)
     if isinstance(error, StructureHandlerNotFoundError | TypeError | AttributeError) and table is not None:
-        known = [field.name for field in attrs.fields(table)]
+        known = [key_of(field) for field in attrs.fields(table)]
         more = f" and {len(known) - _MANY} more" if len(known) > _MANY else ""
         return "", f"expected a table with {', '.join(known[:_MANY])}{more}"
     # attrs validators pass (message, attribute, ...): the message is what a user can read.
-    return "", str(error.args[0]) if error.args else str(error)
+    return "", _FIELD.sub(r"'\1' ", str(error.args[0]) if error.args else str(error))
 
 
 def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
-    known = [field.name for field in attrs.fields(error.cl) if field.init]
+    known = [key_of(field) for field in attrs.fields(error.cl) if field.init]
     key = min(error.extra_fields)
     close = get_close_matches(key, known, n=1)
     if close and len(known) > _MANY:

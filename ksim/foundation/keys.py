@@ -23,6 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from ksim.foundation import catalog
+from ksim.foundation.unit_keys import key_of
 from ksim.foundation.units import OfEach
 
 LABELS = ("Unit", "Default", "Source", "Names", "Example")
@@ -41,7 +42,8 @@ class Key:
 
     @property
     def name(self) -> str:
-        return self.field.name
+        """The key; that of a field whose name ends with an underscore is a word of Python's, such as for."""
+        return key_of(self.field)
 
     @property
     def kind(self) -> Any:

@@ -1,17 +1,26 @@
-"""How cattrs reads and writes keys in a unit: `Seconds` and the like, and tables of amounts under such a unit."""
+"""How cattrs reads and writes keys in a unit: `Seconds` and the like, and tables of amounts under such a unit.
+
+It also reads tables that may be a list, that of the key which their class calls `listed`, and keys that are words of
+Python's, whose fields end with an underscore.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import attrs
 from cattrs import Converter
-from cattrs.gen import make_dict_structure_fn, override
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from ksim.foundation.units import measured, optional_quantity, quantities, quantity
 
-__all__ = ["UnitKeys"]
+__all__ = ["UnitKeys", "key_of"]
 
 _EXAMPLES = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
+
+
+def key_of(field: "attrs.Attribute[Any]") -> str:
+    """The key that *field* is made from: its name without the underscore that keeps it from being a word of Python."""
+    return field.name.removesuffix("_")
 
 
 @attrs.frozen
@@ -26,6 +35,7 @@ class UnitKeys:
         self.converter.register_structure_hook_func(self._has_unit, self._read)
         self.converter.register_structure_hook_factory(self._is_table, self._table_reader)
         self.converter.register_unstructure_hook_factory(self._has_unit, self._writer)
+        self.converter.register_unstructure_hook_factory(self._is_renamed, self._table_writer)
 
     def _has_unit(self, target: Any) -> bool:
         return self._unit(target) is not None
@@ -68,7 +78,11 @@ class UnitKeys:
         return write
 
     def _is_table(self, target: Any) -> bool:
-        return attrs.has(target) and any(map(self._is_read_before, attrs.fields(target)))
+        return attrs.has(target) and (hasattr(target, "listed") or self._is_renamed(target) or
+                                      any(map(self._is_read_before, attrs.fields(target))))
+
+    def _is_renamed(self, target: Any) -> bool:
+        return attrs.has(target) and any(key_of(field) != field.name for field in attrs.fields(target))
 
     def _is_read_before(self, field: "attrs.Attribute[Any]") -> bool:
         """Whether *field* is read before its own converter is called, so that an error names its key.
@@ -79,9 +93,16 @@ class UnitKeys:
         return bool(self._units(field)) or converter in (quantity, optional_quantity, quantities)
 
     def _table_reader(self, target: Any) -> Any:
-        hooks: dict[str, Any] = {field.name: override(struct_hook=self._field_reader(field))
+        hooks: dict[str, Any] = {field.name: override(struct_hook=self._field_reader(field), rename=key_of(field))
                                  for field in attrs.fields(target) if self._is_read_before(field)}
-        return make_dict_structure_fn(target, self.converter, **hooks)
+        read = make_dict_structure_fn(target, self.converter, **hooks)
+        if (key := getattr(target, "listed", None)) is None:
+            return read
+        return lambda value, kind: read({key: value} if isinstance(value, list) else value, kind)
+
+    def _table_writer(self, target: Any) -> Any:
+        renamed: dict[str, Any] = {field.name: override(rename=key_of(field)) for field in attrs.fields(target)}
+        return make_dict_unstructure_fn(target, self.converter, **renamed)
 
     def _field_reader(self, field: Any) -> Callable[[Any, Any], Any]:
         if self._units(field):

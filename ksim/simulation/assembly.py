@@ -187,7 +187,7 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         return sglang_cache(deployment, blocks * serve.block_size, eviction)
     if not deployment.layout.plain:
         return _hybrid_cache(deployment, blocks)
-    room = blocks, serve.block_size, serve.enable_prefix_caching
+    room = blocks, serve.block_size, bool(serve.enable_prefix_caching)
     unhashed_first = deployment.version.unhashed_blocks_first
     offloads = offload_settings(serve.kv_transfer_config) is not None
     if eviction is vllm and keys is None and not offloads:
@@ -198,8 +198,8 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:
     serve, layout = deployment.serve, deployment.layout
     assert serve.max_model_len is not None, "settings are derived before engines are built"
-    return HybridCache(blocks, [group.group for group in layout.groups], serve.enable_prefix_caching, layout.in_flight,
-                       serve.max_model_len, unhashed_first=deployment.version.unhashed_blocks_first)
+    return HybridCache(blocks, [group.group for group in layout.groups], bool(serve.enable_prefix_caching),
+                       layout.in_flight, serve.max_model_len, unhashed_first=deployment.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:

@@ -165,7 +165,7 @@ def _layer(layer: LayerCache, settings: EngineSettings) -> _Layer:
         kind: Kind = "window" if layer.window else "chunk" if layer.chunk else "full"
         return _Layer(kind, layer.window or layer.chunk, size, size * layer.token_bytes, layer.token_bytes)
     page, drafts = layer.sequence_bytes, drafted(settings)
-    if not settings.enable_prefix_caching:  # mamba_cache_mode "none"
+    if settings.enable_prefix_caching is False:  # mamba_cache_mode "none"
         return _Layer("full", 0, settings.max_model_len, page, page, drafts=drafts)
     keeps = drafts and settings.speculative_config is not None and settings.speculative_config.keeps_cache
     return _Layer("state", 0, size, page, page, layer.checkpoint, drafts, drafts if keeps else 0)

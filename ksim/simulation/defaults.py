@@ -1,5 +1,6 @@
 """Settings that a scenario leaves open, derived as the engine derives them, each with its source."""
 
+from collections.abc import Iterator, Sequence
 from math import lcm
 from typing import Any
 
@@ -7,12 +8,15 @@ from attrs import evolve, frozen
 
 from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Model
-from ksim.cost.graphs import Graphs
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.simulation.cache_layout import has_one_table, kept_layers, state_block_tokens
+from ksim.simulation.graph_sizes import capture_sizes
+from ksim.simulation.memory_share import utilization
 from ksim.simulation.quantized import check_quantized
+from ksim.simulation.sizing import longest_request
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
@@ -57,29 +61,58 @@ class Defaults:
         whole = not self.settings.enable_chunked_prefill and length > step.tokens
         tokens = self.settings.max_num_batched_tokens or (length if whole else step.tokens)
         by_gpu = f"{self.version.name}, {usage}, {memory}"
-        return [
+        rows = [
             *self._formats(),
             self._row("max_model_len", length, f"{self.model.name}: longest context of its config.json"),
             self._row("max_num_batched_tokens", tokens, "max_model_len: without chunked prefill a prompt must fit"
                       if whole else by_gpu),
             self._row("max_num_seqs", min(step.sequences, tokens), by_gpu if step.sequences <= tokens else
                       "max_num_batched_tokens: no more sequences than tokens"),
+            self._prefix_caching(),
             self._block_size(),
             *self._graphs(self.settings.max_num_seqs or min(step.sequences, tokens), tokens),
             *self._fused(),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
+        return [*self._within_cache([*rows, self._utilization(rows)])]
+
+    def _within_cache(self, rows: Sequence[Derived]) -> Iterator[Derived]:
+        """*rows* with no longer context than the KV cache holds, where the engine starts with less."""
+        complete = evolve(self.settings, **{row.setting: row.value for row in rows})
+        most = None
+        if self.version.starts_with_less_cache and self.settings.max_model_len is None:
+            most = longest_request(self.model, self.gpu, complete)
+        for row in rows:
+            shorter = row.setting == "max_model_len" and most is not None and 1 < most < row.value
+            yield Derived(row.setting, most, f"{self.version.name}: what the KV cache holds") if shorter else row
+
+    def _utilization(self, others: Sequence[Derived]) -> Derived:
+        """The share of the memory to use, which some engines work out from the *others*."""
+        if self.settings.gpu_memory_utilization is not None:
+            return self._row("gpu_memory_utilization", None, "")
+        complete = evolve(self.settings, **{row.setting: row.value for row in others})
+        return Derived("gpu_memory_utilization", *utilization(self.version, self.model, self.gpu, complete))
+
+    def _prefix_caching(self) -> Derived:
+        """Whether prompts share what they begin with."""
+        shared = self.version.state_prefix_caching or not any(
+            layer.sequence_bytes for layer in self._layers())
+        return self._row("enable_prefix_caching", shared, self.version.name if shared else
+                         f"{self.version.name}: not where layers have states")
+
+    def _layers(self) -> list[LayerCache]:
+        """What the layers of one rank keep."""
+        formats = {derived.setting: derived.value for derived in self._formats()}
+        precision = evolve(self.settings, **formats).precision
+        return kept_layers(self.model, Shard(tensor=self.settings.tensor_parallel_size, precision=precision), self.gpu)
 
     def _block_size(self) -> Derived:
         """The tokens of a block; where layers have states, as many as make room for one."""
-        row, settings = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self.settings
-        formats = {derived.setting: derived.value for derived in self._formats()}
-        precision = evolve(settings, **formats).precision
-        layers = kept_layers(self.model, Shard(tensor=settings.tensor_parallel_size, precision=precision), self.gpu)
-        if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, settings):
+        row, layers = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self._layers()
+        if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, self.settings):
             return row
         latent = any(isinstance(op, AttendLatent) for layer in self.model.decoder.layers for op in layer)
-        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, settings.enable_prefix_caching)
+        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, self._prefix_caching().value)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")
 
@@ -100,12 +133,16 @@ class Defaults:
 
     def _captured(self, sequences: int, tokens: int) -> tuple[tuple[int, ...], str]:
         """The captured sizes, and why these (vllm/config/vllm.py, `_set_cudagraph_sizes`)."""
-        given, largest = self.settings.cudagraph_capture_sizes, self.settings.max_cudagraph_capture_size
+        settings = self.settings
+        given, largest = settings.cudagraph_capture_sizes, settings.max_cudagraph_capture_size
         if given is None:
-            width = 1 + drafted(self.settings)
+            width = 1 + drafted(settings)
             twice = f"twice max_num_seqs{f' of {width} tokens' if width > 1 else ''}"
-            why = f"{twice}, at most 512" if largest is None else "max_cudagraph_capture_size"
-            return capture_sizes(sequences, tokens, largest, width), f"{why}; at most max_num_batched_tokens"
+            most = self.version.budget(self.gpu.name, self.gpu.memory).graph(settings)
+            why = f"{twice}, at most {most} ({self.version.name})" if largest is None else "max_cudagraph_capture_size"
+            sizes = capture_sizes(sequences, tokens, largest, width, most)
+            exact = self.version.graph_of_max_num_seqs and width == 1 and largest is None and sequences <= sizes[-1]
+            return tuple(sorted({*sizes, *([sequences] if exact else [])})), f"{why}; at most max_num_batched_tokens"
         if not given:
             raise ConfigError("serve.cudagraph_capture_sizes", "is empty; name at least one size, leave it out, or set"
                                                                " cudagraph_mode = 'NONE'")
@@ -179,47 +216,9 @@ class Defaults:
                 raise ConfigError(f"serve.{setting}", f"{self.version.name} has no such setting")
 
 
-def graphs(settings: EngineSettings) -> Graphs:
-    """The CUDA graphs that an engine with complete *settings* captures.
-
-    Full graphs of steps that only decode hold at most `max_num_seqs` sequences, as in vLLM, and whole ones where each
-    verifies drafted tokens (v1/worker/gpu/cudagraph_utils.py, 0.33).  FULL means full graphs of any step, as
-    FlashAttention 3 has them, whose attention takes any batch in a graph.
-    """
-    mode, seqs, width = settings.cudagraph_mode, settings.max_num_seqs, 1 + drafted(settings)
-    assert mode is not None and seqs is not None and settings.cudagraph_capture_sizes is not None, "complete them first"
-    sizes = tuple(sorted({*settings.cudagraph_capture_sizes}))
-    most = min(seqs * width, max(sizes, default=0))
-    decodes = tuple(sorted({rounded for size in sizes if (rounded := -(-size // width) * width) <= most}))
-    return Graphs(
-        full=decodes if mode.startswith("FULL") else (),
-        piecewise=sizes if mode.endswith("PIECEWISE") else (),
-        mixed=sizes if mode == "FULL" else (),
-        eager=settings.enforce_eager, width=width,
-    )
-
-
 def fused(settings: EngineSettings) -> tuple[Choice, ...]:
     """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
     most = settings.fi_allreduce_fusion_max_size_mb
     if not settings.fuse_allreduce_rms or most is None:
         return ()
     return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
-
-
-def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, largest: int | None = None,
-                  width: int = 1) -> tuple[int, ...]:
-    """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
-
-    The largest is *largest*, or else twice `max_num_seqs` and at most 512.  `max_num_batched_tokens` bounds them, and
-    is a size itself where it does.  Where decodes have *width* tokens, so do as many sequences, if they fit.
-    """
-    sequences = min(max_num_seqs, 512)
-    wide = [*_sizes(sequences), sequences] if width > 1 and largest is None else []
-    largest = min(largest or min(2 * max_num_seqs * width, 512), max_num_batched_tokens)
-    bound = {max_num_batched_tokens} if max_num_batched_tokens <= largest else set()
-    return tuple(sorted({*_sizes(largest), *(size for number in wide if (size := number * width) <= largest)} | bound))
-
-
-def _sizes(largest: int) -> list[int]:
-    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest]

@@ -20,9 +20,10 @@ from ksim.results.footprint import Rates
 from ksim.simulation.adapters import check_asked, with_adapters
 from ksim.simulation.cache_layout import CacheLayout
 from ksim.simulation.connector_parts import with_offloading
-from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.defaults import Defaults, fused
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
+from ksim.simulation.graph_sizes import graphs
 from ksim.simulation.hardware import beside, engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin

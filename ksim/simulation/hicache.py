@@ -16,9 +16,9 @@ def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> Sgl
     serve = deployment.serve
     settings = offload_settings(serve.kv_transfer_config)
     if not isinstance(settings, Hicache):
-        return SglangCache(tokens, serve.enable_prefix_caching, eviction)
+        return SglangCache(tokens, bool(serve.enable_prefix_caching), eviction)
     host = settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus)
-    return HiCache(tokens, serve.enable_prefix_caching, eviction, host_capacity=host,
+    return HiCache(tokens, bool(serve.enable_prefix_caching), eviction, host_capacity=host,
                    write_policy=settings.hicache_write_policy)
 
 

@@ -120,8 +120,8 @@ class Offloads:
         size = settings.blocks_of_chunk(1) if isinstance(settings, Hicache) else deployment.serve.block_size
         keys = self.keys.setdefault(size, BlockKeys(size))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
-        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing), deployment.serve.enable_prefix_caching,
-                             len(storing), cache=cache)
+        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing),
+                             bool(deployment.serve.enable_prefix_caching), len(storing), cache=cache)
         if getattr(settings, "pooled", False):
             parts = evolve(parts, pool=self._shared(settings, parts, pool, place))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,

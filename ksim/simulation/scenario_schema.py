@@ -132,7 +132,9 @@ def _of_type(kind: Any, tables: dict[str, Schema]) -> Schema:
         if kind.__name__ not in tables:
             tables[kind.__name__] = {}
             tables[kind.__name__] = _table(kind, tables)
-        return {"$ref": f"#/definitions/{kind.__name__}"}
+        table = {"$ref": f"#/definitions/{kind.__name__}"}
+        listed = next((key for key in keys(kind) if key.name == getattr(kind, "listed", "")), None)
+        return {"anyOf": [table, _of_type(listed.kind, tables)]} if listed else table
     return _of_parts(get_origin(kind), get_args(kind), tables) or (
         {"type": _SCALARS[kind]} if kind in _SCALARS else {})  # any other type accepts anything
 

@@ -65,8 +65,8 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
 
 
 def usable(gpu: Gpu, settings: EngineSettings) -> float:
-    """Bytes of *gpu*'s memory that an engine may use."""
-    return gpu.memory * settings.gpu_memory_utilization
+    """Bytes of *gpu*'s memory that an engine may use; all where its settings do not say yet."""
+    return gpu.memory * (settings.gpu_memory_utilization or 1.0)
 
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
@@ -127,10 +127,25 @@ def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSetti
     return blocks - 1
 
 
+def longest_request(model: Model, gpu: Gpu, settings: EngineSettings) -> int | None:
+    """The most tokens of a request that the KV cache holds; None where the number of blocks is set, or none fits."""
+    if settings.num_gpu_blocks_override is not None:
+        return None
+    ranks = [memory(model, shard, gpu, settings) for shard in shards_of(model, settings)]
+    layout, longest = layout_of(ranks, settings), settings.max_model_len or model.max_length
+    blocks = layout.blocks([rank.free for rank in ranks], settings.max_num_seqs or 1)
+    return _most_tokens(layout, longest, blocks - 2) if blocks > 2 else None
+
+
+def _most_tokens(layout: CacheLayout, longest: int, blocks: int) -> int:
+    """The most tokens, below *longest*, of a request that fits into so many *blocks*."""
+    return bisect_right(range(longest + 1), blocks, key=layout.whole_request) - 1
+
+
 def _too_long(ranks: Sequence[Memory], layout: CacheLayout, longest: int, needed: int, blocks: int) -> str:
     """Why a request of *longest* tokens, which needs so many blocks, does not fit in *blocks*."""
     page = max(layout.block_bytes)
-    most = bisect_right(range(longest), blocks, key=layout.whole_request) - 1
+    most = _most_tokens(layout, longest, blocks)
     size = layout.groups[0].group.block_tokens
     if layout.plain:
         token = min(ranks, key=lambda rank: rank.blocks(size)).cache_per_token

@@ -18,7 +18,7 @@ def speculation_of(serve: EngineSettings, seed: int = 0) -> DrawnSpeculation | N
     if config is None:
         return None
     drops = config.reads_hidden_states and not config.disable_eagle_block_drop
-    ahead = drops and not config.disable_lookahead_block_hashes and serve.enable_prefix_caching
+    ahead = drops and not config.disable_lookahead_block_hashes and serve.enable_prefix_caching is not False
     ahead = ahead and serve.kv_transfer_config is None  # vLLM's connectors know plain keys alone
     acceptance = (ByPosition((*config.synthetic_rates,)) if config.acceptance is None else
                   plugin("scheduling.acceptances", config.acceptance))

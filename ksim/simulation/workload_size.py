@@ -42,9 +42,11 @@ class WorkloadSize:
         if workload.replay is not None:
             return cls._of_trace(workload.replay, scenario.seed)
         assert workload.synthetic, "a workload without a replay is synthetic"
-        outputs = [request.output for request in islice(workload.requests(scenario.seed), SAMPLE)]
-        count = workload.synthetic.count
-        return cls(count, round(count * sum(outputs) / max(1, len(outputs))))
+        sample = [*islice(workload.requests(scenario.seed), SAMPLE)]
+        # Sessions arrive, and have several turns.
+        arriving = len({request.session or request.id for request in sample})
+        count = round(min(workload.synthetic.most, workload.synthetic.arrivals.expected * len(sample) / arriving))
+        return cls(count, round(count * sum(request.output for request in sample) / len(sample)))
 
     @classmethod
     def _of_trace(cls, replay: Replay, seed: int) -> "WorkloadSize":

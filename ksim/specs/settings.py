@@ -58,8 +58,9 @@ class EngineSettings:
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
-    gpu_memory_utilization: float = field(default=0.9, validator=(gt(0), le(1)))
-    """Share of GPU memory for weights, activations and KV cache. Unit: share. Source: vLLM."""
+    gpu_memory_utilization: float | None = field(default=None, validator=optional((gt(0), le(1))))
+    """Share of GPU memory for weights, activations and KV cache. Unit: share. Default: set by release. Source: vLLM.
+    Example: 0.9."""
     num_gpu_blocks_override: int | None = field(default=None, validator=optional(gt(1)))
     """KV cache blocks, whatever the memory. Unit: blocks. Default: what fits beside weights and activations. Source:
     vLLM. Example: 20000."""
@@ -68,8 +69,9 @@ class EngineSettings:
     disable_hybrid_kv_cache_manager: bool | None = None
     """Keep all tokens for layers with a window or chunked attention, too. Default: true where attention is chunked.
     Source: vLLM. Example: true."""
-    enable_prefix_caching: bool = True
-    """Share KV blocks among prompts that begin alike. Source: vLLM."""
+    enable_prefix_caching: bool | None = None
+    """Share KV blocks among prompts that begin alike. Default: true, but for models with Mamba or linear attention
+    before vLLM 0.33. Source: vLLM. Example: false."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
     """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
@@ -121,8 +123,8 @@ class EngineSettings:
     """Batch sizes to capture CUDA graphs for. Unit: tokens. Default: 1, 2, 4, then every 8 up to 256 and every 16 up to
     the largest. Source: vLLM `compilation_config`. Example: [1, 2, 4, 8, 16]."""
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional((gt(0), le(LARGEST_GRAPH))))
-    """Largest batch to capture a CUDA graph for. Unit: tokens. Default: twice `max_num_seqs`, at most 512. Source: vLLM
-    `compilation_config`. Example: 256."""
+    """Largest batch to capture a CUDA graph for. Unit: tokens. Default: twice `max_num_seqs`, at most what the release
+    sets for the GPU. Source: vLLM `compilation_config`. Example: 256."""
     enable_expert_parallel: bool = False
     """Give each GPU whole experts instead of a slice of each. Source: vLLM."""
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))

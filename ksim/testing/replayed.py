@@ -85,7 +85,7 @@ def replay(path: Path, written: Written) -> Replayed:
 
 
 def _case(scenario: Scenario) -> Case:
-    serve, shares = attrs.asdict(scenario.serve, recurse=False), bool(scenario.serve.enable_prefix_caching)
+    serve, shares = attrs.asdict(scenario.serve, recurse=False), scenario.serve.enable_prefix_caching is not False
     keys = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "watermark",
             "long_prefill_token_threshold", "long_prefill_token_threshold_adaptive", "scheduler_reserve_full_isl",
             "pipeline_parallel_size", "prefill_schedule_interval", "enable_chunked_prefill", "max_num_active_seqs")

@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from math import inf, nan, sqrt
+from typing import ClassVar
 
 import attrs
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
+
+from ksim.workload.rates import Phase, Rates
 
 _BLOCK = 4096
 
@@ -23,29 +26,81 @@ class Arrivals:
     deviation of the gaps is 1 / sqrt(burstiness) of their mean, so 1 is Poisson and
     less is burstier.  `exact` stretches the times so that the last arrival fits the
     rate, as `vllm bench serve` does; without it, the rate of a short run varies.
+
+    With `phases` the rate changes with time, and gaps are those of `process` at a rate of one, whose times are changed
+    (see `ksim.workload.rates`).  Arrivals end with the phases.
     """
+
+    #: A list in place of the table is that of its phases.
+    listed: ClassVar[str] = "phases"
 
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
     """Distribution of the gaps; burst sends all at once. Source: vllm bench serve."""
     rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
-    """Mean rate; burst has none. Unit: requests/s. Default: required except for burst. Example: 10.0."""
+    """Mean rate; burst has none. Unit: requests/s. Default: required except for burst and with
+    `phases`. Example: 10.0."""
     burstiness: float | None = field(default=None, validator=optional(and_(ge(1e-3), le(1e6))))
     """Shape of gamma: 1 is Poisson, less is burstier. Unit: ratio. Default: required for gamma. Source: vllm bench
     serve --burstiness. Example: 0.5."""
     exact: bool = False
     """Stretch the times so that the last arrival fits the rate, as `vllm bench serve` does."""
+    phases: tuple[Phase, ...] = ()
+    """Rates one after the other, in place of `rate`; a list of them may stand in place of the whole table.
+    Example: [{rate = 15, for = "90 s"}, {rate = 2, to = 10, for = "60 s"}]."""
+    repeat: bool = False
+    """Begin again after the last phase, until there are `count` requests."""
 
     def __attrs_post_init__(self) -> None:
-        if (self.rate is None) != (self.process == "burst"):
+        if self.phases:
+            self._check_phases()
+        elif self.repeat:
+            raise ValueError("repeat is of phases; leave it out, or give some")
+        elif (self.rate is None) != (self.process == "burst"):
             raise ValueError(f"process {self.process!r} takes {'no' if self.rate else 'a'} rate")
         if (self.burstiness is None) == (self.process == "gamma"):
             raise ValueError(f"process {self.process!r} takes {'no' if self.burstiness else 'a'} burstiness")
+
+    def _check_phases(self) -> None:
+        taken = {"rate": self.rate is not None, "exact": self.exact, "process = 'burst'": self.process == "burst"}
+        if said := [name for name, given in taken.items() if given]:
+            raise ValueError(f"phases say when requests arrive; leave out {said[0]}")
+        self.rates.check()
+
+    @property
+    def rates(self) -> Rates:
+        """The rate over time; there must be phases."""
+        return Rates(self.phases, self.repeat)
+
+    @property
+    def expected(self) -> float:
+        """How many arrivals to expect, the first among them; infinite where they do not end."""
+        return 1 + self.rates.expected if self.phases and not self.repeat else inf
+
+    @property
+    def mean(self) -> float | None:
+        """The mean rate in requests/s; None for a burst."""
+        return self.rates.mean if self.phases else self.rate
 
     def times(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
         """Yield *count* times in seconds, ascending from 0."""
         if self.process == "burst":
             return repeat(0.0, count)
-        return islice(self._stretched(rng, count) if self.exact else self._endless(rng), count)
+        if self.phases and not self.rates.constant:
+            return islice(self._changing(rng), count)
+        drawn = islice(self._stretched(rng, count) if self.exact else self._endless(rng), count)
+        return takewhile(lambda time: time < self.rates.length, drawn) if self.phases and not self.repeat else drawn
+
+    def _changing(self, rng: "np.random.Generator") -> Iterator[float]:
+        """The times of a rate that changes, from those of a rate of one."""
+        rates, now = self.rates, 0.0
+        yield now
+        while True:
+            ones = now + np.cumsum(evolve(self, rate=1.0, phases=(), repeat=False)._gaps(rng, _BLOCK))
+            times = rates.times(ones)
+            yield from times.tolist()
+            if len(times) < len(ones):
+                return
+            now = ones[-1]
 
     def _endless(self, rng: "np.random.Generator") -> Iterator[float]:
         now = 0.0
@@ -63,7 +118,7 @@ class Arrivals:
         yield from times.tolist()
 
     def _gaps(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
-        rate, shape = self.rate or inf, self.burstiness or 1.0
+        rate, shape = self.mean or inf, self.burstiness or 1.0
         if self.process == "constant":
             return np.full(count, 1 / rate)
         return rng.gamma(shape, 1 / (rate * shape), count)

@@ -37,10 +37,19 @@ def known_fields(_: Any, attribute: "attrs.Attribute[Any]", columns: Mapping[str
         raise ValueError(f"{attribute.name}: {error}") from None
 
 
+def delimiter(line: str) -> str:
+    """Return what separates the columns of a file with the header *line*: of comma, semicolon and tab the commonest."""
+    return max(",;\t", key=lambda mark: len(_split(line, mark)))
+
+
 def header(line: str) -> list[str]:
     """Return the names in *line*, taken as the header of a CSV file; none if it is not CSV."""
+    return _split(line, delimiter(line))
+
+
+def _split(line: str, mark: str) -> list[str]:
     try:
-        return [name.strip() for name in next(csv.reader([line], strict=True))]
+        return [name.strip() for name in next(csv.reader([line], strict=True, delimiter=mark))]
     except csv.Error:
         return []
 
@@ -56,17 +65,20 @@ def columns(lines: Lines, needed: Sequence[str], optional: Sequence[str] = ()) -
 
 def named_columns(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns *names* of each row as `columns` does; the *needed* ones are among them."""
-    present = header(lines.first())
+    first = lines.first()
+    present, mark = header(first), delimiter(first)
+    lines.decimal_comma = mark != ","
     _check_header(present, names, needed, lines)
     pick = itemgetter(*(present.index(name) if name in present else len(present) for name in names))
-    for row in _rows(lines, len(present)):
+    for row in _rows(lines, len(present), mark):
         row.append("")
         yield pick(row)
 
 
 def _check_header(present: Sequence[str], names: Sequence[str], needed: Sequence[str], lines: Lines) -> None:
     if missing := [name for name in needed if name not in present]:
-        commas = "columns are separated by commas" if len(present) < 2 else "is it of another format?"
+        commas = ("columns are separated by commas, semicolons or tabs" if len(present) < 2 else
+              "is it of another format?")
         raise lines.error(f"has no column {missing[0]!r}, only {listed(present) or 'an unreadable header'}; {commas} "
                           f"(--columns says what each column is)")
     times = Counter(present)
@@ -74,8 +86,8 @@ def _check_header(present: Sequence[str], names: Sequence[str], needed: Sequence
         raise lines.error(f"has the column {twice[0]!r} {times[twice[0]]} times; rename all but one")
 
 
-def _rows(lines: Lines, width: int) -> Iterator[list[str]]:
-    rows = csv.reader(lines, strict=True)
+def _rows(lines: Lines, width: int, mark: str) -> Iterator[list[str]]:
+    rows = csv.reader(lines, strict=True, delimiter=mark)
     next(rows)
     try:
         for row in rows:

@@ -14,7 +14,15 @@ from ksim.workload.lines import Lines
 #: Units of time by name, each as its number in a second.
 UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 
+#: Units as names of columns have them: behind a mark, or in capitals behind small letters.
+_NAMED = {"ns": ("ns", "nanos?", "nanosecs?", "nanoseconds?"),
+          "us": ("us", "µs", "micros?", "microsecs?", "microseconds?"),
+          "ms": ("ms", "msecs?", "millis?", "millisecs?", "milliseconds?"), "s": ("s", "secs?", "seconds?"),
+          "min": ("mins", "minutes?"), "h": ("hrs?", "hours?")}
+_ENDINGS = tuple((unit, re.compile(rf"(?:^|[\W_]|(?<=[a-z])(?=[A-Z]))(?i:{'|'.join(words)})[\])}}]?\s*$"))
+                 for unit, words in _NAMED.items())
 _MOST = 10**9
+_COMMA = re.compile(r"[-+]?([0-9]+),([0-9]+)")
 #: Tables of results hold whole numbers of 64 bits.
 _INT64 = 2**63
 _WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
@@ -57,6 +65,26 @@ def integer(value: Any, name: str, lines: Lines) -> int:
     return int(value) if exact else int(number)  # a float has 53 bits
 
 
+def unit_of(name: str) -> str:
+    """Return the unit of time with which the *name* of a column ends, such as ms of req_start_ms or "Start (ms)".
+
+    A name that is a letter alone has none.  It is empty where there is none.
+    """
+    if len(name.strip()) < 2:
+        return ""
+    return next((unit for unit, ending in _ENDINGS if ending.search(name)), "")
+
+
+def unit_in_use(name: str, lines: Lines) -> float:
+    """Return how many units of the column *name* a second has; raise DataError where the user says another."""
+    unit = unit_of(name)
+    if unit and lines.per_second and lines.per_second != UNITS[unit]:
+        said = next(known for known, per_second in UNITS.items() if per_second == lines.per_second)
+        raise lines.error(f"column {name!r} is in {unit} by its name, and time_unit (--time-unit) says {said}; leave"
+                          f" out time_unit, or rename the column")
+    return UNITS[unit or "s"]
+
+
 def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """Return *value*, a point in time in units of 1/*per_second* s, in seconds.
 
@@ -64,6 +92,8 @@ def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     a value that is not a number, and for a negative one.
     """
     number = _number(value)
+    if math.isnan(number) and lines.decimal_comma and isinstance(value, str):
+        number = _with_comma(value, name, lines)
     if not 0 <= number < math.inf:
         expected = "no negative time; add an offset to all times" if number < 0 else "a number"
         raise lines.error(f"{name} is {shown(value)}; expected {expected}")
@@ -140,6 +170,18 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def _with_comma(value: str, name: str, lines: Lines) -> float:
+    """Return a number with a decimal comma; raise DataError where that may part thousands."""
+    match = _COMMA.fullmatch(value.strip())
+    if match is None:
+        return math.nan
+    whole, fraction = match[1], match[2]
+    if len(fraction) == 3 and len(whole) <= 3 and whole != "0":
+        raise lines.error(f"{name} is {value!r}, which may be {whole}.{fraction} or {whole}{fraction}; write a decimal"
+                          f" point, and no mark between thousands")
+    return float(value.replace(",", "."))
 
 
 def is_date(value: Any) -> bool:

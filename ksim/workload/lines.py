@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import re
 import zlib
 from collections.abc import Iterator
 from itertools import islice
@@ -14,6 +16,11 @@ from ksim.foundation.files import regular_file
 _GZIP = b"\x1f\x8b"
 #: The most lines of a JSON document by which its format is recognised.
 _BEGINNING = 200
+#: Keys of an object that holds nothing but the list of rows, its beginning, and what may become one with the next line.
+_LISTS = r'"(?:data|requests|rows)"'
+_WRAPPED, _OPEN = re.compile(rf"\{{\s*{_LISTS}\s*:\s*\["), re.compile(rf"\{{(?:\s*{_LISTS}(?:\s*:)?)?")
+#: Files of a folder that may be read as one trace.
+_PARTS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 
 class Lines:
@@ -22,7 +29,8 @@ class Lines:
     `per_second` is the number of the file's units of time in a second; 0 means the
     unit of its format.  `least_tokens` is 1 if a request without tokens is an error.
     The checks in `ksim.workload.fields` use both.  `dates` becomes true once
-    arrivals were read as dates.
+    arrivals were read as dates, and `decimal_comma` says whether 1,5 may be a number.
+    An object that holds one list, ``{"data": [...]}``, is read as that list.
     """
 
     def __init__(self, path: Path, per_second: float = 0.0, least_tokens: int = 0):
@@ -31,12 +39,45 @@ class Lines:
         self.per_second = per_second
         self.least_tokens = least_tokens
         self.dates = False
+        self.decimal_comma = False
+
+    def parts(self) -> "list[Lines]":
+        """Return the lines of each file, by name, where the path is a folder; else these."""
+        if not self.path.is_dir():
+            return [self]
+        return [Lines(file, self.per_second, self.least_tokens) for file in sorted(self.path.iterdir())
+                if file.name.endswith(_PARTS) and not file.name.startswith(".")]
 
     def __iter__(self) -> Iterator[str]:
         """Yield every line that is not blank, without its line end and byte-order mark.
 
         Raises DataError for a file that is missing, cut short or not text.
         """
+        texts = self._texts()
+        first = next(texts, None)
+        while first is not None and _OPEN.fullmatch(first) and (more := next(texts, None)) is not None:
+            first = f"{first} {more}"
+        if first is None:
+            return
+        if not _WRAPPED.match(first) or _has_other_keys(first):
+            yield first
+            yield from texts
+        else:
+            yield from self._unwrapped(first, texts)
+
+    def _unwrapped(self, first: str, texts: Iterator[str]) -> Iterator[str]:
+        """Yield the list in an object that holds nothing else."""
+        held = first[first.index("["):]
+        for text in texts:
+            yield held
+            held = text
+        if not held.endswith("}"):
+            raise self.error("ends inside the list of rows; is the file cut short?")
+        if held := held[:-1].rstrip():
+            yield held
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the lines of the file."""
         self.number = 0
         try:
             with self._open() as file:
@@ -82,3 +123,11 @@ class Lines:
         if "\0" in text:
             raise self.error("is not text; expected CSV or JSON in UTF-8, or gzip of it")
         return text
+
+
+def _has_other_keys(line: str) -> bool:
+    """Whether *line* is a whole object with more than one key, such as a row with a list of its own."""
+    try:
+        return len(json.loads(line)) > 1
+    except (ValueError, RecursionError):
+        return False

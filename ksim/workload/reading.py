@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ksim.foundation.catalog import find, names
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.workload.fields import UNITS
+from ksim.workload.fields import UNITS, unit_of
 from ksim.workload.jsonl import first_object
 from ksim.workload.lines import Lines
 from ksim.workload.row import Ledger, Row
@@ -17,6 +17,8 @@ from ksim.workload.shaping import from_zero, in_order, sort
 from ksim.workload.traces import TraceReader
 
 FOLDER = "workload.traces"
+#: How a folder of sessions without arrival times is replayed.
+TOGETHER = "the sessions of the folder have no arrival times; all start at 0 s (--request-rate, or rate, spreads them)"
 
 
 def recognise(path: Path) -> str:
@@ -24,6 +26,8 @@ def recognise(path: Path) -> str:
 
     Raises DataError if no format fits, or if several do.
     """
+    if path.is_dir():
+        return _recognised_folder(path)
     first = Lines(path).beginning()
     fitting = [name for name in names(FOLDER) if reader(name).recognises(first)]
     first_object.cache_clear()  # the line may be a whole session of megabytes
@@ -35,20 +39,21 @@ def recognise(path: Path) -> str:
     problem = f"fits the formats {' and '.join(fitting)}" if fitting else "is in no known format"
     raise DataError(f"{path}:1", f"{problem} (begins {seen!r}); "
                                  f"name one with --format or format = ...: {', '.join(fitting or names(FOLDER))}; "
-                                 f"or say what its columns are, with --columns arrival=...,prompt=...,output=..."
-                                 f"{separator_hint(first)}")
+                                 f"or say what its columns are, with --columns arrival=...,prompt=...,output=...")
+
+
+def _recognised_folder(path: Path) -> str:
+    """The format of the files in the folder *path*, which are one trace; raises DataError where they cannot be one."""
+    parts = Lines(path).parts()
+    name = recognise(parts[0].path) if parts else ""
+    if not getattr(find(FOLDER, name) if name else None, "folders", False):
+        raise DataError(str(path), f"is a folder{f' of {name} files' if name else ''}; name a file in it")
+    return name
 
 
 def is_scenario(first: str, path: Path) -> bool:
     """Whether a file that begins with the line *first* is a scenario."""
     return path.suffix.lower() == ".toml" and not first.startswith("{")
-
-
-def separator_hint(first: str) -> str:
-    """What to do with a table whose columns have something other than commas between them, by its *first* line."""
-    between = {";": "semicolons", "\t": "tabs", "|": "bars"}
-    found = next((name for mark, name in between.items() if mark in first and "," not in first), "")
-    return f"; between its columns are {found}: save it with commas" if found else ""
 
 
 def reader(format: "str | Choice", seed: int = 0) -> TraceReader:
@@ -84,7 +89,12 @@ def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = Non
     opened = _open(path, format, columns, time_unit, empty, seed)
     if remark := getattr(opened.reader, "remark", ""):
         ledger.notes.append(remark)
+    if arrivals is None and path.is_dir() and getattr(opened.reader, "folders", False):
+        ledger.notes.append(TOGETHER)
+        arrivals = repeat(0.0)
     rows = _timed(opened.reader.rows(opened.lines, chunk_tokens), opened.lines, arrivals)
+    if (name := (columns or {}).get("arrival", "")) and not (time_unit or opened.lines.dates or unit_of(name)):
+        ledger.notes.append(f"column {name!r} does not say its unit; arrivals are taken in seconds (--time-unit)")
     ordered = sort(rows, ledger) if sorting else in_order(rows, opened.lines, ledger)
     return from_zero(_with_tokens(ordered, ledger))
 

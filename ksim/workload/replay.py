@@ -49,7 +49,7 @@ class Replay:
     """
 
     path: Path = field(converter=Path)
-    """Trace file, gzipped or not, relative to the scenario. Example: "trace.csv"."""
+    """Trace file, gzipped or not, or a folder of sessions, relative to the scenario. Example: "trace.csv"."""
     format: Choice = field(default=Choice(""), converter=_choice)
     """Format of the trace; recognised from the file where empty. Names: workload.traces."""
     limit: int | None = field(default=None, validator=optional(gt(0)))
@@ -77,7 +77,8 @@ class Replay:
     columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
     """Which column of the file is which field; where its format is not known. Example: {arrival = "ts"}."""
     time_unit: str | None = field(default=None, validator=optional(in_(tuple(UNITS))))
-    """Unit of the times in the trace. Default: set by the format; s for columns of your own. Example: "ms"."""
+    """Unit of the times in the trace. Default: set by the format; for columns of your own
+    the unit in their names, such as start_ms, else s. Example: "ms"."""
     empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
     """What happens to rows without tokens. Default: set by the format. Example: "skip"."""
 

@@ -3,11 +3,12 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from math import isinf
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import ge, gt, le, optional
+from attrs.validators import and_, ge, gt, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
@@ -22,6 +23,8 @@ from ksim.workload.sampling import MOST_SEQUENCES
 _Names = tuple[tuple[int, int], ...]
 _T = TypeVar("_T")
 _BLOCK = 4096
+#: The most requests, and how many there are where nobody says.
+MOST_REQUESTS, USUAL = 10**9, 100
 #: The least weight of a tenant, and the inverse of the largest.
 _LIGHTEST = 1e-9
 
@@ -69,7 +72,7 @@ class _Draws(NamedTuple):
 
 @frozen
 class Synthetic:
-    """`count` requests drawn at random.
+    """Requests drawn at random, `count` of them.
 
     `prompt` and `output` are the tokens that each request adds; before them come
     its prefix and, in a session, all earlier turns with their answers.  `arrivals`
@@ -87,8 +90,9 @@ class Synthetic:
     """Prompt tokens that each request adds. Unit: tokens."""
     output: Lengths
     """Output tokens. Unit: tokens."""
-    count: int = field(default=100, validator=(gt(0), le(10**9)))
-    """Total number of requests. Unit: requests."""
+    count: int | None = field(default=None, validator=optional(and_(gt(0), le(MOST_REQUESTS))))
+    """Total number of requests; fewer where the phases of `arrivals` end before. Unit: requests. Default: 100; with
+    phases that end, all that arrive in them. Example: 1000."""
     prefixes: Prefixes | None = None
     """System prompts that requests share. Default: none. Example: {groups = 4, tokens = 512}."""
     sessions: Sessions | None = None
@@ -133,9 +137,22 @@ class Synthetic:
                 raise ValueError(f"tenants.{name} must be a weight from {_LIGHTEST:g} to {1 / _LIGHTEST:g}: {weight:g}")
         for side, lengths in (("prompt", self.prompt), ("output", self.output)):
             check_tokens(lengths, side)
-        if self.arrivals.rate and self.count / self.arrivals.rate > LONGEST:
-            raise ValueError(f"arrivals.rate = {self.arrivals.rate:g} requests/s: {self.count:,} requests would take"
-                             f" more than {LONGEST:g} s, which is 31 years")
+        self._check_arrivals()
+
+    def _check_arrivals(self) -> None:
+        rate, expected = self.arrivals.mean, self.arrivals.expected
+        if self.count is None and self.arrivals.phases and expected > MOST_REQUESTS:
+            raise ValueError("arrivals.phases have no end; set count, or a length (for) in each phase, without repeat"
+                             if isinf(expected) else f"arrivals.phases: {expected:,.0f} requests are more than"
+                             f" {MOST_REQUESTS:,}; set count")
+        if rate and isinf(expected) and self.most / rate > LONGEST:
+            raise ValueError(f"arrivals.rate = {rate:g} requests/s: {self.most:,} requests would take more than"
+                             f" {LONGEST:g} s, which is 31 years")
+
+    @property
+    def most(self) -> int:
+        """The most requests: `count`, or what stands for it."""
+        return self.count or (MOST_REQUESTS if self.arrivals.phases else USUAL)
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield the requests by arrival, numbered from 0, the first at 0 s; the same for the same *seed*.
@@ -145,11 +162,11 @@ class Synthetic:
         draws = _Draws(itertools.count(), tokens(self.prompt, stream(seed, "workload.prompt"), "prompt"),
                        tokens(self.output, stream(seed, "workload.output"), "output"), self._thinks(seed))
         turns = (self._turns(conversation, draws) for conversation in self._conversations(seed))
-        requests = itertools.islice(itertools.chain.from_iterable(turns), self.count)
+        requests = itertools.islice(itertools.chain.from_iterable(turns), self.most)
         return self.images.attached(requests, seed) if self.images else requests
 
     def _conversations(self, seed: int) -> Iterator[_Conversation]:
-        times = self.arrivals.times(stream(seed, "workload.arrivals"), self.count)
+        times = self.arrivals.times(stream(seed, "workload.arrivals"), self.most)
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions
                  else itertools.repeat(1))
         groups = range(self.prefixes.groups if self.prefixes else 1)

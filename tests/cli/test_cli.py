@@ -143,8 +143,8 @@ def test_pools_may_name_every_gpu(scenario):
 
 
 def test_another_release_decides_otherwise(scenario):
-    """The default of a whole prompt that must fit came after vLLM 0.22."""
-    for engine, value in (("vllm-0.33", "True"), ("vllm-0.22", "False")):
+    """The default of a whole prompt that must fit came with vLLM 0.19."""
+    for engine, value in (("vllm-0.33", "True"), ("vllm-0.18", "False")):
         out = ksim("run", "s.toml", "--explain-defaults", "--set", f"engine={engine}", folder=scenario)
         assert next(line for line in out.splitlines() if "scheduler_reserve_full_isl" in line).split()[1] == value
 

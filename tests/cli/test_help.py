@@ -43,7 +43,7 @@ def test_flags_of_the_engine_say_what_its_keys_are(tmp_path):
     for key in keys(EngineSettings):
         assert flags[key.name].startswith(key.text)
     assert flags["scheduling_policy"].endswith("Default: fcfs.")
-    assert flags["enable_prefix_caching"].endswith("Default: true.")
+    assert flags["enable_chunked_prefill"].endswith("Default: true.")
 
 
 def test_a_flag_that_takes_numbers_takes_several(tmp_path):

@@ -70,7 +70,7 @@ def test_flags_may_be_written_as_the_parser_allows():
     assert served("--max-num-se", "8")["max_num_seqs"] == 8
     assert served("-tp", "2", "--max-num-seqs", "4", "--max-num-seqs", "8")["max_num_seqs"] == 8
     assert served("--compilation-config.cudagraph_mode", "full", "-cc.pass_config.fuse_allreduce_rms=true") == {
-        "cudagraph_mode": "FULL", "fuse_allreduce_rms": True, "gpu_memory_utilization": 0.92}
+        "cudagraph_mode": "FULL", "fuse_allreduce_rms": True}
     assert served("-O0")["enforce_eager"] and served("-O", "1")["cudagraph_mode"] == "PIECEWISE"
     assert "cudagraph_mode" not in served("-O3")
     assert served("--cudagraph-capture-sizes", "1", "2", "--enforce-eager")["cudagraph_capture_sizes"] == [1, 2]

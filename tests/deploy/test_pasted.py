@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError, DataError
 from tests.deploy.launching import table_of, text_of
 
 LINE = "vllm serve Qwen/Qwen3-8B --max-num-seqs 64"
-PLAIN = {"max_num_seqs": 64, "gpu_memory_utilization": 0.92}
+PLAIN = {"max_num_seqs": 64}
 AROUND = {
     "prompt": f"$ {LINE}",
     "prompt of an environment": f"(venv) me@gpu-1:~/work$ {LINE}",
@@ -90,7 +90,7 @@ def test_what_is_wrong_in_such_a_file_is_named_by_its_place():
 
 def test_switches_of_python_that_are_off_stay_off():
     table = table_of("from vllm import LLM\nLLM('Qwen/Qwen3-8B', enable_prefix_caching=False, enforce_eager=False)")
-    assert table["serve"] == {"enable_prefix_caching": False, "enforce_eager": False, "gpu_memory_utilization": 0.92}
+    assert table["serve"] == {"enable_prefix_caching": False, "enforce_eager": False}
 
 
 def test_the_client_of_a_script_is_its_workload():

@@ -14,7 +14,7 @@ from ksim.cost.graphs import Graphs, Launching
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.request import Request
-from ksim.simulation.defaults import capture_sizes
+from ksim.simulation.graph_sizes import capture_sizes
 from tests.properties import examples
 
 contexts = st.lists(st.integers(0, 300), min_size=1, max_size=6)

@@ -13,11 +13,13 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.defaults import Defaults, capture_sizes
+from ksim.simulation.defaults import Defaults
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.graph_sizes import capture_sizes
 from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.sizing import RESERVED, memory, shards_of
 from ksim.specs.settings import EngineSettings
 from tests.simulation.tables import TABLE
 
@@ -144,7 +146,8 @@ def test_an_unknown_release_is_answered_with_the_nearest():
         Deployment.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
 
 
-@pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8}])
+@pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8},
+                                     {"long_prefill_token_threshold_adaptive": True}])
 def test_a_setting_that_a_release_lacks_is_refused(setting):
     defaults("vllm-0.33", **setting).complete()
     with pytest.raises(ConfigError, match=f"serve.{next(iter(setting))}: vLLM 0.22 has no such setting"):
@@ -153,8 +156,54 @@ def test_a_setting_that_a_release_lacks_is_refused(setting):
 
 def test_releases_differ_in_whether_a_whole_prompt_must_fit():
     assert defaults("vllm-0.33").complete().scheduler_reserve_full_isl is True
-    assert defaults("vllm-0.22").complete().scheduler_reserve_full_isl is False
-    assert defaults("vllm-0.22", scheduler_reserve_full_isl=True).complete().scheduler_reserve_full_isl is True
+    assert defaults("vllm-0.18").complete().scheduler_reserve_full_isl is False
+    assert defaults("vllm-0.18", scheduler_reserve_full_isl=True).complete().scheduler_reserve_full_isl is True
+
+
+@pytest.mark.parametrize(("engine", "share", "reserve", "states"), [
+    ("vllm-0.18", 0.9, False, False), ("vllm-0.19", 0.9, True, False), ("vllm-0.22", 0.92, True, False),
+    ("vllm-0.33", 0.92, True, True)])
+def test_defaults_of_vllm_by_release(engine, share, reserve, states):
+    """Of the wheels 0.18.1, 0.19.0, 0.22.0 and 0.33.0: config/cache.py, config/scheduler.py, config/model.py."""
+    complete = defaults(engine).complete()
+    assert (complete.gpu_memory_utilization, complete.scheduler_reserve_full_isl) == (share, reserve)
+    assert complete.enable_prefix_caching is True
+    hybrid = Defaults(EngineSettings(), engine_of(engine), model_of("qwen3-next-80b-a3b"), gpu_of("h200")).complete()
+    assert hybrid.enable_prefix_caching is states
+
+
+@pytest.mark.parametrize(("gpu", "settings", "static"), [
+    ("h100", {}, 0.834), ("h200", {}, 0.906), ("b200", {}, 0.856), ("l4", {}, 0.833),
+    ("h200", {"tensor_parallel_size": 4}, 0.9), ("h200", {"max_cudagraph_capture_size": 32}, 0.909),
+    ("h200", {"tensor_parallel_size": 4, "data_parallel_size": 2, "max_num_batched_tokens": 16384}, 0.778)])
+def test_sglang_works_out_its_share_for_weights_and_kv(gpu, settings, static):
+    """(memory - reserved) / memory, with 512 + 1.5 chunk + 2 graph + 128 GPUs MiB (0.5.8, server_args.py)."""
+    rows = {row.setting: row for row in defaults("sglang-0.5", gpu, **settings).explain()}
+    share = rows["gpu_memory_utilization"]
+    assert f"mem_fraction_static = {static:g}" in share.source and share.value > static
+
+
+def test_tensorrt_llm_gives_kv_nine_tenths_of_what_is_free():
+    serve = defaults("trtllm-1.0").complete()
+    gpu, model = gpu_of("h200"), model_of("llama-3.1-8b")
+    part = memory(model, shards_of(model, serve)[0], gpu, serve)
+    free = gpu.memory - part.weights - part.activations - RESERVED
+    assert part.free == pytest.approx(0.9 * free, rel=1e-3)
+
+
+def test_graphs_are_as_large_as_release_and_gpu_have_them():
+    """512 tokens, 1,024 on Blackwell since 0.33, which has a graph of exactly max_num_seqs, too."""
+    sizes = {(engine, gpu): defaults(engine, gpu, max_num_seqs=601).complete().cudagraph_capture_sizes
+             for engine in ("vllm-0.22", "vllm-0.33") for gpu in ("h200", "b200")}
+    assert [each[-1] for each in sizes.values()] == [512, 512, 512, 1024]
+    assert [601 in each for each in sizes.values()] == [False, False, False, True]
+    assert defaults("sglang-0.5", "h100").complete().cudagraph_capture_sizes[-1] == 256
+
+
+def test_sglang_starts_with_less_cache_than_its_longest_context():
+    """An 8B model in BF16 on an L4, which vLLM refuses to start."""
+    made = Deployment.of(Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": "l4", "engine": "sglang-0.5"}))
+    assert 10_000 < made.serve.max_model_len == made.kv_blocks - 1 < made.model.max_length
 
 
 @pytest.mark.parametrize(("binds", "tokens"), [(False, 500), (True, 100)])

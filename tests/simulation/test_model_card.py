@@ -110,7 +110,7 @@ def test_a_deployment_shards_its_model_likewise():
     ("deepseek-v3", ["a100-80g"], [8], "computes no fp8"),
     ("deepseek-v3", ["b200"], [4], "0.2 GiB short of weights, activations and 0.8 GiB for CUDA")])
 def test_what_does_not_fit_says_why(name, gpus, ways, why):
-    (fit,) = fits_on(gpus, model_of(name), EngineSettings(), VLLM, ways)
+    (fit,) = fits_on(gpus, model_of(name), EngineSettings(gpu_memory_utilization=0.9), VLLM, ways)
     assert why in fit.why and fit.sequences == 0
 
 

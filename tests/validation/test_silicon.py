@@ -69,7 +69,7 @@ def test_flags_and_copies_may_be_missing(tmp_path):
 
 def test_the_scenario_of_an_inferencex_run(row):
     played = scenario(row())
-    assert (played.model, played.gpu, played.engine) == ("llama-3.1-8b", "h100", "vllm-0.22")
+    assert (played.model, played.gpu, played.engine) == ("llama-3.1-8b", "h100", "vllm-0.18")
     assert played.serve.quantization == "fp8" and played.serve.max_num_seqs == 4
     assert not played.serve.enable_prefix_caching
     made = played.workload.synthetic

@@ -6,6 +6,7 @@ import pytest
 
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.workload.fields import unit_of
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
 from ksim.workload.row import Ledger
@@ -142,8 +143,8 @@ def test_conflicting_settings_are_an_error(trace, settings, message):
 
 @pytest.mark.parametrize(("content", "columns", "message"), [
     (CSV, {"arrival": "time"}, "trace:1: has no column 'time', only id, ts, input_length, output_length; is it"),
-    (CSV.replace(",", ";"), OWN, "trace:1: has no column 'ts', only id;ts;input_length;output_length; columns are"
-                                 " separated by commas"),
+    (CSV.replace(",", "|"), OWN, "trace:1: has no column 'ts', only id|ts|input_length|output_length; columns are"
+                                 " separated by commas, semicolons or tabs"),
     (CSV, {**OWN, "tenant": "user"}, "trace:1: has no column 'user', only id"),
     (JSON, {"arrival": "time"}, "trace:1: has no 'time', only ts, input_length, output_length; is it"),
     (JSON, {**OWN, "tenant": "user"}, "trace:1: has no 'user', only ts"),
@@ -178,3 +179,73 @@ def test_the_unit_replaces_that_of_a_known_format(trace):
                  '{"session_id": "a", "delay": 4, "input_length": 5, "output_length": 1}\n')
     assert [(row.arrival, row.delay) for row in read(path, time_unit="s")] == [(0, 0), (2, 0), (2, 4)]
     assert Replay(path).clock() == "ms" and Replay(path, time_unit="s").clock() == "s"
+
+
+@pytest.mark.parametrize(("name", "unit"), [
+    ("req_start_ms", "ms"), ("Start (ms)", "ms"), ("t[us]", "us"), ("startMs", "ms"), ("timestampMillis", "ms"),
+    ("time_milliseconds", "ms"), ("ts_ns", "ns"), ("sent.us", "us"), ("arrival_s", "s"), ("seconds", "s"),
+    ("start-sec", "s"), ("gap_minutes", "min"), ("age (hours)", "h"), ("TIME_MS", "ms"), ("created_µs", "us"),
+    ("ts", ""), ("s", ""), ("arrivals", ""), ("items", ""), ("bonus", ""), ("requests", ""), ("latency_min", ""),
+    ("time", ""), ("rooms", ""), ("status", "")])
+def test_a_name_ends_with_its_unit(name, unit):
+    assert unit_of(name) == unit
+
+
+@pytest.mark.parametrize("unit", [None, "ms"])
+def test_a_unit_in_the_name_of_a_column_counts(trace, unit):
+    path = trace("req_start_ms,in,out,chat,wait_us\n1500,10,2,a,\n1500,20,3,a,250000\n3500,9,9,,\n")
+    columns = {"arrival": "req_start_ms", "prompt": "in", "output": "out", "session": "chat"}
+    assert [request.arrival for request in requests(path, columns=columns, time_unit=unit)] == [0, 0, 2]
+    assert Replay(path, columns=columns).clock() == "ms"
+    if unit is None:
+        assert requests(path, columns={**columns, "delay": "wait_us"})[1].delay == 0.25
+
+
+@pytest.mark.parametrize("columns", [{"arrival": "start_ms"}, {"arrival": "ts", "delay": "wait_ms"}])
+def test_a_unit_that_contradicts_the_name_is_refused(trace, columns):
+    path = trace("start_ms,ts,in,out,wait_ms\n1500,0,10,2,\n")
+    with pytest.raises(DataError, match=r"column '\w+_ms' is in ms by its name, and time_unit \(--time-unit\) says us"):
+        requests(path, columns={"prompt": "in", "output": "out", **columns}, time_unit="us")
+
+
+def test_a_name_without_a_unit_is_said_to_be_taken_in_seconds(trace):
+    def remarks(content=CSV, **settings):
+        ledger = Ledger()
+        assert list(Replay(trace(content), **settings).requests(0, ledger))
+        return [remark for remark in ledger.remarks() if "does not say its unit" in remark]
+
+    assert "column 'ts'" in remarks(columns=OWN)[0]
+    assert not remarks(columns=OWN, time_unit="s")
+    assert not remarks(CSV.replace("ts", "ts_s"), columns={**OWN, "arrival": "ts_s"})
+    assert not remarks("arrival,prompt,output\n0,1,1\n")
+    dated = CSV.replace("1500", "2024-05-01 10:00:00").replace("3500", "2024-05-01 10:00:02")
+    assert not remarks(dated, columns=OWN)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_columns_may_have_semicolons_or_tabs_between_them(trace, mark):
+    path = trace("arrival,prompt,output\n0,5,5\n1.5,5,5\n".replace(",", mark))
+    assert [request.arrival for request in requests(path)] == [0, 1.5]
+    decimal = trace(f"arrival{mark}prompt{mark}output\n0,25{mark}5{mark}5\n12345,678{mark}5{mark}5\n")
+    assert requests(decimal)[1].arrival == pytest.approx(12345.428)
+
+
+def test_a_comma_that_may_part_thousands_is_refused(trace):
+    with pytest.raises(DataError, match=r"trace:3: arrival is '1,234', which may be 1\.234 or 1234"):
+        requests(trace("arrival;prompt;output\n0,5;5;5\n1,234;5;5\n"))
+
+
+@pytest.mark.parametrize("key", ["data", "requests", "rows"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_that_holds_one_list_is_that_list(trace, key, indent):
+    rows = [{"arrival": number / 2, "prompt": 5, "output": 6} for number in range(3)]
+    path = trace(json.dumps({key: rows}, indent=indent))
+    assert [request.arrival for request in requests(path)] == [0, 0.5, 1]
+    assert [row.prompt for row in read(path)] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("content", ['{"data": [\n {"arrival": 1, "prompt": 2, "output": 3},\n',
+                                     '{"data": [\n {"arrival": 1, "prompt": 2, "output": 3}],\n "total": 1}\n'])
+def test_a_list_that_is_cut_short_or_not_alone_is_refused(trace, content):
+    with pytest.raises(DataError, match="is the file cut short"):
+        requests(trace(content))

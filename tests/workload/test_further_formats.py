@@ -12,6 +12,7 @@ from ksim.foundation.errors import DataError
 from ksim.workload.reading import read, recognise
 from ksim.workload.replay import Replay
 from ksim.workload.row import Ledger
+from ksim.workload.traces.weka import Weka
 
 
 def replayed(path, rate=None, **settings):
@@ -215,8 +216,29 @@ class TestWeka:
     def test_faulty_sessions_are_an_error(self, trace, text, message):
         refused(trace(json.dumps(text)), f"trace:1: {message}", format="weka")
 
+    def test_a_folder_of_sessions_is_one_trace(self, tmp_path):
+        first, second = Weka.example.splitlines()
+        for name, text in (("b.json", second), ("a.json", first), ("notes.txt", "hello"), (".hidden.json", "{")):
+            (tmp_path / name).write_text(text)
+        ledger = Ledger()
+        together = list(Replay(tmp_path).requests(0, ledger))
+        assert [request.session for request in together] == ["one"] * 3 + ["two"]
+        assert {request.arrival for request in together} == {0.0} and "all start at 0 s" in ledger.remarks()[0]
+        spread = list(Replay(tmp_path, rate=2.0).requests(0))
+        assert spread[-1].arrival > 0 and [request.prompt for request in spread] == [9, 4, 14, 8]
+        (tmp_path / "c.json").write_text(first)
+        with pytest.raises(DataError, match="c.json:1: session 'one' is in the trace twice"):
+            list(Replay(tmp_path).requests(0))
+
+    def test_a_folder_of_anything_else_is_refused(self, tmp_path):
+        with pytest.raises(DataError, match="is a folder; name a file in it"):
+            list(Replay(tmp_path).requests(0))
+        (tmp_path / "a.jsonl").write_text('{"arrival": 0, "prompt": 2, "output": 3}\n')
+        with pytest.raises(DataError, match="is a folder of plain files; name a file in it"):
+            list(Replay(tmp_path).requests(0))
+
     def test_a_repeated_session_is_an_error(self, trace):
-        refused(trace(2 * (json.dumps(session(call(0, 8, 1, []))) + "\n")), "trace:2: session 'one' is in the file")
+        refused(trace(2 * (json.dumps(session(call(0, 8, 1, []))) + "\n")), "trace:2: session 'one' is in the trace")
 
 
 class TestServeGen:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksim.deploy.assembly.free_share import utilization
 from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation.errors import ConfigError
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import system_of
+from ksim.simulation.memory_share import of_free
+from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.scenario_tables import alike, beside
 
 
@@ -50,8 +52,14 @@ def _described(launch: Launch, wanted: Wanted) -> dict[str, Any]:
     engine = {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
               **({"host": host} if host else {}), "serve": dict(launch.serve)}
     if launch.free_share is not None:
-        engine["serve"]["gpu_memory_utilization"] = utilization(_alone(engine), launch.model, launch.free_share)
+        engine["serve"]["gpu_memory_utilization"] = _utilization(_alone(engine), launch.model, launch.free_share)
     return engine
+
+
+def _utilization(engine: Mapping[str, Any], model: str, share: float) -> float:
+    """The `gpu_memory_utilization` that leaves *share* of what weights and activations leave for the KV cache."""
+    deployment = Deployment.of(Scenario.of({"model": model, **engine, "workload": ANY_WORKLOAD}, "imported"))
+    return of_free(share, deployment.model, deployment.gpu, deployment.serve)
 
 
 def _alone(engine: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ _TABLES = ("serve", "pools", "workload")
 def commented(imported: Imported, folder: Path) -> str:
     """*imported* as a scenario file in *folder*."""
     head = ["# Made by `ksim import`.", *_section("Assumed, or different here:", imported.remarks),
+            *_section("Filled in, as the engine does:", imported.filled),
             *_section("Without effect here:", imported.idle)]
     return "\n".join(head) + "\n\n" + tomli_w.dumps(_ordered(seen_from(folder, imported.table)))
 

@@ -10,10 +10,10 @@ from ksim.deploy.launches import Note, Wanted
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
-#: The releases that ksim simulates, the oldest first: the number from which on, and the name.  A release is taken as
-#: the newest of those before it.
+#: The releases that ksim simulates, the oldest first: the number from which on, and the name.  Of vLLM, defaults
+#: changed with 0.19 and 0.20 and between 0.22 and 0.33; releases between these two are taken as 0.33.
 RELEASES: Mapping[str, Sequence[tuple[tuple[int, ...], str]]] = {
-    "vllm": (((0, 22), "vllm-0.22"), ((0, 33), "vllm-0.33")),
+    "vllm": (((0,), "vllm-0.18"), ((0, 19), "vllm-0.19"), ((0, 20), "vllm-0.22"), ((0, 23), "vllm-0.33")),
     "sglang": (((0, 5), "sglang-0.5"), ((0, 5, 8), "sglang-0.5.8")),
     "trtllm": (((1, 0), "trtllm-1.0"), ((1, 2), "trtllm-1.2")),
 }
@@ -58,22 +58,25 @@ def named(program: str, said: str, where: str) -> Release:
     """The engine for the release that is *said*; raises ConfigError for one that is no release."""
     numbers = re.fullmatch(r"v?(\d+(?:\.\d+)*).*", said)
     if numbers is None:
-        raise ConfigError(where, f"{said!r} is no release; name one such as {RELEASES[program][-1][0][0]}."
-                                 f"{RELEASES[program][-1][0][1]}.0, or one of ksim's engines"
+        newest = ".".join(map(str, _number_of(RELEASES[program][-1][1])[:2]))
+        raise ConfigError(where, f"{said!r} is no release; name one such as {newest}.0, or one of ksim's engines"
                                  f" ({', '.join(catalog.entries('engines'))})")
     number = tuple(map(int, numbers[1].split(".")))
     engine = _nearest(program, number)
-    exact = any(number[:len(first)] == first and name == engine for first, name in RELEASES[program])
-    if exact:
+    own = _number_of(engine)
+    if number[:len(own)] == own:
         return Release(engine, number=numbers[1])
     return Release(engine, (Note(where, said, f"simulated as {engine}, the nearest release that ksim has"),),
                    numbers[1])
 
 
+def _number_of(engine: str) -> tuple[int, ...]:
+    """The release in the name of an *engine*, such as (0, 33) of vllm-0.33."""
+    return tuple(map(int, engine.partition("-")[2].split(".")))
+
+
 def _nearest(program: str, number: tuple[int, ...]) -> str:
-    """The newest release of those up to *number*; of vLLM, where defaults changed between two, the next one."""
+    """What stands for the release *number*."""
     releases = RELEASES[program]
     earlier = [name for first, name in releases if first <= number]
-    if program == "vllm" and number > (0, 22, 999):
-        return releases[-1][1]
     return earlier[-1] if earlier else releases[0][1]

@@ -15,8 +15,6 @@ from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["Flag", "VllmLine", "served_name"]
 
-#: Settings whose default in vLLM is another than in ksim (0.33: vllm/config/cache.py).
-_ALWAYS = ("gpu_memory_utilization",)
 #: Formats of weights that vLLM makes of a checkpoint, or takes by their name; others are those of the checkpoint.
 _QUANTIZATIONS = {"fp8": "fp8", "modelopt_fp4": "modelopt_fp4", "mxfp4": "mxfp4", "nvfp4": "modelopt_fp4",
                   "bitsandbytes": "bitsandbytes"}
@@ -64,7 +62,7 @@ class VllmLine:
     def of(cls, model: str, settings: EngineSettings) -> "VllmLine":
         """The line with every setting that is not at its default."""
         serve, usual = plain(settings), plain(EngineSettings())
-        given = {key: value for key, value in serve.items() if value != usual.get(key) or key in _ALWAYS}
+        given = {key: value for key, value in serve.items() if value != usual.get(key)}
         flags: list[Flag] = []
         missing: list[str] = []
         for key, value in given.items():

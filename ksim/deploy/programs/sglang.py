@@ -88,10 +88,9 @@ class Sglang:
 
 def _usual(reading: Reading) -> list[tuple[str, str]]:
     """What is different of all SGLang engines."""
-    why = ("SGLang's share is of weights and KV alone, ksim's of activations, too" if
-           "gpu_memory_utilization" in reading.serve else
-           "SGLang computes a share from GPU and batch; 0.9 stands for it")
-    return [("--mem-fraction-static", why)]
+    if "gpu_memory_utilization" not in reading.serve:
+        return []
+    return [("--mem-fraction-static", "SGLang's share is of weights and KV alone, ksim's of activations, too")]
 
 
 def _arguments(command: Command) -> list[Word] | None:

@@ -90,9 +90,9 @@ def _role(given: Sequence[Given]) -> str:
 
 
 def _free_share(given: Sequence[Given]) -> float | None:
-    """The share, for KV, of the memory that weights leave free."""
+    """The share, for KV, of the memory that weights leave free; None where nobody says it."""
     cache: Mapping[str, Any] = value_of(given, "kv_cache_config") or {}
-    share = cache.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction", 0.9))
-    return float(share)
+    share = cache.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
+    return None if share is None else float(share)
 
 

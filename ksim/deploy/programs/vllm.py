@@ -21,10 +21,8 @@ _STARTS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m
            ("-m", "vllm.entrypoints.cli.main", "serve"), ("api_server.py",))
 HANDLERS: Mapping[str, Handler] = {**compilation.HANDLERS, **further.HANDLERS, **kv_transfer.HANDLERS,
                                    **nodes.HANDLERS, **speculation.HANDLERS}
-#: vLLM's default by release, where it is not ksim's.
-_UTILIZATION = {"vllm-0.33": 0.92}
 #: Releases that fuse by themselves what ksim leaves apart (config/vllm.py: enable_allreduce_rms_fusion, from -O2 on).
-_FUSING = ("vllm-0.33",)
+_FUSING = ("vllm-0.22", "vllm-0.33")
 _FUSED = ("not set: vLLM fuses small all-reduces with the norm after them by default, on Hopper and Blackwell where"
           " FlashInfer is installed; serve.fuse_allreduce_rms = true does so here")
 
@@ -88,10 +86,8 @@ def _environment(reading: Reading, command: Command) -> None:
 
 
 def _defaults(reading: Reading, given: Sequence[Given], engine: str) -> None:
-    """Defaults of the release that are not ksim's: set, or said."""
+    """Say which default of the release ksim does not take over."""
     serve = reading.serve
-    if engine in _UTILIZATION:
-        serve.setdefault("gpu_memory_utilization", _UTILIZATION[engine])
     optimized = not serve.get("enforce_eager") and str(value_of(given, "optimization_level", 2)) not in ("0", "1")
     fuses = engine in _FUSING and optimized and serve.get("tensor_parallel_size", 1) > 1
     if fuses and "fuse_allreduce_rms" not in serve:

@@ -81,6 +81,9 @@ class Traffic:
 
 
 def _check_synthetic(synthetic: Synthetic) -> None:
+    if synthetic.arrivals.phases:
+        raise ConfigError("workload.synthetic.arrivals", "phases have rates of their own; give one rate in place of"
+                                                         " them to ask for the highest")
     if synthetic.arrivals.rate is None:
         raise ConfigError("workload.synthetic.arrivals", "a burst has no rate; choose the process poisson, gamma or"
                                                          " constant to ask for the highest rate")

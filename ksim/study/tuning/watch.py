@@ -141,4 +141,5 @@ def _latencies(history: History, metric: str) -> Floats:
 def _size(scenario: Scenario) -> int:
     """How many requests the workload of *scenario* has."""
     synthetic = scenario.workload.synthetic
-    return synthetic.count if synthetic is not None else WorkloadSize.of(scenario).requests
+    count = synthetic.count if synthetic is not None else None
+    return count or WorkloadSize.of(scenario).requests

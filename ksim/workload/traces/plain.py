@@ -19,6 +19,8 @@ from ksim.workload.fields import (
     label,
     moment,
     share,
+    unit_in_use,
+    unit_of,
 )
 from ksim.workload.images import images_of
 from ksim.workload.jsonl import first_object, keys, named_members
@@ -36,7 +38,8 @@ _NEEDED = ("arrival", "prompt", "output")
 class Plain:
     """Reads the rows of one `session` as its turns, each at least `delay` seconds after the end of the turn before it.
 
-    `columns` maps a field to its column, or key of JSON, if that has another name.
+    `columns` maps a field to its column, or key of JSON, if that has another name; times are in the unit with which
+    that name ends, such as start_ms or "Start (ms)", else in s.
     Without a column of arrivals, the trace has no arrival times.
     """
 
@@ -48,8 +51,12 @@ class Plain:
         "0.25,100,20,1,chat,,bob\n"
         "0.25,140,20,1,chat,3.5,bob\n"
     )
-    time_unit = "s"
     empty = "error"
+
+    @property
+    def time_unit(self) -> str:
+        """The unit that the name of the column of arrivals says, else s."""
+        return unit_of(self.columns.get("arrival", "arrival")) or "s"
 
     def recognises(self, first: str) -> bool:
         names = keys(first) if first.startswith("[") else first_object(first).keys() or header(first)
@@ -64,7 +71,7 @@ class Plain:
         first = next(values, None)
         if first is None:
             return
-        seconds = _times(first[0], lines)
+        seconds, waits = _times(first[0], at, lines), unit_in_use(of_delay, lines)
         for (time, tokens, output, priority, session, delay, tenant, adapter, ids, images, acceptance, most, n, scores,
              width, outputs, further) in chain((first,), values):
             prompt, sampled = count(tokens, of_prompt, lines), count(output, of_output, lines)
@@ -74,7 +81,7 @@ class Plain:
                       size,
                       integer(priority, of_priority, lines) if priority != "" else 0,
                       session if session.__class__ is str else label(session, of_session, lines),
-                      duration(delay, of_delay, lines) if delay != "" else 0.0,
+                      duration(delay, of_delay, lines, waits) if delay != "" else 0.0,
                       tenant if tenant.__class__ is str else label(tenant, of_tenant, lines),
                       adapter if adapter.__class__ is str else label(adapter, of_adapter, lines),
                       images=images_of(images, of_images, prompt, lines) if images != "" else (),
@@ -93,12 +100,13 @@ class Plain:
         return read(lines, names, needed)
 
 
-def _times(first: Any, lines: Lines) -> Callable[[Any, str], float]:
+def _times(first: Any, column: str, lines: Lines) -> Callable[[Any, str], float]:
     """Return a function from arrivals to seconds; the first arrival tells if they are numbers, dates or absent."""
     if first == "":
         return lambda value, name: nan if value == "" else moment("", name, lines)
     if not is_date(first) or str(first).isdecimal():
-        return lambda value, name: moment(value, name, lines)
+        unit = unit_in_use(column, lines)
+        return lambda value, name: moment(value, name, lines, unit)
     if lines.per_second:
         raise lines.error("has dates, which have no unit of time; leave out time_unit (--time-unit)")
     return Dates(lines).seconds

@@ -20,7 +20,8 @@ _DEEPEST = 8
 class Weka:
     """Reads a session as turns, each `think_time` after the answer before it, as the publisher's replayer does.
 
-    A file holds one session, or several: one per line, or one after the other.  The
+    A file holds one session, or several: one per line, or one after the other.  A
+    folder of such files is one trace.  The
     calls of a sub-agent are turns at their place in the list; if the agent changes,
     the next call waits for what is left of the recorded gap.  Ids of scope "local"
     are unique to the session.  Calls without output were aborted.  All calls go to
@@ -37,16 +38,18 @@ class Weka:
     )
     time_unit = "s"
     empty = "skip"
+    folders = True
 
     def recognises(self, first: str) -> bool:
         return {"requests", "block_size", "hash_id_scope"} <= keys(first)
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         seen: set[str] = set()
-        for number, session in enumerate(documents(lines)):
+        sessions = ((part, session) for part in lines.parts() for session in documents(part))
+        for number, (lines, session) in enumerate(sessions):  # noqa: PLR1704
             name = label(session.get("id"), "id", lines) or str(number)
             if name in seen:
-                raise lines.error(f"session {shown(name)} is in the file twice; leave out one of them")
+                raise lines.error(f"session {shown(name)} is in the trace twice; leave out one of them")
             seen.add(name)
             size = chunk_tokens or _positive(member(session, ("block_size",), lines), "block_size", lines)
             ids = _Ids(number, _is_local(session, lines))
