@@ -63,16 +63,16 @@ def capacity(
 
 
 def _show(found: "Capacity", output: Path | None) -> None:
-    """Print the answer; where there is none, only why each of several set-ups has none."""
-    from rich.text import Text
-
+    """Print the answer, in Markdown where there is no terminal; without one, only why several set-ups have none."""
     from ksim.study.capacity.table import left_out
 
-    if found.best is not None:
-        console().print(found.set_ups)
-    left = left_out(found.standings) if found.best is not None or len(found.standings) > 1 else []
-    for line in left if found.best is None else (*left, found.sentence, *(f"* {note}" for note in found.notes)):
-        console().print(Text(line))
+    screen = console()
+    answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []
+    if found.best and screen.is_terminal:
+        screen.print(found.set_ups)
+        answer = [*left_out(found.standings), found.sentence, *(f"* {note}" for note in found.notes)]
+    for text in answer:
+        screen.print(text, markup=False, highlight=False, soft_wrap=not screen.is_terminal)
     if output is not None:
         say(f"written to {output}")
 

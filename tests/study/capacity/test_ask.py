@@ -124,7 +124,7 @@ def test_the_command_prints_the_answer_and_writes_it(tmp_path):
     document = json.loads((tmp_path / "c.json").read_text())
     assert document["sentence"] in printed and document["best"] == "TP1 on h100"
     assert "requests/s on 1 GPU (TP1 on h100); 95 %: " in printed
-    assert printed.split()[:2] == ["set-up", "GPUs"]
+    assert printed.startswith("| set-up")
 
 
 def test_a_study_that_is_there_is_replaced_only_with_force(asked):
