@@ -111,7 +111,7 @@ class Shown:
 
     def _by_size(self) -> Table:
         made = Table.of(*self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
-                     *(f">{title}, blocks" for title in _TITLES.values()),
+                        *(f">{title}, blocks" for title in _TITLES.values()),
                         title="Hit rate: share of prompt tokens, and of prompt blocks",
                         hide=[f"{title}, blocks" for title in _TITLES.values()])
         for blocks in self.sizes:
@@ -122,7 +122,7 @@ class Shown:
 
     def _by_tier(self) -> Table:
         made = Table.of("tier", *self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
-                     *(f">{title}, inclusive" for title in _TITLES.values()),
+                        *(f">{title}, inclusive" for title in _TITLES.values()),
                         title="Hits that each tier adds, share of prompt tokens: exclusive, and inclusive",
                         hide=[f"{title}, inclusive" for title in _TITLES.values()])
         for tier in self.curve.tiers(self.tiers):

@@ -134,7 +134,7 @@ def _content(fitted: "Calibration", path: Path) -> dict[str, Any]:
 
 def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> Table:
     rows = Table.of("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",
-                 "error % at points that taught nothing", title=f"calibration of {gpu}",
+                    "error % at points that taught nothing", title=f"calibration of {gpu}",
                     hide=("error % with fewer points", "error % at points that taught nothing", "enough"))
     for part in parts:
         curve = ", ".join(f"{points:,}: {100 * error:.1f}" for points, error in part.curve)

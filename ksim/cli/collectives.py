@@ -46,7 +46,7 @@ def _table(priced: "list[Message]") -> Table:
 
     rows = Table.of("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",
                     hide=("pJ/bit", "idle", "mJ", "algorithm"),
-                 title="bus bandwidth as in nccl-tests; joules of all GPUs, and the share of idle power in them")
+                    title="bus bandwidth as in nccl-tests; joules of all GPUs, and the share of idle power in them")
     for message in priced:
         rows.add_row(message.kind, str(message.ranks), measure(message.bytes, "B"), message.span.launch,
                      number(1e6 * message.seconds), number(1e-9 * message.bus_bandwidth), number(1e3 * message.joules),

@@ -63,14 +63,15 @@ def _self_check() -> Finding:
                                               f" elsewhere")
 
 
-def _shown(findings: Sequence[Finding]) -> Any:
-    """The findings by area."""
-    lines, before = Table.of("", "what", "found", "what to do"), ""
+def _shown(findings: Sequence[Finding]) -> Table:
+    """The findings below the names of their areas."""
+    lines, before = Table.of("what", "found", "what to do"), ""
     for finding in findings:
-        if before and finding.area != before:
+        if finding.area != before:
             lines.add_section()
+            lines.add_row(finding.area, "", "", style="bold")
         name = finding.name.removesuffix("_bytes").removesuffix("_columns").replace("_", " ")  # the text says the unit
-        lines.add_row("" if finding.area == before else finding.area, name, finding.text,
-                      f"{_MARKS[finding.status]}{finding.remedy}", style="red" if finding.status == BROKEN else "")
+        lines.add_row(f"  {name}", finding.text, f"{_MARKS[finding.status]}{finding.remedy}",
+                      style="red" if finding.status == BROKEN else "")
         before = finding.area
     return lines

@@ -134,7 +134,7 @@ def _fits(card: "ModelCard", all_rows: bool) -> Any:
     """The table of what fits; a GPU on which nothing fits has one row that says why, or, with *all_rows*, all rows."""
     length = card.settings.max_model_len
     shown = Table.of("GPU", ">GPUs", ">TP", ">GiB of weights a GPU", ">tokens of KV cache",
-                  f">sequences of {length:,} tokens", "why not", title="What fits where")
+                     f">sequences of {length:,} tokens", "why not", title="What fits where")
     for fit in card.fits if all_rows else _worth_showing(card.fits):
         weights = f"{fit.weights / GIB:.1f}" if fit.weights else ""
         numbers = (f"{fit.tokens:,}" if fit.tokens else "", str(fit.sequences) if fit.fits else "-")

@@ -83,7 +83,7 @@ def compare(scenario: "Scenario", batch: "Batch", plot: Path | None) -> dict[str
 
 def _curve(found: "Payoff") -> Any:
     shown = Table.of(">sequences", ">ms a token, plain", ">ms a token, speculative", ">speed-up",
-                  title=f"After {found.context:,} tokens each")
+                     title=f"After {found.context:,} tokens each")
     for batch, plain, fast in zip(found.batches, found.plain, found.speculative, strict=True):
         shown.add_row(f"{batch:,}", f"{1e3 * plain:.3f}", f"{1e3 * fast:.3f}", f"{plain / fast:.2f}")
     return shown

@@ -36,7 +36,7 @@ def transfers(
 def _transfers(report: "TransferReport") -> Table:
     rows = Table.of("series", "connector", ">tokens", ">MB", ">ms", ">predicted", ">error %", "row is",
                     hide=("row is", "MB", "connector"),
-                 title="transfers between two nodes")
+                    title="transfers between two nodes")
     for transfer in report.transfers:
         row = transfer.row
         rows.add_row(row.series, row.plugin or "", f"{row.tokens:,}", f"{row.bytes / 1e6:,.0f}",

@@ -184,12 +184,13 @@ def _stacked(table: Table) -> Iterator[RenderableType]:
     first, *others = table.columns
     for row in table.rows:
         name, *cells = row.cells
+        indent = 2 + len(str(name)) - len(str(name).lstrip())
         if str(name).strip():
             yield Text.assemble(f"{first.name} " if first.number else "", _text(name), style=f"bold {row.style}")
         for column, cell in zip(others, cells, strict=True):
             if said := " ".join(str(cell).split()):
-                yield Padding(Text(f"{column.name}: {said}" if column.name else said, style=row.style), (0, 0, 0, 2),
-                              expand=False)
+                yield Padding(Text(f"{column.name}: {said}" if column.name else said, style=row.style),
+                              (0, 0, 0, indent), expand=False)
 
 
 def _text(cell: Cell) -> Text:

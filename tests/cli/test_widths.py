@@ -17,21 +17,20 @@ from tests.validation.silicon_rows import write
 from tests.validation.transfer_rows import row, table
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
-#: A call of each command that runs in a moment, and of each that takes longer.
-FAST = [
+#: Calls that take a moment, and others: together, at least one of each command.
+FAST = ["step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024", "collectives --gpu h200", "list gpus",
+        "list routers", "model deepseek-r1"]
+SLOW = [
     "new n.toml", "init i.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
     "gpu new g.toml --name G --architecture hopper --sms 10 --clock 1000 --memory 80 --bandwidth 3000 --l2 50 --bf16"
     " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "schema -o s.json",
     "run s.toml -o one", "run s.toml --explain-defaults", "replay t.csv --model llama-3.2-1b --gpu h200 -o other",
     "explain one", "diff one other", "report one",
-    "step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
-    "collectives --gpu h200", "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
-    *(f"list {kind}" for kind in ("gpus", "systems", "models", "drafters", "grids", "routers", "traces", "templates")),
-    "model deepseek-r1", "model llama-3.1-405b", "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm",
-]
-SLOW = [
-    f"sweep s.toml {OVER} -o study", "report study", f"pareto s.toml {OVER}", "pareto study",
+    "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
+    *(f"list {kind}" for kind in ("systems", "models", "drafters", "grids", "traces", "templates")),
+    "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm",
+    f"sweep s.toml {OVER} -o study", f"pareto s.toml {OVER}", "pareto study",
     "capacity s.toml --slo ttft:p99:1s --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 200"
     " --replications 2 --jobs 1",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
@@ -98,7 +97,7 @@ def measurements(folder):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    inputs(folder := tmp_path_factory.mktemp("quick"))
+    folder = tmp_path_factory.mktemp("quick")
     helps = [[*path, "--help"] for path in sorted({(), ("gpu",), ("validate",), *COMMANDS})]
     return played(folder, [*(line.split() for line in FAST), *helps])
 
@@ -132,7 +131,7 @@ def test_the_help_of_every_command_is_whole(quick):
 
 
 @pytest.mark.slow
-def test_studies_and_comparisons_lose_nothing_on_a_terminal(thorough):
+def test_runs_studies_and_comparisons_lose_nothing_on_a_terminal(thorough):
     check(thorough, {tuple(line.split()) for line in SLOW})
 
 
