@@ -20,15 +20,13 @@ from rich.text import Text
 
 from ksim.cli.terminal import moves, width
 from ksim.foundation.errors import ConfigError
-from ksim.report.tables import REMEDY
+from ksim.report.tables import REMEDY, WIDE
 from ksim.report.wording import UNLIMITED
 
 #: The file name that stands for standard output.
 STDOUT = Path("-")
 #: Standard output itself, while it is kept for JSON.
 _KEPT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
-#: Whether tables have all columns, whatever the width.
-_WIDE: ContextVar[bool] = ContextVar("all columns", default=False)
 
 
 @contextmanager
@@ -79,12 +77,12 @@ JsonInFolder = Annotated[Path | None, _option(_claim)]
 
 @contextmanager
 def _showing(wide: bool, remedy: str) -> Iterator[None]:
-    """Show all columns, or say below tables which options do."""
-    tokens = _WIDE.set(wide), REMEDY.set(remedy)
+    """Show all columns where that is asked for or nothing limits a line, else say below tables which options do."""
+    tokens = WIDE.set(wide or width(sys.stdout) == UNLIMITED), REMEDY.set(remedy)
     try:
         yield
     finally:
-        _WIDE.reset(tokens[0])
+        WIDE.reset(tokens[0])
         REMEDY.reset(tokens[1])
 
 
@@ -106,8 +104,8 @@ def console() -> Console:
 
 
 def report_console() -> Console:
-    """Standard output for reports, which are as narrow as a page where there is no terminal."""
-    return Console(width=UNLIMITED if _WIDE.get() else None, quiet=_KEPT.get() is not None)
+    """Standard output for reports, whose texts are as narrow as a page where there is no terminal."""
+    return Console(quiet=_KEPT.get() is not None)
 
 
 def say(*lines: str) -> None:
@@ -118,7 +116,7 @@ def say(*lines: str) -> None:
 
 
 def _width() -> int | None:
-    return UNLIMITED if _WIDE.get() else width(sys.stdout)
+    return UNLIMITED if WIDE.get() else width(sys.stdout)
 
 
 class _Silent:

@@ -13,13 +13,15 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.report.wording import WIDTH
+from ksim.report.wording import UNLIMITED, WIDTH
 
 #: Between two columns.
 _GAP = 2
 #: Columns of longer texts are folded at words, but not to less than this; the first column has the names of rows.
 _NAME, _TEXT = 32, 12
 
+#: Whether tables have all columns side by side, whatever the width.
+WIDE: ContextVar[bool] = ContextVar("all columns", default=False)
 #: What a user can do to see hidden columns, such as "--wide, --json"; "" where there is nothing to do.
 REMEDY: ContextVar[str] = ContextVar("how hidden columns are shown", default="")
 
@@ -100,7 +102,7 @@ class Table:
         return _line([_widths(self, place)[1] for place in range(len(self.columns))])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        layout = laid_out(self, options.max_width)
+        layout = laid_out(self, UNLIMITED if WIDE.get() else options.max_width)
         yield ""
         if self.title:
             yield Text(self.title, style="bold")
