@@ -143,7 +143,7 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
 
 def _time_table(kernels: pa.Table) -> Table:
     """Kernel families by time, waiting and idle time, and their shares of the energy."""
-    table = Table((Column("GPU time", least=19), Column("share", number=True), Column("", least=_BAR),
+    table = Table((Column("GPU time", least=19), Column("share", number=True), Column(""),
                    Column("energy", number=True), Column("bound by"), Column("mostly", priority=1)))
     rows, every = families(kernels), kernels.to_pylist()
     small = [row for row in rows if row.time < _SMALL and row.family not in _WAITING]
