@@ -9,11 +9,12 @@ import typer
 
 from ksim.cli import completion, terminal
 from ksim.cli.completion_scripts import InstallCompletion, MainGroup, ShowCompletion
+from ksim.cli.help import App
 from ksim.cli.usage_hints import hint
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
-app = typer.Typer(
+app = App(
     cls=MainGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

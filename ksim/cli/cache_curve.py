@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from attrs import frozen
-from rich.table import Table
 
 from ksim.cli.flags import words_of
-from ksim.cli.output import table
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.units import GIB, measured
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.workload.cache_curve import CacheCurve, Hits
@@ -111,9 +110,10 @@ class Shown:
                " hits are counted.")
 
     def _by_size(self) -> Table:
-        made = table(*self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
-                     *(f">{title}, blocks" for title in _TITLES.values()),
-                     title="Hit rate: share of prompt tokens, and of prompt blocks")
+        made = Table.of(*self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
+                        *(f">{title}, blocks" for title in _TITLES.values()),
+                        title="Hit rate: share of prompt tokens, and of prompt blocks",
+                        hide=[f"{title}, blocks" for title in _TITLES.values()])
         for blocks in self.sizes:
             rates = [self.curve.rates(self.curve.hits(policy, blocks)) for policy in _TITLES]
             made.add_row(*self._size_cells(blocks), *(f"{tokens:.5f}" for _, tokens in rates),
@@ -121,9 +121,10 @@ class Shown:
         return made
 
     def _by_tier(self) -> Table:
-        made = table("tier", *self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
-                     *(f">{title}, inclusive" for title in _TITLES.values()),
-                     title="Hits that each tier adds, share of prompt tokens: exclusive, and inclusive")
+        made = Table.of("tier", *self._size_columns("blocks"), *(f">{title}" for title in _TITLES.values()),
+                        *(f">{title}, inclusive" for title in _TITLES.values()),
+                        title="Hits that each tier adds, share of prompt tokens: exclusive, and inclusive",
+                        hide=[f"{title}, inclusive" for title in _TITLES.values()])
         for tier in self.curve.tiers(self.tiers):
             shares = [f"{self.curve.rates(hits)[1]:.5f}" for view in (tier.exclusive, tier.inclusive)
                       for hits in view.values()]

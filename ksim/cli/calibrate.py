@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ksim.cli.flags import words_of
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
@@ -30,7 +30,7 @@ def sweep_kernels(
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="GPU time that the sweep may take")] = BUDGET,
     run: Annotated[Path | None, typer.Option("--run", metavar="FOLDER", help="measure the points right away on this"
                                              " machine's GPU, into this folder")] = None,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
     from ksim.calibration.points import plan
@@ -45,7 +45,7 @@ def sweep_kernels(
     console().print(_planned_table(planned, target))
     write_json(json_file, _planned_content(planned, target, output))
     if run is None:
-        print(f"written to {output}; where the GPU is, with vLLM installed: "
+        say(f"written to {output}; where the GPU is, with vLLM installed: "
               f"python -m ksim.calibration.runner {output} -o FOLDER")
     else:
         _measure(planned, run)
@@ -65,7 +65,7 @@ def _this_gpu() -> str:
 
 
 def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
-    rows = table("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
+    rows = Table.of("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
     for name, points, checks, seconds in planned.families():
         rows.add_row(name, f"{points:,}", f"{checks:,}", f"{seconds:.1f}")
     rows.add_section()
@@ -94,7 +94,7 @@ def calibrate(
                                      " default the one that the files name")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="PROFILE", help="file to write; by default"
                                                 " the GPU's name with .npz, in this folder")] = None,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Fit the share of its bounds that a GPU reaches, for the oracle `measured`, and report the errors of the fit."""
     from ksim.calibration.calibrate import ENDING, check_writable, save
@@ -108,15 +108,15 @@ def calibrate(
         check_writable(path)
         fitted = fit(ingested.measured, ingested.gpu, lambda name: line.update(f"fitting {name}"))
     screen.print(_families(fitted.parts, fitted.gpu.name))
-    print("errors are means over points held back group by group; enough: so many points would do nearly as well")
+    say("errors are means over points held back group by group; enough: so many points would do nearly as well")
     if fitted.left:
         screen.print(_left(fitted))
     for remark in (*ingested.remarks, *fitted.remarks):
-        print(f"note: {remark}")
+        say(f"note: {remark}")
     words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
     write_json(json_file, _content(fitted, path))
     save(path, fitted, shlex.join(words), digests(ingested.measured))
-    print(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"
+    say(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"
           f" path = \"{path}\"")
 
 
@@ -133,8 +133,9 @@ def _content(fitted: "Calibration", path: Path) -> dict[str, Any]:
 
 
 def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> Table:
-    rows = table("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",
-                 "error % at points that taught nothing", title=f"calibration of {gpu}")
+    rows = Table.of("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",
+                    "error % at points that taught nothing", title=f"calibration of {gpu}",
+                    hide=("error % with fewer points", "error % at points that taught nothing", "enough"))
     for part in parts:
         curve = ", ".join(f"{points:,}: {100 * error:.1f}" for points, error in part.curve)
         checks = ", ".join(f"{tag}: {100 * error:.1f} of {points:,}" for tag, points, error in part.checks)
@@ -144,7 +145,7 @@ def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> Table:
 
 
 def _left(fitted: "Calibration") -> Table:
-    rows = table(">rows", "left out", title="rows left out")
+    rows = Table.of(">rows", "left out", title="rows left out")
     for left in fitted.left:
         rows.add_row(f"{left.rows:,}", left.reason)
     return rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import JsonFile, console, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
 from ksim.cli.studies import Address, Jobs, On, stop
@@ -43,8 +43,8 @@ Force = Annotated[bool, typer.Option("--force", help="replace an earlier study i
 def capacity(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     slo: Slo = None, rate: Rate = None, over: Over = None, requests: Requests = None, replications: Replications = None,
-    no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, jobs: Jobs = None,
-    on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
+    no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, wide: Wide = False,
+    jobs: Jobs = None, on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
     seed: StudySeed = None, force: Force = False,
 ) -> None:
     """How many requests a second keep the latency targets or, with --rate, how many GPUs that takes."""
@@ -63,13 +63,18 @@ def capacity(
 
 
 def _show(found: "Capacity", output: Path | None) -> None:
-    """Print the answer; where there is none, only why each of several set-ups has none."""
-    if found.best is not None:
-        console().print(found.text, markup=False, highlight=False, soft_wrap=True)
-    elif len(found.standings) > 1:
-        console().print(found.table, markup=False, highlight=False, soft_wrap=True)
+    """Print the answer, in Markdown where there is no terminal; without one, only why several set-ups have none."""
+    from ksim.study.capacity.table import left_out
+
+    screen = console()
+    answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []
+    if found.best and screen.is_terminal:
+        screen.print(found.set_ups)
+        answer = [*left_out(found.standings), found.sentence, *(f"* {note}" for note in found.notes)]
+    for text in answer:
+        screen.print(text, markup=False, highlight=False, soft_wrap=not screen.is_terminal)
     if output is not None:
-        print(f"written to {output}")
+        say(f"written to {output}")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import STDOUT, JsonFile, console, table, write_json
+from ksim.cli.output import STDOUT, JsonFile, Wide, console, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.cli.catalogue_json import Record
@@ -60,12 +61,18 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
 #: Those that go by signals of engines, and what one goes by that does not say it.
 _CHOOSERS = (Kind.ROUTERS, Kind.PAIR_ROUTERS, Kind.FLOW_CONTROLS)
 USUAL = ("books", "metrics", "kv_events")
+#: The columns that are left out where there is no room, the first ones first.
+_HIDE = {Kind.GPUS: ("power is", "architecture", "system", "fp4 TFLOP/s", "SMs", "to its peers", "board power"),
+         Kind.SYSTEMS: ("disks, read", "host memory", "inside a node", "to other nodes, a GPU", "system"),
+         Kind.MODELS: ("state a sequence", "layers", "active", "stored in", "context"),
+         Kind.DRAFTERS: ("of the drafter", "vocabulary"), Kind.GRIDS: ("year",),
+         **dict.fromkeys(_CHOOSERS, ("source",))}
 
 
 def list_entries(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     files: Annotated[list[str] | None, typer.Argument(help="files of your own GPUs or models, to list too")] = None,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """List GPUs, systems, models, grids, or the plug-ins of one kind."""
     from ksim.foundation.errors import ConfigError
@@ -96,27 +103,13 @@ def _show(kind: Kind, files: list[str]) -> None:
     catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters,
                   Kind.TEMPLATES: _templates}
     with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
-    if kind in _CHOOSERS:
-        _print(*_choosers(_PLUGINS[kind]), wraps=True)
-        return
-    header, rows = (with_files[kind](files) if kind in with_files else
-                    catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind]))
-    _print(header, rows)
+    header, rows = (with_files[kind](files) if kind in with_files else catalogues[kind]() if kind in catalogues else
+                    _choosers(_PLUGINS[kind]) if kind in _CHOOSERS else _plugins(_PLUGINS[kind]))
+    console().print(Table.of(*header, rows=rows, hide=_HIDE.get(kind, ())))
     if kind is Kind.SYSTEMS:
-        _print(*_links(), title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)")
-
-
-def _print(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], title: str = "", wraps: bool = False) -> None:
-    """Print a table; if it *wraps*, all texts but names have as many lines as they need."""
-    listed, rows = table(*header, title=title), [*rows]
-    for row in rows:
-        listed.add_row(*row)
-    if wraps:
-        names, *others = listed.columns
-        names.min_width = max(len(row[0]) for row in rows)
-        for column in others:
-            column.no_wrap = False
-    console().print(listed)
+        header, rows = _links()
+        console().print(Table.of(*header, rows=rows, hide=header[:2:-1],
+                                 title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)"))
 
 
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

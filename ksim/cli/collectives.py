@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from ksim.cli.flags import GpuName, Nodes, SystemName, words_of
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.simulation.collectives import Message
@@ -20,7 +20,7 @@ def collectives(
     ranks: Annotated[str, typer.Option(help="how many GPUs take part, with commas between")] = "2,4,8",
     sizes: Annotated[str, typer.Option(help="bytes, with commas between; by default 1 KiB to 1 GiB, each four"
                                        " times the one before")] = "",
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Price collectives by kind, size and GPU count: time, bus bandwidth and joules, as nccl-tests count them."""
     from ksim.simulation.collectives import messages
@@ -44,8 +44,9 @@ def _numbers(flag: str, text: str) -> list[float]:
 def _table(priced: "list[Message]") -> Table:
     from ksim.report.wording import measure, number
 
-    rows = table("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",
-                 title="bus bandwidth as in nccl-tests; joules of all GPUs, and the share of idle power in them")
+    rows = Table.of("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",
+                    hide=("pJ/bit", "idle", "mJ", "algorithm"),
+                    title="bus bandwidth as in nccl-tests; joules of all GPUs, and the share of idle power in them")
     for message in priced:
         rows.add_row(message.kind, str(message.ranks), measure(message.bytes, "B"), message.span.launch,
                      number(1e6 * message.seconds), number(1e-9 * message.bus_bandwidth), number(1e3 * message.joules),

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from ksim.cli.help import Group
 from ksim.foundation.errors import ConfigError
 
 #: All shells ask in one way: the words of the line, a line each, and which of them is to be completed.
@@ -52,7 +52,7 @@ _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
 _FLAGS = ("--install-completion", "--show-completion")
 
 
-class MainGroup(TyperGroup):
+class MainGroup(Group):
     """`ksim`, whose flags about completion need no name of a shell."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

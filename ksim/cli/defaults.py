@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ksim.cli.output import console, table, write_json
+from ksim.cli.output import console, write_json
 from ksim.foundation.config import plain
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.simulation.defaults import Derived
@@ -61,7 +62,7 @@ def _content(pool: "Pool", derived: "list[Derived]") -> dict[str, Any]:
 def _explain(pool: "Pool", derived: "list[Derived]") -> None:
     deployment, version = pool.deployment, pool.deployment.version
     title = f"{version.name}, {deployment.model.name} on {deployment.gpu.name}"
-    rows = table("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
+    rows = Table.of("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
     for row in derived:
         rows.add_row(row.setting, _brief(row.value), row.source)
     console().print(rows)

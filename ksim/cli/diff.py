@@ -9,8 +9,9 @@ import typer
 from attrs import frozen
 
 from ksim.cli.explain import Figures
-from ksim.cli.output import JsonInFolder, console, table, write_json
+from ksim.cli.output import JsonInFolder, Wide, console, write_json
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.report.tables import Table
 from ksim.report.wording import number, percent
 
 if TYPE_CHECKING:
@@ -39,15 +40,13 @@ NUMBERS = {
 _SHARES = {"slo_attainment", "prefix_cache_hit_rate", "kv_cache_usage_mean", "gpu_busy_share", "mfu", "mbu"}
 #: From this factor on, and below its inverse, a change is shown as a factor.
 _MULTIPLE = 2.0
-#: The most characters of a setting that are shown.
-_LONGEST = 60
 
 
 def diff(
     run_a: Run, run_b: Run,
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request of both runs; by default all that"
                                                 " completed in both")] = None,
-    json_file: JsonInFolder = None, output: Figures = None,
+    json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
     from ksim.report.reasons import reasons
@@ -120,13 +119,13 @@ def _heading(run: "Breakdown", request: int | None) -> str:
 def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdown]", request: int | None,
           pairs: Pairs) -> None:
     """The totals of both runs, what changed phase by phase, and the phases that changed most."""
-    from ksim.cli.phase_tables import PARTS, largest, phase_table, plain, signed, title_of
+    from ksim.cli.phase_tables import PARTS, largest, phase_table, plain, signed, timed, title_of
 
     screen, names = console(), runs[0].names
     screen.print(f"Where the time went, [bold]{runs[0].directory}[/] to [bold]{runs[1].directory}[/]:"
                  f" {_heading(runs[0], request)}")
     titles = {key: PARTS.get(key) or title_of(key) for key in pairs}
-    totals = table("ms", *(f">{title}" for title in titles.values()))
+    totals = timed("ms", titles.values())
     for place, run in enumerate(runs):
         totals.add_row(str(run.directory), *(plain(1e3 * float(pair[place].sum())) for pair in pairs.values()))
     screen.print(totals)
@@ -183,7 +182,7 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     from ksim.report.pools_text import pool_tables
 
     yield from _settings(one, other)
-    rows = table("", f">{one.directory}", f">{other.directory}", ">change")
+    rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")
     for keys in NUMBERS.values():
         for key, first, second in ((key, *_both(key, one, other)) for key in keys):
             if (first, second) != (None, None):
@@ -215,8 +214,7 @@ def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     if not changes:
         yield "the same settings in both"
         return
-    rows = table("changed setting", str(one.directory), str(other.directory))
-    rows.columns[0].min_width = max(map(len, changes))
+    rows = Table.of("changed setting", str(one.directory), str(other.directory))
     for key, pair in changes.items():
         rows.add_row(key, *map(_setting, pair))
     yield rows
@@ -239,8 +237,7 @@ def _value(key: str, value: float | None) -> str:
 
 
 def _setting(value: Any) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST - 4]} ..."
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _plain(value: Any) -> Any:

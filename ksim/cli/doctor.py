@@ -5,8 +5,9 @@ from typing import Any
 
 from ksim.cli import doctor_checks
 from ksim.cli.doctor_checks import BROKEN, NOTE, OK, Finding
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.foundation.errors import KsimError
+from ksim.report.tables import Table
 
 #: Five requests on one GPU, priced by rooflines, and what they have come to on every machine so far.
 SCENARIO: dict[str, Any] = {
@@ -17,10 +18,10 @@ DIGITS = {"completed": 5, "total_output_tokens": 50, "duration": 0.0624505000000
           "mean_ttft_ms": 8.118540000000007, "energy_joules": 16.90973610854631}
 #: Processors may round the last digits differently.
 _APART = 1e-9
-_MARKS = {OK: "", NOTE: "note", BROKEN: "[red]broken[/]"}
+_MARKS = {OK: "", NOTE: "note: ", BROKEN: "broken: "}
 
 
-def doctor(json_file: JsonFile = None) -> None:
+def doctor(json_file: JsonFile = None, wide: Wide = False) -> None:
     """Say what is installed and what it can do, run a self-check, and end with 1 where something is broken."""
     findings = [*_findings()]
     broken = [finding for finding in findings if finding.status == BROKEN]
@@ -31,7 +32,7 @@ def doctor(json_file: JsonFile = None) -> None:
     if broken:
         said = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
         raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {said}")
-    print("all is well; try: ksim new, then ksim run scenario.toml")
+    say("all is well; try: ksim new, then ksim run scenario.toml")
 
 
 def _findings() -> Iterator[Finding]:
@@ -62,18 +63,15 @@ def _self_check() -> Finding:
                                               f" elsewhere")
 
 
-def _shown(findings: Sequence[Finding]) -> Any:
-    """The findings by area, each as wide as it needs."""
-    from rich.markup import escape
-
-    lines, before = table("", "what", "found", "", "what to do"), ""
-    for column in lines.columns[2:5:2]:
-        column.no_wrap = False
+def _shown(findings: Sequence[Finding]) -> Table:
+    """The findings below the names of their areas."""
+    lines, before = Table.of("what", "found", "what to do"), ""
     for finding in findings:
-        if before and finding.area != before:
+        if finding.area != before:
             lines.add_section()
+            lines.add_row(finding.area, "", "", style="bold")
         name = finding.name.removesuffix("_bytes").removesuffix("_columns").replace("_", " ")  # the text says the unit
-        lines.add_row("" if finding.area == before else finding.area, name, escape(finding.text),
-                      _MARKS[finding.status], escape(finding.remedy))
+        lines.add_row(f"  {name}", finding.text, f"{_MARKS[finding.status]}{finding.remedy}",
+                      style="red" if finding.status == BROKEN else "")
         before = finding.area
     return lines

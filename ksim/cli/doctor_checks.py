@@ -168,7 +168,7 @@ def shell() -> Iterator[Finding]:
     yield Finding("shell", "colours", shown, f"{shown} (TERM={os.environ.get('TERM', '')})")
     columns = terminal.width(sys.stdout) or _terminal_columns()
     yield Finding("shell", "width_columns", columns, f"{columns} columns", OK if columns >= 80 else NOTE,
-                  "" if columns >= 80 else "tables are cut: widen the terminal, or set COLUMNS")
+                  "" if columns >= 80 else "tables lack columns: widen the terminal, or give --wide")
     encoding = sys.stdout.encoding or "unknown"
     fits = encoding.lower().replace("-", "") == "utf8"
     yield Finding("shell", "encoding", encoding, "", OK if fits else NOTE,

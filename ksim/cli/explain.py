@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ksim.cli.output import JsonInFolder, console, table, write_json
+from ksim.cli.output import JsonInFolder, Wide, console, write_json
 from ksim.foundation.errors import ConfigError, KsimError
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.results.arrays import Floats
@@ -26,7 +26,7 @@ def explain(
                                         " counter-example of `check_policy`")],
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request; by default what is behind the mean,"
                                                 " the median and the p99 of all")] = None,
-    json_file: JsonInFolder = None, output: Figures = None,
+    json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Say where requests' time went: queue, prefill, others' prefill, decode, host and more, kernel by kernel."""
     from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
@@ -125,11 +125,11 @@ def _verdict(written: "Written", again: "Replayed") -> list[str]:
 
 def _steps(again: "Replayed", last: int) -> Table:
     """What each step up to the *last* computed, and which requests waited or were preempted."""
-    made = table(">step", "computed (request: tokens)", "preempted", "running", "waiting")
+    made = Table.of(">step", "computed (request: tokens)", "preempted", "running", "waiting")
     shown = [moment for moment in again.moments if moment.step <= last][-_SHOWN:]
     for moment in shown:
         made.add_row(str(moment.step), _computed(moment), _listed(moment.preempted), _listed(moment.running),
-                     _listed(moment.waiting), style="bold" if moment.step == last else None)
+                     _listed(moment.waiting), style="bold" if moment.step == last else "")
     return made
 
 

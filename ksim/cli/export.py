@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ksim.cli import files
+from ksim.cli.output import say
 from ksim.foundation.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ def export(
         files.check_new(file, force)
     for file, text in named.items():
         files.write(file, text)
-        print(f"wrote {file}")
+        say(f"wrote {file}")
 
 
 def _scenario_file(path: Path) -> Path:

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ksim.cli.help import App
+from ksim.cli.output import say
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import checked_unit, quantity
 from ksim.specs.hardware import ARCHITECTURES
 
-app = typer.Typer(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
+app = App(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
 
 #: The quantities of a data sheet, by key: the question, the unit of a bare number, and the unit of the quantity.
 QUESTIONS: Mapping[str, tuple[str, str, str]] = {
@@ -68,7 +70,7 @@ def new(
     text = _text(words["name"], words["architecture"], int(words["sms"]), quantities, source)
     _check_text(text, file)
     file.write_text(text, encoding="utf-8")
-    print(f"wrote {file}; try: ksim step --model llama-3.2-1b --gpu {file} --decode 8x1000")
+    say(f"wrote {file}; try: ksim step --model llama-3.2-1b --gpu {file} --decode 8x1000")
 
 
 def _check_file(file: Path, force: bool) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from ksim.cli import files
 from ksim.cli.flags import GpuName, Nodes, SystemName
+from ksim.cli.output import say
 from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def import_(
         sys.stdout.write(made)
         return
     files.write(output, made)
-    print(f"wrote {output}; now: ksim run {output}")
+    say(f"wrote {output}; now: ksim run {output}")
 
 
 def _variables(texts: list[str]) -> dict[str, str]:

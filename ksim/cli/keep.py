@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from ksim.cli.output import report_console, write_json
+from ksim.cli.output import report_console, say, write_json
 from ksim.cli.progress import Progress, duration
 from ksim.foundation.errors import ConfigError, KsimError
 
@@ -116,7 +116,7 @@ def _simulate(fleet: "Fleet", kept: Kept, quiet: bool, jobs: int, progress: Prog
     if not quiet:
         result.print(report_console())
         if kept.output is not None:
-            print(f"written to {kept.output}")
+            say(f"written to {kept.output}")
 
 
 def _stream(fleet: "Fleet", kept: Kept, quiet: bool, progress: Progress) -> None:
@@ -131,7 +131,7 @@ def _stream(fleet: "Fleet", kept: Kept, quiet: bool, progress: Progress) -> None
     _check_served(result, kept.output)
     if not quiet:
         report_console().print(result.vllm_block(), markup=False, highlight=False, soft_wrap=True)
-        print(f"written to {kept.output}")
+        say(f"written to {kept.output}")
 
 
 def _write_summary(result: Any, json_file: Path | None) -> None:

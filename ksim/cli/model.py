@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperCommand
 
 from ksim.cli.flags import with_serve_flags, words_of
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.help import Command
+from ksim.cli.output import JsonFile, Wide, console, write_json
 from ksim.foundation import catalog
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 
 
-class ModelCommand(TyperCommand):
+class ModelCommand(Command):
     """`ksim model`, which also takes ``--json`` without a file, for standard output, as its first releases did."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,7 +42,7 @@ def model(
                                         " with one")],
     gpu: Annotated[str, typer.Option(help="only these GPUs: names or files, with commas between")] = "",
     engine: Annotated[str, typer.Option(help="release whose defaults are used")] = "vllm-0.33",
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""
@@ -84,7 +85,7 @@ def _drafting(card: dict[str, Any]) -> "Iterator[str]":
 
 
 def _parts(card: "ModelCard") -> Any:
-    shown = table("part", ">parameters", ">share", ">active", ">GiB of weights")
+    shown = Table.of("part", ">parameters", ">share", ">active", ">GiB of weights")
     total = card.model.parameters()
     for part in card.parts:
         shown.add_row(part.name.replace("_", " "), _millions(part.parameters), f"{part.parameters / total:.1%}",
@@ -132,8 +133,8 @@ def _vision(card: "ModelCard") -> "Iterator[str]":
 def _fits(card: "ModelCard", all_rows: bool) -> Any:
     """The table of what fits; a GPU on which nothing fits has one row that says why, or, with *all_rows*, all rows."""
     length = card.settings.max_model_len
-    shown = table("GPU", ">GPUs", ">TP", ">GiB of weights a GPU", ">tokens of KV cache",
-                  f">sequences of {length:,} tokens", "why not", title="What fits where")
+    shown = Table.of("GPU", ">GPUs", ">TP", ">GiB of weights a GPU", ">tokens of KV cache",
+                     f">sequences of {length:,} tokens", "why not", title="What fits where")
     for fit in card.fits if all_rows else _worth_showing(card.fits):
         weights = f"{fit.weights / GIB:.1f}" if fit.weights else ""
         numbers = (f"{fit.tokens:,}" if fit.tokens else "", str(fit.sequences) if fit.fits else "-")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ksim.cli import files
+from ksim.cli.output import say
 
 
 def new(
@@ -26,7 +27,7 @@ def new(
 
     files.check_scenario(path, force)
     files.write(path, starter(model, gpu, tp, path.parent, template))
-    print(f"wrote {path}; now: ksim run {path}")
+    say(f"wrote {path}; now: ksim run {path}")
 
 
 @wraps(new)

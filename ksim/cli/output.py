@@ -1,7 +1,7 @@
-"""Where the command line writes: tables on the screen, and JSON (docs/json.md).
+"""Where the command line writes: tables and text on the screen, and JSON (docs/json.md).
 
-Every command that prints a table takes `--json FILE`.  After `--json -`, standard output has the JSON alone: tables are
-not printed, and what else is said goes to standard error.
+Every command that prints a table takes `--json FILE` and `--wide`.  After `--json -`, standard output has the JSON
+alone: tables are not printed, and what else is said goes to standard error.
 """
 
 import json
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from ksim.cli.terminal import moves, width
 from ksim.foundation.errors import ConfigError
+from ksim.report.tables import REMEDY, WIDE
+from ksim.report.wording import UNLIMITED
 
 #: The file name that stands for standard output.
 STDOUT = Path("-")
@@ -74,14 +75,48 @@ JsonFile = Annotated[Path | None, _option(_check)]
 JsonInFolder = Annotated[Path | None, _option(_claim)]
 
 
+@contextmanager
+def _showing(wide: bool, remedy: str) -> Iterator[None]:
+    """Show all columns where that is asked for or nothing limits a line, else say below tables which options do."""
+    tokens = WIDE.set(wide or width(sys.stdout) == UNLIMITED), REMEDY.set(remedy)
+    try:
+        yield
+    finally:
+        WIDE.reset(tokens[0])
+        REMEDY.reset(tokens[1])
+
+
+def _widen(context: typer.Context, wide: bool) -> bool:
+    if not context.resilient_parsing:
+        known = {name for option in context.command.params for name in option.opts}
+        context.with_resource(_showing(wide, ", ".join(name for name in ("--wide", "--json") if name in known)))
+    return wide
+
+
+#: The other option that every command with a table has.
+Wide = Annotated[bool, typer.Option("--wide", callback=_widen, help="print all columns of tables, also those for which"
+                                                                    " the terminal has no room")]
+
+
 def console() -> Console:
-    """Standard output: as wide as the terminal, or wide enough for our tables where there is none."""
-    return Console(width=width(sys.stdout), quiet=_KEPT.get() is not None)
+    """Standard output: as wide as the terminal, or without a limit where there is none."""
+    return Console(width=_width(), quiet=_KEPT.get() is not None)
 
 
 def report_console() -> Console:
-    """Standard output for reports, which are as narrow as a page where there is no terminal."""
+    """Standard output for reports, whose texts are as narrow as a page where there is no terminal."""
     return Console(quiet=_KEPT.get() is not None)
+
+
+def say(*lines: str) -> None:
+    """Print *lines*, folded at words where the terminal ends; after `--json -`, on standard error."""
+    screen = Console(width=_width())
+    for line in lines:
+        screen.print(Text(line))
+
+
+def _width() -> int | None:
+    return UNLIMITED if WIDE.get() else width(sys.stdout)
 
 
 class _Silent:
@@ -97,16 +132,6 @@ def status(text: str) -> Iterator[Any]:
     shown = Console(stderr=True).status(text) if moves(sys.stderr) else nullcontext(_Silent())
     with shown as line:
         yield line
-
-
-def table(*columns: str, title: str = "") -> Table:
-    """A table without rows; a column whose name begins with ">" holds numbers."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        number, name = column.startswith(">"), column.removeprefix(">")
-        # Where there is too little room, texts are cut; numbers are not.
-        made.add_column(name, justify="right" if number else "left", no_wrap=True, min_width=len(name) if number else 6)
-    return made
 
 
 def as_json(content: Mapping[str, Any]) -> str:

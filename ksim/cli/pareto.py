@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import JsonFile, write_json
+from ksim.cli.output import JsonFile, Wide, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.cli.studies import stop
@@ -42,7 +42,7 @@ def pareto(
     sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
@@ -106,7 +106,7 @@ def _show_and_write(scenario: Path, points: Sequence[Any], wanted: Sequence[Any]
     show(points, wanted)
     if output is not None:
         save(output, f"Pareto front of {scenario.stem}", points, wanted, required)
-        print(f"written to {output}")
+        say(f"written to {output}")
     write_json(json_file, content(str(scenario), points, wanted, required))
 
 

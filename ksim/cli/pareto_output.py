@@ -8,9 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ksim.cli.output import console, table
+from ksim.cli.output import console
 from ksim.foundation.errors import ConfigError
 from ksim.report import run_directory
+from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.study.grid import short_names, value_text
 from ksim.study.objectives import Objective, Requirement
@@ -38,12 +39,13 @@ def show(points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:
     leading = [point.values for point in points if point.on_front]
     best = [min(column, key=objective.cost) for objective, column in zip(wanted, zip(*leading, strict=True),
                                                                         strict=False)]
-    rows = table(">#", *short_names(keys).values(), *(f">{objective}" for objective in wanted), "")
+    rows = Table.of(">#", *short_names(keys).values(), *(f">{objective}" for objective in wanted), "",
+                    hide=[str(objective) for objective in wanted[:1:-1]])
     for point, following in zip(points, [*points[1:], None], strict=True):
         if point.values:
-            rows.add_row(*_row(point, best), style="bold" if point.on_front else None,
+            rows.add_row(*_row(point, best), style="bold" if point.on_front else "",
                          end_section=following is not None and _section(point) != _section(following))
-    if rows.row_count:
+    if rows.rows:
         screen.print(rows)
     for line in _remarks(points):
         screen.print(line, markup=False)

@@ -1,15 +1,14 @@
 """Phases of requests' time, as `ksim explain` and `ksim diff` show and draw them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
-from ksim.cli.output import table
 from ksim.foundation.errors import ConfigError
+from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
 from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
@@ -31,7 +30,7 @@ def title_of(key: str) -> str:
 
 def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Callable[[float], str]) -> Table:
     """A table in milliseconds of groups, of their phases that have seconds in any column, and of the sum."""
-    made = table("ms", *(f">{title}" for title in columns))
+    made = timed("ms", columns)
     for group in groups(names):
         inside = [names.index(name) for name in members(group, names)]
         made.add_row(group, *(show(1e3 * float(column[inside].sum())) for column in columns.values()))
@@ -43,6 +42,13 @@ def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Calla
     made.add_section()
     made.add_row(Text("all", style="bold"), *(show(1e3 * float(column.sum())) for column in columns.values()))
     return made
+
+
+def timed(name: str, titles: Iterable[str]) -> Table:
+    """A table of times without rows; medians are left out first where there is no room, then means."""
+    titles = [*titles]
+    return Table.of(name, *(f">{title}" for title in titles),
+                    hide=[title for word in ("median", "mean") for title in titles if title.startswith(word)])
 
 
 def _largest_first(places: Sequence[int], columns: Mapping[str, Floats]) -> list[int]:

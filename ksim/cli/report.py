@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ksim.cli.output import say
+
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="what `ksim run -o` has written, or"
@@ -15,4 +17,4 @@ def report(
     """Write a run or a study as one HTML page that opens without a network."""
     from ksim.page.write import write_page
 
-    print(f"written to {write_page(directory, output)}")
+    say(f"written to {write_page(directory, output)}")

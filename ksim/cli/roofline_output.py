@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-from rich.table import Table
 
-from ksim.cli.output import as_json, console, table
+from ksim.cli.output import as_json, console
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.hidden_directory import hidden_directory
 from ksim.foundation.units import DType
+from ksim.report.tables import Table
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
 
@@ -86,8 +86,9 @@ def show(report: RooflineReport, figures: Sequence[Path]) -> None:
 
 
 def _kernels(points: Sequence[KernelPoint]) -> Table:
-    rows = table("kernel", "family", "shape", ">runs", ">share", ">FLOP/byte", ">TFLOP/s", ">of the roof", "bound",
-                 ">eta", ">90 % of eta")
+    rows = Table.of("kernel", "family", "shape", ">runs", ">share", ">FLOP/byte", ">TFLOP/s", ">of the roof", "bound",
+                    ">eta", ">90 % of eta",
+                    hide=("90 % of eta", "TFLOP/s", "FLOP/byte", "runs", "of the roof", "family", "bound", "shape"))
     total = sum(point.seconds for point in points)
     for point in points:
         row = _kernel_row(point, total)
@@ -105,7 +106,8 @@ def _number(value: float | None) -> str:
 
 
 def _families(survey: Survey) -> Table:
-    rows = table("step", "family", ">share", *(f">{gpu}" for gpu in survey.gpus), ">mean", ">spread", "zone")
+    rows = Table.of("step", "family", ">share", *(f">{gpu}" for gpu in survey.gpus), ">mean", ">spread", "zone",
+                    hide=survey.gpus[::-1])
     for family in survey.families:
         rows.add_row(family.step, family.name, f"{family.share:.1%}",
                      *(_number(family.etas.get(gpu)) for gpu in survey.gpus), _number(family.eta),

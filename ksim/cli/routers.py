@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
 from ksim.cli.run import Force, Seed, Settings, changed
@@ -33,7 +33,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER",
 def routers(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     names: Routers = None, staleness: Staleness = None, seeds: Seeds = 1, output: Output = None,
-    json_file: JsonFile = None, jobs: Jobs = None, on: On = "processes", address: Address = None,
+    json_file: JsonFile = None, wide: Wide = False, jobs: Jobs = None, on: On = "processes", address: Address = None,
     resume: Resume = False, settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Compare routers under the same requests: how long users wait, what caches hold, and regret."""
@@ -77,13 +77,10 @@ def _compared(plan: "RoutersPlan", title: str, output: Path | None, resume: bool
 
 def _show(found: "RouterComparison") -> None:
     """Print the table, how many runs there were, what may surprise in it, and which routers did not run."""
-    lines = table(*found.shown.columns)
-    for row in found.shown.rows:
-        lines.add_row(*row)
     if found.ranking:
-        console().print(lines)
+        console().print(found.shown)
     count, *left = found.notes
-    print("\n".join([count, *(f"* {text}" for text in found.explanations)]))
+    say(count, *(f"* {text}" for text in found.explanations))
     for note in left:
         print(f"ksim: {note}", file=sys.stderr)
 
@@ -98,4 +95,4 @@ def _write(found: "RouterComparison", output: Path) -> None:
         writer.writerows(records)
     if found.ranking:
         found.plot().save(output / "routers.png")
-    print(f"written to {output}; `ksim report {output}` makes a page of it")
+    say(f"written to {output}; `ksim report {output}` makes a page of it")

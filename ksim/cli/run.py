@@ -24,7 +24,7 @@ from ksim.cli.flags import (
     with_serve_flags,
 )
 from ksim.cli.keep import Kept, run_and_keep
-from ksim.cli.output import JsonFile
+from ksim.cli.output import JsonFile, Wide
 from ksim.cli.pools import Pools, pool_changes, with_pools
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
@@ -54,7 +54,7 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
     quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    force: Force = False, json_file: JsonFile = None,
+    force: Force = False, json_file: JsonFile = None, wide: Wide = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="show the settings that the scenario"
                                                    " leaves open, their values and why; do not run it")] = False,
 ) -> None:
@@ -92,7 +92,7 @@ def replay(
                                                          " ttft:500")] = None,
     output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
     quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    force: Force = False, json_file: JsonFile = None, serve: dict[str, Any] | None = None,
+    force: Force = False, json_file: JsonFile = None, wide: Wide = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.simulation.scenario import Scenario

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ksim.cli import files
+from ksim.cli.output import say
 
 
 def schema(
@@ -25,4 +26,4 @@ def schema(
         raise ConfigError(str(output), "cannot be written: it is a directory; name a file in it, such as"
                                        " scenario.schema.json")
     files.write(output, text)
-    print(f"written to {output}; begin a scenario beside it with the line: #:schema {output.name}")
+    say(f"written to {output}; begin a scenario beside it with the line: #:schema {output.name}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ksim.cli.flags import (
     GpuName,
@@ -19,9 +18,10 @@ from ksim.cli.flags import (
     with_serve_flags,
     words_of,
 )
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, write_json
 from ksim.cli.step_json import content, counted, totals
 from ksim.foundation.errors import ConfigError
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
             ">eta", ">90 % of us", "source")
+_HIDE = ("source", "launch", "idle", "waves", "90 % of us", "eta", "family", "bound", "us each", "shape", "runs")
 
 
 @with_serve_flags
@@ -47,7 +48,7 @@ def step(
                                                     " mtp,k=3,acceptance=0.8")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the time a token over the batch, with"
                                               " speculation and without")] = None,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
@@ -121,7 +122,7 @@ def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]")
 
 
 def _kernels(step: "StepCost") -> Table:
-    rows = table(*_COLUMNS)
+    rows = Table.of(*_COLUMNS, hide=_HIDE)
     for span, runs in counted(step).items():
         rows.add_row(*_row(span, runs, step.seconds))
     return rows

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from ksim.cli.output import console, table
+from ksim.cli.output import console
 from ksim.foundation.errors import ConfigError
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -81,8 +82,8 @@ def compare(scenario: "Scenario", batch: "Batch", plot: Path | None) -> dict[str
 
 
 def _curve(found: "Payoff") -> Any:
-    shown = table(">sequences", ">ms a token, plain", ">ms a token, speculative", ">speed-up",
-                  title=f"After {found.context:,} tokens each")
+    shown = Table.of(">sequences", ">ms a token, plain", ">ms a token, speculative", ">speed-up",
+                     title=f"After {found.context:,} tokens each")
     for batch, plain, fast in zip(found.batches, found.plain, found.speculative, strict=True):
         shown.add_row(f"{batch:,}", f"{1e3 * plain:.3f}", f"{1e3 * fast:.3f}", f"{plain / fast:.2f}")
     return shown

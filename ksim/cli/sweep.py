@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.cli.studies import Address, Jobs, On, Resume, StudyFolder, keep_going
@@ -30,7 +30,7 @@ def sweep(
                                         " own")] = 1,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Run a scenario at many points and keep all numbers of all runs, also where it is interrupted."""
     from ksim.simulation.scenario import Scenario
@@ -60,17 +60,13 @@ def show(directory: Path, json_file: Path | None = None) -> None:
 
     study = Sweep.read(directory)
     write_json(json_file, content(study))
-    found, screen = best(study.points), console()
-    if found.rows:
-        lines = table(*found.columns)
-        for row in found.rows:
-            lines.add_row(*row)
-        screen.print(lines)
+    if (found := best(study.points)).rows:
+        console().print(found)
     count, *failures = remarks(study.rows)
-    print(count)
+    say(count)
     for line in failures:
         print(f"ksim: {line}", file=sys.stderr)
-    print(f"written to {directory / 'runs.parquet'}; `ksim pareto {directory}` shows what no other point beats")
+    say(f"written to {directory / 'runs.parquet'}; `ksim pareto {directory}` shows what no other point beats")
     if all(row.status != OK for row in study.rows):
         raise KsimError(f"none of {len(study.rows):,} runs went well")
 

@@ -6,8 +6,8 @@ from collections.abc import MutableMapping
 from io import TextIOWrapper
 from typing import TextIO
 
-#: The columns of a file or pipe, which has no width of its own.
-WIDTH = 216
+from ksim.report.wording import UNLIMITED
+
 #: The terminals, by TERM, that can neither colour nor move.
 DUMB = ("dumb", "unknown")
 
@@ -42,11 +42,11 @@ def moves(stream: TextIO) -> bool:
 
 
 def width(stream: TextIO) -> int | None:
-    """The columns of *stream*: COLUMNS, or those of the terminal, which Rich asks (None), or enough for a file."""
+    """The columns of *stream*: COLUMNS, or those of the terminal, which Rich asks (None); a file has no limit."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return int(columns)
-    return None if stream.isatty() else WIDTH
+    return None if stream.isatty() else UNLIMITED
 
 
 def never_fails(*streams: TextIO) -> None:

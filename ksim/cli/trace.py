@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
-from rich.table import Table
 
 from ksim.cli.cache_curve import (
     Asked,
@@ -30,8 +29,9 @@ from ksim.cli.flags import (
     columns_of,
     given,
 )
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, write_json
 from ksim.cli.trace_to import To, Tokenizer, Wanted, write_dataset
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -44,7 +44,7 @@ def trace(
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw, by default in this directory"
                                                 " with the name of the trace; with --to, the file to write")] = None,
-    outcome: JsonFile = None,
+    outcome: JsonFile = None, wide: Wide = False,
     cache_curve: CurveFlag = False, block_size: BlockSize = None, cache_sizes: CacheSizes = "", tier: Tiers = None,
     model: Model = "", kv_cache_dtype: KvCacheDtype = None, tensor_parallel_size: TensorParallel = None,
     to: To = "", tokenizer: Tokenizer = "",
@@ -164,7 +164,7 @@ def _plain(groups: dict[str, dict[str, float]], timed: bool) -> dict[str, dict[s
 
 def _grid(title: str, rows: dict[str, dict[str, float]]) -> Table:
     columns = next(iter(rows.values()))
-    made = table(title, *(f">{name.replace('_', ' ')}" for name in columns))
+    made = Table.of(title, *(f">{name.replace('_', ' ')}" for name in columns))
     for name, numbers in rows.items():
         made.add_row(name, *map(_shown, numbers.values()))
     return made

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve, frozen
 
-from ksim.cli.output import console, write_json
+from ksim.cli.output import console, say, write_json
 
 if TYPE_CHECKING:
     from ksim.flow.request import Request
@@ -89,7 +89,7 @@ def write_dataset(replay: "Replay", wanted: Wanted, outcome: Path | None) -> Non
                                                    for name, number in lost.items())]
     console().print(f"{count:,} requests written into {path} as {wanted.to}")
     for note in notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     write_json(outcome, {"requests": count, "file": str(path), "format": wanted.to, "notes": notes})
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
 from ksim.cli.run import Force, Settings, changed
@@ -48,7 +48,7 @@ def tune(
     repeat: Repeat = 1, round_size: RoundSize = 8, max_rejected: MaxRejected = 0.01, prune: Prune = True,
     output: Output = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
-    settings: Settings = None, pool: Pools = None, force: Force = False, json_file: JsonFile = None,
+    settings: Settings = None, pool: Pools = None, force: Force = False, json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
     from ksim.simulation.scenario import Scenario
@@ -85,17 +85,12 @@ def _show(tuning: "Tuning") -> None:
     """Print the best trials, how the others ended, and where all of them are."""
     from ksim.study.tuning.telling import best_table, remarks
 
-    told, screen = best_table(tuning), console()
-    if told.rows:
-        lines = table(*told.columns)
-        for row in told.rows:
-            lines.add_row(*row, style="bold" if row[-1] in ("best", "on the front") else None)
-        screen.print(lines)
-    for remark in remarks(tuning):
-        screen.print(remark, markup=False)
+    if (told := best_table(tuning)).rows:
+        console().print(told)
+    say(*remarks(tuning))
     if tuning.directory is not None:
         best = f"; the best is {tuning.directory.name}/best.toml" if tuning.best else ""
-        print(f"written to {tuning.directory.name}{best}")
+        say(f"written to {tuning.directory.name}{best}")
 
 
 def content(tuning: "Tuning") -> dict[str, Any]:

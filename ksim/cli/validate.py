@@ -3,29 +3,27 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.help import App
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_ladders import ladders
 from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
 from ksim.cli.validate_transfers import transfers
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.schedules import Difference, ScheduleReport
 
-app = typer.Typer(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
+app = App(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
 
 #: With more cases than this, the table has a row for each kind of case.
 _LISTED = 20
-#: The most characters of a value that the table shows.
-_SHOWN = 44
 
 
 app.command("energy")(energy)
@@ -48,7 +46,7 @@ def schedule(
     case: Annotated[str, typer.Option(metavar="NAME", help="replay only this case")] = "",
     first_difference: Annotated[bool, typer.Option("--first-difference", help="print the whole step in which a case"
                                                    " first differs, as recorded and as replayed")] = False,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
     from ksim.validation import cases, schedules
@@ -63,15 +61,15 @@ def schedule(
         for name, difference in failures:
             _print_steps(name, difference)
     _write(json_file, reports)
-    print(f"exact cases: {len(reports) - len(failures)} of {len(reports)}")
+    say(f"exact cases: {len(reports) - len(failures)} of {len(reports)}")
     if failures:
         raise typer.Exit(1)
 
 
 def _by_case(reports: Sequence["ScheduleReport"]) -> Table:
-    rows = table("case", ">steps", "exact")
+    rows = Table.of("case", ">steps", "exact")
     for report in reports:
-        rows.add_row(escape(report.case), str(report.steps), "yes" if report.exact else "no")
+        rows.add_row(report.case, str(report.steps), "yes" if report.exact else "no")
     return rows
 
 
@@ -79,30 +77,25 @@ def _by_kind(reports: Sequence["ScheduleReport"]) -> Table:
     kinds: dict[str, list[ScheduleReport]] = {}
     for report in reports:
         kinds.setdefault(report.kind, []).append(report)
-    rows = table("kind", ">cases", ">steps", ">exact")
+    rows = Table.of("kind", ">cases", ">steps", ">exact")
     for kind, members in kinds.items():
-        rows.add_row(escape(kind), str(len(members)), str(sum(report.steps for report in members)),
+        rows.add_row(kind, str(len(members)), str(sum(report.steps for report in members)),
                      str(sum(report.exact for report in members)))
     return rows
 
 
 def _differences(failures: Sequence[tuple[str, "Difference"]]) -> Table:
-    rows = table("case", ">step", "key", "expected", "got", title="first differences")
+    rows = Table.of("case", ">step", "key", "expected", "got", title="first differences")
     for name, difference in failures:
-        rows.add_row(escape(name), "" if difference.step is None else str(difference.step), escape(difference.key),
-                     *(escape(_brief(value)) for value in (difference.expected, difference.got)))
+        rows.add_row(name, "" if difference.step is None else str(difference.step), difference.key,
+                     *("" if value is None else json.dumps(value) for value in (difference.expected, difference.got)))
     return rows
 
 
-def _brief(value: Any) -> str:
-    text = "" if value is None else json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN - 3]}..."
-
-
 def _print_steps(name: str, difference: "Difference") -> None:
-    print(f"{name}{'' if difference.step is None else f', step {difference.step}'}: {difference.key}")
+    say(f"{name}{'' if difference.step is None else f', step {difference.step}'}: {difference.key}")
     for word, row in zip(("expected", "got"), difference.rows, strict=True):
-        print(f"  {word:8} {json.dumps(row, sort_keys=True)}")
+        say(f"  {word:8} {json.dumps(row, sort_keys=True)}")
 
 
 def _write(path: Path | None, reports: Sequence["ScheduleReport"]) -> None:

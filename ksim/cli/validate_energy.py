@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.board_power import BoardReport
@@ -21,7 +21,7 @@ def energy(
     gpu: Annotated[str, typer.Option(help="GPU of sustained kernels and serving runs, which do not name it")] = "h200",
     limit: Annotated[int, typer.Option(min=0, help="take only so many rows of a public table, drawn by the hashes of"
                                        " their shapes; 0 takes all")] = 0,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare power and energy with the measurements at PATH.
 
@@ -48,12 +48,13 @@ def _print(report: "EnergyReport") -> None:
     if report.table:
         screen.print(_boards(report.table))
         lines.append(_board_line(report.table))
-    print("\n".join(lines))
+    say("\n".join(lines))
 
 
 def _kernels(report: "SustainedReport") -> Table:
-    rows = table("family", "format", "shape", ">W", ">us", *(f">{name}" for name in (
+    rows = Table.of("family", "format", "shape", ">W", ">us", *(f">{name}" for name in (
         "power", "without family", "time", "without family", "energy", "without family")),
+        hide=("without family", "format", "us", "W"),
         title="sustained kernels: errors in %, fitted without the shape, and without the whole family")
     for shape, family in zip(report.shapes, report.families, strict=True):
         errors = [getattr(kernel, name) for name in ("power_error", "time_error", "energy_error")
@@ -79,7 +80,7 @@ def _kernel_lines(report: "SustainedReport") -> list[str]:
 
 
 def _runs(report: "ServingReport") -> Table:
-    rows = table("recording", "run", ">joules", ">predicted", ">error %", title="serving runs")
+    rows = Table.of("recording", "run", ">joules", ">predicted", ">error %", title="serving runs")
     for run in report.metered:
         rows.add_row(run.recording, run.run, f"{run.measured.joules:.0f}", f"{run.predicted.joules:.0f}",
                      f"{run.errors.joules:+.1f}")
@@ -87,8 +88,9 @@ def _runs(report: "ServingReport") -> Table:
 
 
 def _boards(report: "BoardReport") -> Table:
-    rows = table("gpu", "op", "format", ">rows", *(">MAPE %", ">median", ">bias", ">in 10 %") * 2,
-                 title="power of boards, rows held back: errors of the model, and of a meter fitted to the other rows")
+    rows = Table.of("gpu", "op", "format", ">rows", *(">MAPE %", ">median", ">bias", ">in 10 %") * 2,
+                    hide=("in 10 %", "bias", "median", "op"),
+                    title="power of boards, rows held back: errors of the model, and of a meter fitted to other rows")
     for cell in (*report.cells, *report.gpus, report.whole):
         cells = [f"{value:{sign}.1f}" for errors in (cell.drawn, cell.observed) for value, sign in (
             (errors.mape, ""), (errors.median, ""), (errors.bias, "+"), (errors.within, ""))]

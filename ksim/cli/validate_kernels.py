@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from ksim.cli.flags import words_of
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.kernels import KernelReport
@@ -23,7 +23,7 @@ def kernels(
                                            " architectures at PATH")] = "",
     train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the"
                                        " others at PATH")] = "",
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare an oracle with measured kernels, by GPU, family and number format.
 
@@ -41,21 +41,21 @@ def kernels(
     with status("reading") as line:
         report = validate(question, lambda name: line.update(f"predicting {name}"))
     for remark in report.remarks:
-        print(f"note: {remark}")
+        say(f"note: {remark}")
     if report.left:
         screen.print(_left(report))
     screen.print(_cells(report))
     screen.print(_worst(report))
     _write(json_file, report)
     for name, family in report.families.items():
-        print(f"{name}: {family['mape']:.2f} % of {family['points']:,} points")
+        say(f"{name}: {family['mape']:.2f} % of {family['points']:,} points")
     covered = "" if report.coverage is None else f"; {report.coverage:.1f} % lie in their 90 % intervals"
-    print(f"mean over families: {report.mean:.2f} %{covered}")
+    say(f"mean over families: {report.mean:.2f} %{covered}")
 
 
 def _cells(report: "KernelReport") -> Table:
-    rows = table("gpu", "family", "format", "tag", "rows are", ">points", ">MAPE %", ">median", ">p90", ">p99", ">bias",
-                 ">in 90 %", title="errors")
+    rows = Table.of("gpu", "family", "format", "tag", "rows are", ">points", ">MAPE %", ">median", ">p90", ">p99",
+                    ">bias", ">in 90 %", title="errors", hide=("rows are", "in 90 %", "p99", "p90", "bias", "tag"))
     for cell in report.cells:
         rows.add_row(cell.gpu, cell.family, cell.dtype, cell.tag, cell.how, f"{cell.points:,}", f"{cell.mape:.2f}",
                      f"{cell.median:.2f}", f"{cell.p90:.1f}", f"{cell.p99:.1f}", f"{cell.bias:+.2f}",
@@ -64,7 +64,7 @@ def _cells(report: "KernelReport") -> Table:
 
 
 def _worst(report: "KernelReport") -> Table:
-    rows = table("gpu", "family", "format", "tag", "worst shapes: measured, and how far off", title="worst shapes")
+    rows = Table.of("gpu", "family", "format", "tag", "worst shapes: measured, and how far off", title="worst shapes")
     for cell in report.cells:
         for i, shape in enumerate(cell.worst):
             rows.add_row(*((cell.gpu, cell.family, cell.dtype, cell.tag) if i == 0 else ("",) * 4), shape)
@@ -72,7 +72,7 @@ def _worst(report: "KernelReport") -> Table:
 
 
 def _left(report: "KernelReport") -> Table:
-    rows = table("of", ">rows", "left out, of training and test alike", title="rows left out")
+    rows = Table.of("of", ">rows", "left out, of training and test alike", title="rows left out")
     for name, left in report.left:
         rows.add_row(name, f"{left.rows:,}", left.reason)
     return rows

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.ladders import Cell, Compared, LadderReport
@@ -27,7 +26,7 @@ def ladders(
                                                  " know: a file like ksim/data/recipes/ladders.toml")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of arrivals and of the order of prompts")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Simulate load ladders of fleets, and compare rates and latencies, stage by stage.
 
@@ -42,26 +41,27 @@ def ladders(
     if report.compared:
         console().print(_compared(report))
     for reason, count in report.reasons.items():
-        print(f"{count} rows not simulated: {reason}")
+        say(f"{count} rows not simulated: {reason}")
     write_json(json_file, {"rows": [_row(cell) for cell in report.cells], "compared": [
         _what(line) for line in report.compared], "not_simulated": dict(report.reasons)})
-    print(f"simulated {len(report.cells)} of {len(report.cells) + sum(report.reasons.values())} rows")
+    say(f"simulated {len(report.cells)} of {len(report.cells) + sum(report.reasons.values())} rows")
 
 
 def _cells(report: "LadderReport") -> Table:
-    rows = table("ladder", "arm", ">rate", *(f">{name}" for name in _SHOWN), title="predicted / measured")
+    rows = Table.of("ladder", "arm", ">rate", *(f">{name}" for name in _SHOWN), title="predicted / measured",
+                    hide=_SHOWN[:1:-1])
     for cell in report.cells:
         row = cell.row
         stage = row.stage if isnan(row.rate) else f"{row.rate:g}"
-        rows.add_row(escape(f"{row.ladder} {row.run}"), escape(row.arm), stage,
+        rows.add_row(f"{row.ladder} {row.run}", row.arm, stage,
                      *(_beside(cell, name) for name in _SHOWN))
     return rows
 
 
 def _compared(report: "LadderReport") -> Table:
-    rows = table("ladder", "what", ">measured", ">predicted", ">error %", title="queues and gains")
+    rows = Table.of("ladder", "what", ">measured", ">predicted", ">error %", title="queues and gains")
     for line in report.compared:
-        rows.add_row(escape(f"{line.ladder} {line.run}"), escape(line.what), f"{line.measured:.4g}",
+        rows.add_row(f"{line.ladder} {line.run}", line.what, f"{line.measured:.4g}",
                      f"{line.predicted:.4g}", f"{line.error:+.1f}")
     return rows
 

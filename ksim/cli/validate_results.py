@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
 
-from ksim.cli.output import console, status, table, write_json
+from ksim.cli.output import console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.benchmarks.comparison import Compared, Part
@@ -38,7 +38,7 @@ def results(paths: Sequence[Path], scenario: Path, settings: Sequence[str], json
         for line in trends(compared):
             screen.print(f"from the lowest to the highest load: {line}", highlight=False)
     write_json(json_file, as_json(compared))
-    print(_summary(compared))
+    say(_summary(compared))
 
 
 def _print_run(one: "Compared") -> None:
@@ -58,7 +58,7 @@ def _print_run(one: "Compared") -> None:
 
 def _figures(one: "Compared") -> Table:
     """Three lines for each figure, which fit into 80 columns."""
-    rows = table("", *(f">{title}" for title in _STATISTICS.values()))
+    rows = Table.of("", *(f">{title}" for title in _STATISTICS.values()))
     for latency, title in _LATENCIES.items():
         cells = [_lines(one, f"{latency}_{name}", 1e3) for name in _STATISTICS]
         if any(cells):
@@ -87,7 +87,7 @@ def _signed(error: float) -> str:
 
 
 def _parts(parts: Sequence["Part"], title: str) -> Table:
-    rows = table(title, ">requests", ">TTFT ms", ">TPOT ms", title="means: measured, predicted, error %")
+    rows = Table.of(title, ">requests", ">TTFT ms", ">TPOT ms", title="means: measured, predicted, error %")
     for part in parts:
         rows.add_row(part.what, f"{part.requests:,}", *(_pair(*pair) for pair in (part.ttft, part.tpot)))
     return rows
@@ -110,10 +110,11 @@ def _causes(one: "Compared") -> list[str]:
 
 def _by_run(compared: Sequence["Compared"]) -> Table:
     names = {"ttft_mean": "TTFT ms", "tpot_mean": "TPOT ms", "output_throughput": "output tokens/s"}
-    rows = table("run", "load", ">requests", *(f">{title}" for title in names.values()),
-                 title="all runs, by load: means, measured, predicted, error %")
+    rows = Table.of("run", "load", ">requests", *(f">{title}" for title in names.values()),
+                    title="all runs, by load: means, measured, predicted, error %",
+                    hide=("output tokens/s", "load", "requests"))
     for one in compared:
-        rows.add_row(escape(one.recorded.name), str(one.recorded.load), f"{one.recorded.count:,}",
+        rows.add_row(one.recorded.name, str(one.recorded.load), f"{one.recorded.count:,}",
                      *(_cell(one, name, 1.0 if name in _RATES else 1e3) for name in names))
     return rows
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from ksim.cli.flags import oracle_of
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.run import Settings
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.serving.comparison import ComparedRun, Figures, StepReport
@@ -32,7 +32,7 @@ _Oracle = Annotated[str, typer.Option(help="latency oracle; by default measured 
 
 def serving(results: _Results, scenario: _Scenario = None, settings: Settings = None, gpu: _Gpu = "h200",
             engine: _Engine = "vllm-0.22", host: _Host = "default", oracle: _Oracle = "",
-            json_file: JsonFile = None) -> None:
+            json_file: JsonFile = None, wide: Wide = False) -> None:
     """Simulate benchmarked requests and compare latency and throughput, run by run: how far, and what differs.
 
     Requests are sent at their recorded times, or as the recorded concurrency allows.  Of recorded engines (a folder of
@@ -85,11 +85,11 @@ def _recorded_engines(folder: Path, server: "ServerSpec", json_file: Path | None
     write_json(json_file, comparison.as_table(report))
     names = {"TTFT": "ttft_p50_ms", "TPOT": "tpot_p50_ms", "throughput": "throughput", "energy": "joules"}
     medians = ", ".join(f"{title} {report.median_ape(name):.2f} %" for title, name in names.items())
-    print(f"median absolute errors of {len(report.runs)} runs: {medians}")
+    say(f"median absolute errors of {len(report.runs)} runs: {medians}")
 
 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-          oracle: _Oracle = "", json_file: JsonFile = None) -> None:
+          oracle: _Oracle = "", json_file: JsonFile = None, wide: Wide = False) -> None:
     """Price the recorded batches one by one, and compare the time from each step to the next."""
     from ksim.validation.serving import comparison
 
@@ -100,7 +100,7 @@ def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", ho
     screen.print(_intervals(report))
     table = comparison.steps_as_table(report)
     write_json(json_file, table)
-    print(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
+    say(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
           f" 90th percentile {table['step_p90_ape']:.2f} %")
 
 
@@ -111,20 +111,20 @@ def _server(gpu: str, engine: str, host: str, oracle: str) -> "ServerSpec":
 
 
 def _notes(left: Sequence[tuple[str, str]], remarks: Sequence[str], gpu: str, engine: str) -> None:
-    print(f"note: simulated on {gpu} as {engine}")
+    say(f"note: simulated on {gpu} as {engine}")
     for remark in remarks:
-        print(f"note: {remark}")
+        say(f"note: {remark}")
     reasons: dict[str, list[str]] = {}
     for what, reason in left:
         reasons.setdefault(reason, []).append(what)
     for reason, names in reasons.items():
-        print(f"left out, {len(names)}: {', '.join(names)}: {reason}")
+        say(f"left out, {len(names)}: {', '.join(names)}: {reason}")
 
 
 def _runs(runs: Sequence["ComparedRun"]) -> Table:
     titles = ("TTFT p50 ms", "p90", "TPOT p50 ms", "ITL p99 ms", "tokens/s", "joules")
-    rows = table("recording", "run", ">requests", *(f">{title}" for title in titles),
-                 title="measured, predicted, error %")
+    rows = Table.of("recording", "run", ">requests", *(f">{title}" for title in titles),
+                    title="measured, predicted, error %", hide=("joules", "ITL p99 ms", "p90", "tokens/s"))
     for run in runs:
         rows.add_row(run.recording, run.run, str(run.requests), *_cells(run.measured, run.predicted, run.errors))
     return rows
@@ -140,8 +140,9 @@ def _cells(measured: "Figures", predicted: "Figures", errors: "Figures") -> list
 def _intervals(report: "StepReport") -> Table:
     import numpy as np
 
-    rows = table("recording", "run", ">steps", ">idle before", ">median %", ">p90 %", ">bias %", ">all %",
-                 title="time from step to step: absolute errors, the median signed one, and the error of the sum")
+    rows = Table.of("recording", "run", ">steps", ">idle before", ">median %", ">p90 %", ">bias %", ">all %",
+                    hide=("idle before", "all %", "p90 %"),
+                    title="time from step to step: absolute errors, the median signed one, and the error of the sum")
     for recording, run, steps_of_run, idle in report.runs:
         errors = np.array([interval.error for interval in steps_of_run])
         if len(errors):

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from ksim.cli.output import JsonFile, console, status, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.silicon import Answer, Score, SiliconReport
@@ -34,7 +33,7 @@ def silicon(
                                                    " AIConfigurator's, if they lie beside FILE")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
     show: Annotated[str, typer.Option(metavar="ID", help="print the scenario of this row, and stop")] = "",
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Simulate measured serving runs, and compare TTFT, TPOT and, of disaggregated ones, output tokens per second."""
     from ksim.foundation.config import structure
@@ -51,7 +50,7 @@ def silicon(
         report = validate(question, lambda done, of: line.update(f"simulated {done:,} of {of:,} runs"))
     _print(report)
     _write(json_file, report, question.statistic)
-    print(_figures(report.whole))
+    say(_figures(report.whole))
 
 
 def _print(report: "SiliconReport") -> None:
@@ -66,7 +65,8 @@ def _print(report: "SiliconReport") -> None:
 
 def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
     half = (">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean")
-    rows = table("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title)
+    rows = Table.of("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title,
+                    hide=("mean", "AIC median", "bias %", "rows"))
     for score in scores:
         name = " ".join(part.rpartition("/")[2] for part in score.name)
         rows.add_row(name, str(score.rows), str(score.answered), *_cells(score.ttft), *_cells(score.tpot))
@@ -75,12 +75,12 @@ def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
 
 def _tiers(scores: "tuple[Score, ...]") -> Table:
     """Disaggregated runs, with how sure their deployments are."""
-    rows = table("disaggregated runs", ">played", *(f"{name} %" for what in ("TTFT", "TPOT", "tokens/s/GPU")
+    rows = Table.of("disaggregated runs", ">played", *(f"{name} %" for what in ("TTFT", "TPOT", "tokens/s/GPU")
                                                     for name in (f">{what} bias", ">median")),
-                 title="errors by engine, GPU and tier")
+                    title="errors by engine, GPU and tier", hide=("median %",))
     for score in scores:
         errors = [quantity.error for quantity in (score.ttft, score.tpot, score.throughput)]
-        rows.add_row(escape(" ".join(score.name)), str(score.answered),
+        rows.add_row(" ".join(score.name), str(score.answered),
                      *(cell for error in errors for cell in (["", ""] if error is None else
                                                              [f"{error.bias:+.1f}", f"{error.median:.1f}"])))
     return rows
@@ -95,9 +95,9 @@ def _cells(quantity: "Quantity") -> list[str]:
 
 
 def _reasons(report: "SiliconReport") -> Table:
-    rows = table(">rows", "not played, because", title="rows not played")
+    rows = Table.of(">rows", "not played, because", title="rows not played")
     for reason, count in report.reasons.items():
-        rows.add_row(str(count), escape(reason))
+        rows.add_row(str(count), reason)
     return rows
 
 

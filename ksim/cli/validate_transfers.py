@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from ksim.cli.output import JsonFile, console, table, write_json
+from ksim.cli.output import JsonFile, Wide, console, say, write_json
+from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.measured_transfers import TransferReport
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def transfers(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured transfers, as transfers.csv")],
-    json_file: JsonFile = None,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare KV transfers between two nodes with measured ones.
 
@@ -31,24 +30,25 @@ def transfers(
     _write(json_file, report)
     held_back = (f"{median_ape(report.held_back):.2f} % in the median of {len(report.held_back)} rows held back"
                  if report.held_back else "no row is held back")
-    print(f"seconds of transfers: {held_back}, {median_ape(report.transfers):.2f} % of all {len(report.transfers)}")
+    say(f"seconds of transfers: {held_back}, {median_ape(report.transfers):.2f} % of all {len(report.transfers)}")
 
 
 def _transfers(report: "TransferReport") -> Table:
-    rows = table("series", "connector", ">tokens", ">MB", ">ms", ">predicted", ">error %", "row is",
-                 title="transfers between two nodes")
+    rows = Table.of("series", "connector", ">tokens", ">MB", ">ms", ">predicted", ">error %", "row is",
+                    hide=("row is", "MB", "connector"),
+                    title="transfers between two nodes")
     for transfer in report.transfers:
         row = transfer.row
-        rows.add_row(escape(row.series), row.plugin, f"{row.tokens:,}", f"{row.bytes / 1e6:,.0f}",
+        rows.add_row(row.series, row.plugin or "", f"{row.tokens:,}", f"{row.bytes / 1e6:,.0f}",
                      f"{1e3 * row.seconds:.2f}", f"{1e3 * transfer.predicted:.2f}", f"{transfer.error:+.1f}",
                      "fitted" if transfer.fitted else "held back")
     return rows
 
 
 def _refused(report: "TransferReport") -> Table:
-    rows = table(">rows", "refused, because", title="rows refused")
+    rows = Table.of(">rows", "refused, because", title="rows refused")
     for reason, count in report.refused.items():
-        rows.add_row(str(count), escape(reason))
+        rows.add_row(str(count), reason)
     return rows
 
 

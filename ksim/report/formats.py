@@ -3,11 +3,12 @@
 Source of the block: vllm/benchmarks/serve.py at commit 009e6d4.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from ksim.report.pools_text import pool_rows
+from ksim.report.tables import Table
 from ksim.report.wording import Insight, endings, number, percent
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 
@@ -70,11 +71,11 @@ def html_block(title: str, *parts: str) -> str:
     return f"<div><p><b>{escape(title)}</b></p>{inner}</div>"
 
 
-def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; columns whose name begins with ">" are numbers."""
-    styles = [_RIGHT if column.startswith(">") else "" for column in columns]
-    head = _html_row("th", styles, [column.removeprefix(">") for column in columns])
-    body = "".join(_html_row("td", styles, cells) for cells in rows)
+def html_table(table: Table) -> str:
+    """*table* with all its columns."""
+    styles = [_RIGHT if column.number else "" for column in table.columns]
+    head = _html_row("th", styles, table.names)
+    body = "".join(_html_row("td", styles, list(map(str, row.cells))) for row in table.rows)
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
@@ -91,14 +92,15 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
     latencies = [(name.upper(), *(number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics))
                  for name in LATENCIES]
     return html_block(title, f"{ended} in {number(summary['duration'])} s of simulated time",
-                 html_table(("latency (ms)", *(f">{statistic}" for statistic in statistics)), latencies),
-                 html_table(("run", ">"), _html_rows(summary)), *_html_pools(summary), *(note.text for note in notes))
+                 html_table(Table.of("latency (ms)", *(f">{statistic}" for statistic in statistics), rows=latencies)),
+                 html_table(Table.of("run", ">", rows=_html_rows(summary))), *_html_pools(summary),
+                 *(note.text for note in notes))
 
 
 def _html_pools(summary: Summary) -> Iterator[str]:
     """The pools side by side; nothing for a run without pools."""
     if pools := summary.get("pools"):
-        yield html_table(("pools", *(f">{name}" for name in pools)), pool_rows(pools))
+        yield html_table(Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools)))
 
 
 def _html_rows(summary: Summary) -> Iterator[tuple[str, str]]:

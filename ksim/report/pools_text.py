@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Any
 
 from attrs import frozen
-from rich.table import Table
 
-from ksim.report.tables import plain_table
+from ksim.report.tables import Column, Table
+from ksim.report.tables import Row as TableRow
 from ksim.report.wording import number, percent
 from ksim.results.metrics import Summary
 
@@ -57,13 +57,8 @@ def pool_tables(summary: Summary) -> Iterator[Table]:
 
 
 def _table(pools: dict[str, Summary]) -> Table:
-    table = plain_table()
-    table.add_column("Pools", min_width=22, no_wrap=True)
-    for name in pools:
-        table.add_column(name, justify="right", max_width=14, no_wrap=True)
-    for cells in pool_rows(pools):
-        table.add_row(*cells)
-    return table
+    return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
+                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
 
 
 def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:

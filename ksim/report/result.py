@@ -173,7 +173,7 @@ class Result:
         """Print the report, in colour if the console has any."""
         from rich.console import Console
 
-        (console or Console()).print(self)
+        (console or Console()).print(self, crop=False)  # a table may have all columns, however wide
 
     def vllm_block(self) -> str:
         """The numbers as `vllm bench serve` prints them."""

@@ -1,54 +1,227 @@
-"""Tables of the report and of the command line, on a rich console or as plain text."""
+"""Tables as values: what a table holds, and how it is laid out for a width so that nothing in it is cut."""
 
 import io
-from collections.abc import Iterable, Sequence
-from textwrap import dedent
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 
+from attrs import evolve, field, frozen
 from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.report.wording import WIDTH
+from ksim.report.wording import UNLIMITED, WIDTH
 
-#: Wide enough for any line, so that nothing is folded or cut.
-_WIDEST = 400
+#: Between two columns.
+_GAP = 2
+#: Columns of longer texts are folded at words, but not to less than this; the first column has the names of rows.
+_NAME, _TEXT = 32, 12
+
+#: Whether tables have all columns side by side, whatever the width.
+WIDE: ContextVar[bool] = ContextVar("all columns", default=False)
+#: What a user can do to see hidden columns, such as "--wide, --json"; "" where there is nothing to do.
+REMEDY: ContextVar[str] = ContextVar("how hidden columns are shown", default="")
+
+#: A text as it stands, without markup; a rich one has colours, too.
+Cell = str | Text
 
 
-def plain_table(**options: Any) -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", **options)
+@frozen
+class Column:
+    """A column of numbers, which are aligned to the right and never folded, or of texts.
+
+    Where there is no room for all columns, those with the highest `priority` are left out first, and those with 0
+    never.  A column has at least `least` characters.
+    """
+
+    name: str
+    number: bool = False
+    priority: int = 0
+    least: int = 0
+
+
+@frozen
+class Row:
+    """The cells of a row, their style, and whether a section ends below it."""
+
+    cells: tuple[Cell, ...]
+    style: str = ""
+    ends: bool = False
+
+
+@frozen
+class Layout:
+    """The places of the columns that are shown with their widths, and those left out; or one below the other."""
+
+    widths: dict[int, int]
+    hidden: tuple[Column, ...] = ()
+    stacked: bool = False
+
+
+@frozen
+class Table:
+    """Rows under the names of columns; rich prints it as wide as the console is (see `laid_out`)."""
+
+    columns: tuple[Column, ...]
+    rows: list[Row] = field(factory=list)
+    title: str = ""
+
+    @classmethod
+    def of(cls, *names: str, rows: Iterable[Sequence[Cell]] = (), title: str = "", hide: Sequence[str] = ()) -> "Table":
+        """A table with columns of these *names*; those that begin with ">" hold numbers.
+
+        Where there is no room, the columns that *hide* names are left out, the first one first.
+        """
+        ranks = {name.removeprefix(">"): len(hide) - place for place, name in enumerate(hide)}
+        columns = (Column(name.removeprefix(">"), name.startswith(">"), ranks.get(name.removeprefix(">"), 0))
+                   for name in names)
+        return cls(tuple(columns), [Row(tuple(cells)) for cells in rows], title)
+
+    def add_row(self, *cells: Cell, style: str = "", end_section: bool = False) -> None:
+        """Add a row with a cell for each column."""
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
+        self.rows.append(Row(cells, style, end_section))
+
+    def add_section(self) -> None:
+        """End a section below the last row."""
+        if self.rows:
+            self.rows[-1] = evolve(self.rows[-1], ends=True)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def width(self) -> int:
+        """The characters of a line with all columns side by side, nothing folded."""
+        return _line([_widths(self, place)[1] for place in range(len(self.columns))])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        layout = laid_out(self, UNLIMITED if WIDE.get() else options.max_width)
+        yield ""
+        if self.title:
+            yield Text(self.title, style="bold")
+        yield from _stacked(self) if layout.stacked else [_grid(self, layout)]
+        if layout.hidden:
+            yield Text(hidden_line(layout.hidden, options.max_width), style="dim")
+        yield ""
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(self.width, options.max_width), min(self.width, options.max_width))
+
+
+def laid_out(table: Table, width: int) -> Layout:
+    """The layout of *table* in lines of *width* characters.
+
+    Texts are folded at words where that is enough.  Else columns are left out by their priority; where even those that
+    must stay have no room, nothing is left out, and the cells of each row stand one below the other.
+    """
+    places = list(range(len(table.columns)))
+    least, whole = zip(*(_widths(table, place) for place in places), strict=True) if places else ((), ())
+    leaving = sorted((place for place in places if table.columns[place].priority),
+                     key=lambda place: (-table.columns[place].priority, -place))
+    while _line([least[place] for place in places]) > width:
+        if not leaving:
+            return Layout({}, stacked=True)
+        places.remove(leaving.pop(0))
+    hidden = tuple(column for place, column in enumerate(table.columns) if place not in places)
+    return Layout(_grown({place: least[place] for place in places}, {place: whole[place] for place in places}, width),
+                  hidden)
+
+
+def hidden_line(hidden: Sequence[Column], width: int) -> str:
+    """How many columns are *hidden*, which ones if that fits into *width*, and what shows them."""
+    count = f"{len(hidden)} column{'s' * (len(hidden) > 1)} hidden"
+    remedy = f": {REMEDY.get()}" if REMEDY.get() else ""
+    named = f"{count} ({', '.join(column.name for column in hidden if column.name)}){remedy}"
+    return named if cell_len(named) <= width else f"{count}{remedy}"
+
+
+def _line(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * max(0, len(widths) - 1)
+
+
+def _widths(table: Table, place: int) -> tuple[int, int]:
+    """The least characters of a column, where texts are folded, and those without any fold."""
+    column = table.columns[place]
+    cells = [line for row in table.rows for line in str(row.cells[place]).splitlines()]
+    content = max(map(cell_len, cells), default=0)
+    whole = max(column.least, content, cell_len(column.name), 1)
+    words = [word for line in ((column.name,) if column.number else (column.name, *cells)) for word in _words(line)]
+    room = content if column.number else min(whole, _TEXT if place else _NAME)
+    return max(column.least, room, *map(cell_len, words), 1), whole
+
+
+def _words(line: str) -> list[str]:
+    """The words of *line*, the first one with the blanks before it, which stay where the line is folded."""
+    words = line.split()
+    return [line[:len(line) - len(line.lstrip())] + words[0], *words[1:]] if words else []
+
+
+def _grown(least: dict[int, int], whole: dict[int, int], width: int) -> dict[int, int]:
+    """The widths of columns that share what *width* leaves, each by what it lacks."""
+    spare, lacking = width - _line([*least.values()]), sum(whole.values()) - sum(least.values())
+    if lacking <= spare:
+        return whole
+    return {place: few + spare * (whole[place] - few) // lacking for place, few in least.items()}
+
+
+def _grid(table: Table, layout: Layout) -> Grid:
+    made = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0), header_style="bold")
+    for place, width in layout.widths.items():
+        column = table.columns[place]
+        made.add_column(Text(column.name), width=width, justify="right" if column.number else "left", overflow="fold")
+    for row in table.rows:
+        made.add_row(*(_text(row.cells[place]) for place in layout.widths), style=row.style, end_section=row.ends)
+    return made
+
+
+def _stacked(table: Table) -> Iterator[RenderableType]:
+    """The rows one below the other: the name of each, then a line for each of its other cells that says something."""
+    first, *others = table.columns
+    for row in table.rows:
+        name, *cells = row.cells
+        indent = 2 + len(str(name)) - len(str(name).lstrip())
+        if str(name).strip():
+            yield Text.assemble(f"{first.name} " if first.number else "", _text(name), style=f"bold {row.style}")
+        for column, cell in zip(others, cells, strict=True):
+            if said := " ".join(str(cell).split()):
+                yield Padding(Text(f"{column.name}: {said}" if column.name else said, style=row.style),
+                              (0, 0, 0, indent), expand=False)
+
+
+def _text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
+
+
+@frozen
+class Beside:
+    """Tables side by side, or one below the other where there is no room."""
+
+    tables: tuple[Table, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if _line([table.width for table in self.tables]) > options.max_width:
+            yield Group(*self.tables)
+            return
+        row = Grid.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+        row.add_row(*self.tables)
+        yield row
+
+
+def beside(*tables: Table) -> Beside:
+    """*tables* side by side where there is room."""
+    return Beside(tables)
 
 
 def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    table = plain_table()
-    table.add_column(title, min_width=15, no_wrap=True)
-    table.add_column("", justify="right", min_width=7, no_wrap=True)
-    for label, value in rows:
-        table.add_row(label, value)
-    return table
-
-
-def beside(*tables: Table) -> Table:
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_row(*tables)
-    return row
-
-
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], totals: Sequence[str] = ()) -> str:
-    """Lines of *rows* under the names of their *columns*; columns whose names begin with ">" are numbers.
-
-    *totals* are below a rule.
-    """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    if totals:
-        table.add_section()
-        table.add_row(*map(Text, totals))
-    return dedent(as_text(table, _WIDEST)).strip("\n")
+    """A table of labels and numbers under a *title*."""
+    return Table((Column(title, least=15), Column("", number=True, least=7)), [Row(row) for row in rows])
 
 
 def as_text(renderable: RenderableType, width: int = WIDTH) -> str:

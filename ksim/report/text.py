@@ -6,14 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from ksim.flow.copied import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
-from ksim.report.tables import beside, pairs, plain_table
+from ksim.report.tables import Cell, Column, Table, beside, pairs
 from ksim.report.wording import Insight, endings, growing, number, outwards, percent
 from ksim.results.arrays import ratio
 from ksim.results.kernels import HOST, IDLE, families
@@ -61,20 +60,18 @@ def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> Rend
     text = Text(f"{subject or plain}\n", style="bold")
     counts = [f"{count:,} {word}" for count, word in endings(summary)]
     text.append(f"{', '.join(counts)} in {number(summary['duration'])} s of simulated time", style="not bold")
-    return Padding(text, (1, 0))
+    return Group("", text, "")
 
 
 def _latency_table(summary: Summary) -> Table:
-    table = plain_table()
-    table.add_column("Latency (ms)", min_width=21, no_wrap=True)
-    table.add_column("", style="dim", min_width=4)
     statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
-    for statistic in statistics:
-        table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
+    table = Table((Column("Latency (ms)", least=21), Column("", least=4),
+                   *(Column(statistic, number=True, least=7) for statistic in statistics)))
     for name in LATENCIES:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
         marked = _MARK if name in growing(summary) else ""
-        table.add_row(_TITLES[name] + marked, "" if name == "queue" else name.upper(), *values)
+        short = Text("" if name == "queue" else name.upper(), style="dim")
+        table.add_row(_TITLES[name] + marked, short, *values)
     return table
 
 
@@ -146,37 +143,32 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
 
 def _time_table(kernels: pa.Table) -> Table:
     """Kernel families by time, waiting and idle time, and their shares of the energy."""
-    table = plain_table()
-    table.add_column("GPU time", min_width=19, no_wrap=True)
-    table.add_column("share", justify="right", min_width=7, no_wrap=True)
-    table.add_column("", min_width=_BAR, no_wrap=True)
-    table.add_column("energy", justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
-    table.add_column("mostly")
+    table = Table((Column("GPU time", least=19), Column("share", number=True), Column(""),
+                   Column("energy", number=True), Column("bound by"), Column("mostly", priority=1)))
     rows, every = families(kernels), kernels.to_pylist()
     small = [row for row in rows if row.time < _SMALL and row.family not in _WAITING]
     for row in rows:
         if row.family in _WAITING:
             table.add_row(Text(_WAITING[row.family], style="dim"), percent(row.time), bar(row.time, "grey37"),
-                          percent(row.energy))
+                          percent(row.energy), "", "")
         elif row.time >= _SMALL or len(small) == 1:
             members = [member for member in every if member["family"] == row.family]
             drawn, *limits = _limits(row.time, members)
             table.add_row(row.family, percent(row.time), drawn, percent(row.energy), *limits)
     if len(small) > 1:
         time, energy = sum(row.time for row in small), sum(row.energy or 0.0 for row in small)
-        table.add_row(f"{len(small)} others", percent(time), bar(time, "grey58"), percent(energy))
+        table.add_row(f"{len(small)} others", percent(time), bar(time, "grey58"), percent(energy), "", "")
     return table
 
 
-def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
+def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:
     """The bar of a family, its bound, and its kernels that take most time."""
     seconds = sum(member["seconds"] for member in members)
     bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
     bound = max(BOUNDS, key=lambda name: bounds[name])
     labels = ", ".join(str(member["label"]) for member in members[:2])
     limit = f"{bound} {percent(bounds[bound] / seconds, 0)}" if seconds else ""
-    return bar(share, _COLOURS[bound]), limit, Text(labels, style="dim", no_wrap=True, overflow="ellipsis")
+    return bar(share, _COLOURS[bound]), limit, Text(labels, style="dim")
 
 
 def bar(share: float, colour: str) -> Text:
@@ -186,7 +178,7 @@ def bar(share: float, colour: str) -> Text:
 
 
 def _notes(notes: Sequence[Insight]) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
+    grid = Grid.grid(padding=(0, 1))
     for note in notes:
         style = "bold red" if note.warning else ""
         grid.add_row(Text("!" if note.warning else "*", style=style), Text(note.text, style=style))

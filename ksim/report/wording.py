@@ -11,8 +11,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from ksim.flow.events import EngineBuilt
 
-#: Characters in a line of plain text.
-WIDTH = 80
+#: Characters in a line of plain text, and in one that nothing limits, such as a file's.
+WIDTH, UNLIMITED = 80, 100_000
 #: Longer model names are cut at the front, which is usually folders.
 _LONGEST = 40
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))

@@ -19,6 +19,7 @@ from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.report.formats import html_block, html_table
+from ksim.report.tables import Table
 from ksim.simulation.hardware import gpu_of, network_of, system_of
 from ksim.simulation.layer_cost import LaunchCost, LayerCost
 from ksim.simulation.plugins import oracle_choice, plugin
@@ -94,7 +95,7 @@ class Layer:
                  str(getattr(operation, "equation", getattr(operation, "tensor", ""))),
                  ", ".join(f"{index}: {group}" for index, group in getattr(operation, "parallel", ())))
                 for operation in self.operations]
-        return html_block(self.name, sizes, html_table(("operation", "kind", "equation", "split"), rows))
+        return html_block(self.name, sizes, html_table(Table.of("operation", "kind", "equation", "split", rows=rows)))
 
     def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Op]]:
         """The tasks of each operation."""

@@ -6,8 +6,8 @@ from attrs import field, frozen
 
 from ksim.flow.kernels import KernelCost
 from ksim.report.formats import html_block, html_table
-from ksim.report.tables import aligned
-from ksim.report.wording import measure, number, percent
+from ksim.report.tables import Table, as_text
+from ksim.report.wording import UNLIMITED, measure, number, percent
 from ksim.specs.hardware import Gpu
 
 _COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound", "source")
@@ -123,12 +123,17 @@ class LayerCost:
         return Comparison(self, other)
 
     def _repr_html_(self) -> str:
-        rows = [*(row.cells for row in self.rows), self._totals]
-        return html_block(self.title, "figures of one GPU", html_table(_COLUMNS, rows), self._summary)
+        return html_block(self.title, "figures of one GPU", html_table(self._table), self._summary)
 
     def __str__(self) -> str:
-        table = aligned(_COLUMNS, [row.cells for row in self.rows], self._totals)
-        return f"{self.title}, figures of one GPU\n{table}\n\n{self._summary}"
+        return f"{self.title}, figures of one GPU\n{as_text(self._table, UNLIMITED).strip()}\n\n{self._summary}"
+
+    @property
+    def _table(self) -> Table:
+        table = Table.of(*_COLUMNS, rows=(row.cells for row in self.rows))
+        table.add_section()
+        table.add_row(*self._totals)
+        return table
 
     @property
     def _totals(self) -> tuple[str, ...]:
@@ -164,24 +169,25 @@ class Comparison:
                 if (whole := getattr(self.first, name))}
 
     def _repr_html_(self) -> str:
-        columns, rows, totals, ratios = self._parts()
-        return html_block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU",
-                          html_table(columns, [*rows, totals]), ratios)
+        table, ratios = self._parts()
+        return html_block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU", html_table(table),
+                          ratios)
 
     def __str__(self) -> str:
-        columns, rows, totals, ratios = self._parts()
-        return (f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n{aligned(columns, rows, totals)}"
-                f"\n\n{ratios}")
+        table, ratios = self._parts()
+        return (f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n"
+                f"{as_text(table, UNLIMITED).strip()}\n\n{ratios}")
 
-    def _parts(self) -> tuple[list[str], list[tuple[str, ...]], tuple[str, ...], str]:
-        """Columns, rows and totals of the table, and the ratios as a line."""
+    def _parts(self) -> tuple[Table, str]:
+        """The table, and the ratios as a line."""
         both = (self.first, self.second)
         rows = [(label, *(_sum(cost, label, name, scale) for name, _, scale in _MEASURES.values() for cost in both))
                 for label in self._labels()]
         totals = [number(scale * getattr(cost, whole)) for _, whole, scale in _MEASURES.values() for cost in both]
-        columns = ["label", *(f">{unit} {letter}" for unit in _MEASURES for letter in "AB")]
-        ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.ratios.items())
-        return columns, rows, ("total", *totals), f"B over A: {ratios}"
+        table = Table.of("label", *(f">{unit} {letter}" for unit in _MEASURES for letter in "AB"), rows=rows)
+        table.add_section()
+        table.add_row("total", *totals)
+        return table, f"B over A: {', '.join(f'{name} {ratio:.3f}' for name, ratio in self.ratios.items())}"
 
     def _labels(self) -> list[str]:
         """All labels in the order of the first layer; those of the second alone come before the next that both have."""

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from attrs import frozen
-
 from ksim.report.formats import html_block, html_table
+from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.study.grid import short_names
 from ksim.study.means import SweepPoint, points_of
@@ -20,14 +19,6 @@ SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "max:output_throughput"
 _MOST = 20
 
 
-@frozen
-class Table:
-    """The names of columns, of which those that begin with ">" are of numbers, and rows of texts."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
 def best(points: Sequence[SweepPoint]) -> Table:
     """The best point by each number that is `SHOWN`; points that did not keep up with their load do not count."""
     keys, rows = _axes(points), []
@@ -36,7 +27,7 @@ def best(points: Sequence[SweepPoint]) -> Table:
         if ranked and ranked[0].on_front:
             point = next(point for point in points if point.outcome is ranked[0].outcome)
             rows.append((str(objective), _text(point, objective.key), str(point.number), *point.texts(keys)))
-    return Table(("best by", ">value", ">point", *short_names(keys).values()), rows)
+    return Table.of("best by", ">value", ">point", *short_names(keys).values(), rows=rows)
 
 
 def first(points: Sequence[SweepPoint]) -> Table:
@@ -45,7 +36,7 @@ def first(points: Sequence[SweepPoint]) -> Table:
     keys = [key for key in keys if any(point.value(key) is not None for point in points)]
     rows = [(str(point.number), *point.texts(axes), *(_text(point, key) for key in keys), point.outcome.problem)
             for point in points[:_MOST]]
-    return Table((">point", *short_names(axes).values(), *(f">{key}" for key in keys), ""), rows)
+    return Table.of(">point", *short_names(axes).values(), *(f">{key}" for key in keys), "", rows=rows)
 
 
 def remarks(rows: Sequence[Row]) -> Iterator[str]:
@@ -64,7 +55,7 @@ def sweep_html(title: str, rows: Sequence[Row]) -> str:
     """A study in a notebook: the best points, the first ones, and what failed."""
     points = points_of(rows)
     more = f"and {len(points) - _MOST} more points" if len(points) > _MOST else ""
-    tables = [html_table(table.columns, table.rows) for table in (best(points), first(points))]
+    tables = [html_table(table) for table in (best(points), first(points))]
     return html_block(title, *tables, more, *remarks(rows))
 
 

@@ -80,3 +80,9 @@ def test_a_terminal_without_unicode_gets_question_marks_and_no_error():
     stream.write("±")
     stream.flush()
     assert stream.buffer.getvalue() == b"?"
+
+
+def test_files_and_wide_have_all_columns(tmp_path):
+    narrow, wide = (shown(tmp_path, "list", "gpus", *words, COLUMNS="80") for words in ((), ("--wide",)))
+    assert "columns hidden" in narrow and max(map(len, narrow.splitlines())) <= 80
+    assert wide == shown(tmp_path, "list", "gpus") and "hidden" not in wide

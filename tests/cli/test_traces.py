@@ -78,7 +78,7 @@ def test_dates_and_traces_without_times_say_so(folder):
 
 def test_every_format_is_listed(tmp_path):
     printed = ksim_here("list", "traces", folder=tmp_path).stdout
-    assert all(re.search(rf"^ {name} +\S+", printed, re.MULTILINE) for name in names(FOLDER))
+    assert all(re.search(rf"^{name} +\S+", printed, re.MULTILINE) for name in names(FOLDER))
 
 
 def test_rows_that_are_left_out_are_counted(tmp_path):

@@ -11,12 +11,13 @@ from attrs import define, evolve, field
 
 from ksim.foundation.errors import MissingExtra
 from ksim.report.formats import html_block, html_table
+from ksim.report.tables import Table
 from ksim.simulation.scenario import Scenario
+from ksim.study.capacity import table as tables
 from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.document import set_ups
 from ksim.study.capacity.picture import curve
 from ksim.study.capacity.sentence import sentence
-from ksim.study.capacity.table import columns, markdown
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Plan
 
@@ -53,7 +54,13 @@ class Capacity:
     @cached_property
     def table(self) -> str:
         """The set-ups as a table in Markdown, which reads as well as plain text."""
-        return "\n".join(markdown(self.standings, self.plan.targets, self.rate))
+        lines, left = tables.markdown(self.set_ups), tables.left_out(self.standings)
+        return "\n".join([*lines, *([""] if lines and left else []), *left])
+
+    @property
+    def set_ups(self) -> Table:
+        """The set-ups that keep the targets, a row each."""
+        return tables.table(self.standings, self.plan.targets, self.rate)
 
     @cached_property
     def text(self) -> str:
@@ -106,12 +113,9 @@ class Capacity:
                 self.plot().save(folder / "plots" / "curve.png")
 
     def _repr_html_(self) -> str:
-        standing = [one for one in self.standings if one.stands]
-        shown = columns(standing, self.plan.targets, self.rate)
-        rows = [[column.cell(one) for column in shown] for one in standing]
-        table = html_table([f"{'>' if column.numbers else ''}{column.title}" for column in shown], rows)
-        left = [f"{one.setup.name}: {one.problem}" for one in self.standings if not one.stands]
-        return html_block(self.title, self.sentence, *([table] if rows else []), *left, *self.notes)
+        table = [html_table(self.set_ups)] if self.best else []
+        left = [line.removeprefix("- ") for line in tables.left_out(self.standings)]
+        return html_block(self.title, self.sentence, *table, *left, *self.notes)
 
 
 def _flat(one: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:

@@ -1,61 +1,66 @@
-"""The answer to a capacity question as a table in Markdown, which reads as well as plain text."""
+"""The answer to a capacity question as a table, and that in Markdown, which reads as well as plain text."""
 
 from collections.abc import Callable, Sequence
 
-from attrs import frozen
-
+from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.study.capacity.answer import COSTS, Standing
 from ksim.study.capacity.contest import milliseconds
 from ksim.study.capacity.sentence import gpus_text, rates_text
 from ksim.study.capacity.targets import Target
 
-
-@frozen
-class Column:
-    """A title, and the text of a set-up's cell.  Columns of `numbers` are aligned to the right."""
-
-    title: str
-    cell: Callable[[Standing], str]
-    numbers: bool = True
+#: Where there is no room, these columns are left out, the first one first.
+_HIDE = (COSTS["joules_per_million_tokens"], COSTS["usd_per_million_tokens"], "rate, 95 %", "per GPU", "GPUs, 95 %",
+         COSTS["joules_per_output_token"], "goodput", "replicas", "binds")
 
 
-def columns(standings: Sequence[Standing], targets: Sequence[Target], rate: float | None) -> list[Column]:
-    """The columns of those that keep the targets; without those that would be empty."""
-    whole = [
-        Column("set-up", lambda one: one.setup.name, numbers=False),
-        Column("GPUs", lambda one: f"{one.gpus:,}"),
-        *([Column("GPUs, 95 %", lambda one: gpus_text(one.gpus_between(rate))),
-           Column("replicas", lambda one: f"{one.replicas:,}")] if rate is not None else []),
-        Column("highest rate", lambda one: number(one.answer.rate) if one.answer else ""),
-        Column("rate, 95 %", _rates),
-        Column("per GPU", lambda one: "" if one.rate_per_gpu is None else number(one.rate_per_gpu)),
-        *(Column(title, _cost(key)) for key, title in COSTS.items()),
-        Column("goodput", lambda one: number(one.point.goodput[0]) if one.point else ""),
-        *(Column(str(target), _value(target)) for target in targets),
-        Column("binds", _binds, numbers=False),
-    ]
-    return [column for column in whole if any(column.cell(one) for one in standings)]
-
-
-def markdown(standings: Sequence[Standing], targets: Sequence[Target], rate: float | None) -> list[str]:
-    """The lines of the table, the best set-up first, and a line for each set-up that does not keep the targets."""
+def table(standings: Sequence[Standing], targets: Sequence[Target], rate: float | None) -> Table:
+    """A row for each set-up that keeps the targets, the best first; columns that would be empty are left out."""
     standing = [one for one in standings if one.stands]
-    left = [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
-    if not standing:
-        return left
-    shown = columns(standing, targets, rate)
-    rows = [[column.title for column in shown], *([column.cell(one) for column in shown] for one in standing)]
+    texts = {name: [cell(one) for one in standing] for name, cell in _cells(targets, rate).items()}
+    shown = {name: column for name, column in texts.items() if any(column)}
+    return Table.of(*shown, rows=zip(*shown.values(), strict=True), hide=_HIDE)
+
+
+def _cells(targets: Sequence[Target], rate: float | None) -> dict[str, Callable[[Standing], str]]:
+    """The columns by name, which begins with ">" for numbers, and the text of a set-up's cell."""
+    sizes: dict[str, Callable[[Standing], str]] = {
+        ">GPUs, 95 %": lambda one: gpus_text(one.gpus_between(rate)), ">replicas": lambda one: f"{one.replicas:,}",
+    } if rate is not None else {}
+    return {
+        "set-up": lambda one: one.setup.name,
+        ">GPUs": lambda one: f"{one.gpus:,}",
+        **sizes,
+        ">highest rate": lambda one: number(one.answer.rate) if one.answer else "",
+        ">rate, 95 %": _rates,
+        ">per GPU": lambda one: "" if one.rate_per_gpu is None else number(one.rate_per_gpu),
+        **{f">{title}": _cost(key) for key, title in COSTS.items()},
+        ">goodput": lambda one: number(one.point.goodput[0]) if one.point else "",
+        **{f">{target}": _value(target) for target in targets},
+        "binds": _binds,
+    }
+
+
+def left_out(standings: Sequence[Standing]) -> list[str]:
+    """A line for each set-up that does not keep the targets, which says why."""
+    return [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
+
+
+def markdown(table: Table) -> list[str]:
+    """The lines of *table* in Markdown; none where it is empty."""
+    if not table.rows:
+        return []
+    rows = [table.names, *(list(map(str, row.cells)) for row in table.rows)]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    head, *body = [_line(row, widths, shown) for row in rows]
-    rule = "|".join(f" {'-' * (width - 1)}{':' if column.numbers else '-'} "
-                    for width, column in zip(widths, shown, strict=True))
-    return [head, f"|{rule}|", *body, *([""] if left else []), *left]
+    head, *body = [_line(row, widths, table) for row in rows]
+    rule = "|".join(f" {'-' * (width - 1)}{':' if column.number else '-'} "
+                    for width, column in zip(widths, table.columns, strict=True))
+    return [head, f"|{rule}|", *body]
 
 
-def _line(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -> str:
-    cells = [text.rjust(width) if column.numbers else text.ljust(width)
-             for text, width, column in zip(row, widths, shown, strict=True)]
+def _line(row: Sequence[str], widths: Sequence[int], table: Table) -> str:
+    cells = [text.rjust(width) if column.number else text.ljust(width)
+             for text, width, column in zip(row, widths, table.columns, strict=True)]
     return f"| {' | '.join(cells)} |"
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from ksim.report.formats import html_block, html_table
-from ksim.study.best import Table
+from ksim.report.tables import Table, as_text
+from ksim.report.wording import UNLIMITED
 from ksim.study.directory import StudyDirectory
 from ksim.study.means import SweepPoint
 from ksim.study.routers.telling import age, explained, notes, ranked, router_of, shown
@@ -50,12 +51,7 @@ class RouterComparison(Sweep):
     @property
     def text(self) -> str:
         """The table as plain text."""
-        table = self.shown
-        lines = [[name.removeprefix(">") for name in table.columns], *table.rows]
-        widths = [-max(map(len, cells)) if name.startswith(">") else max(map(len, cells))
-                  for name, cells in zip(table.columns, zip(*lines, strict=True), strict=True)]
-        return "\n".join("  ".join(_padded(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-                         for cells in lines)
+        return as_text(self.shown, UNLIMITED).strip()
 
     def records(self) -> list[dict[str, Any]]:
         """A table of all points: router, age of signals, means and half widths of all numbers; None if unknown."""
@@ -72,10 +68,4 @@ class RouterComparison(Sweep):
         return picture(self.title, self.ranking)
 
     def _repr_html_(self) -> str:
-        return html_block(self.title, html_table(self.shown.columns, self.shown.rows), *self.notes,
-                          *self.explanations)
-
-
-def _padded(cell: str, width: int) -> str:
-    """*cell* at the left of so many characters, or at the right where that number is negative."""
-    return cell.ljust(width) if width > 0 else cell.rjust(-width)
+        return html_block(self.title, html_table(self.shown), *self.notes, *self.explanations)

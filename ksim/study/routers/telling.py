@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from ksim.report.tables import Table
 from ksim.report.wording import number, percent
-from ksim.study.best import Table
 from ksim.study.grid import value_text
 from ksim.study.means import SweepPoint
 from ksim.study.routers.candidates import OMNISCIENT, PAIR_ROUTER, ROUTER, label
@@ -49,7 +49,8 @@ def shown(points: Sequence[SweepPoint]) -> Table:
     aged = any(STALENESS in point.settings for point in points)
     rows = [(router_of(point), *([age(point)] if aged else []), *(cell(point, key) for key in keys))
             for point in points]
-    return Table(("router", *(["age"] if aged else []), *(f">{COLUMNS[key]}" for key in keys)), rows)
+    return Table.of("router", *(["age"] if aged else []), *(f">{COLUMNS[key]}" for key in keys), rows=rows,
+                    hide=[*reversed(COLUMNS.values())][:-1])
 
 
 def told(points: Sequence[SweepPoint]) -> list[str]:

@@ -5,8 +5,8 @@ from math import inf
 from typing import Any
 
 from ksim.report.formats import html_block, html_table
+from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.study.best import Table
 from ksim.study.grid import short_names, value_text
 from ksim.study.means import SweepPoint
 from ksim.study.objectives import Requirement, value_of
@@ -25,11 +25,13 @@ def best_table(tuning: Trials) -> Table:
     counted = [point for point in tuning.ranked if not point.problem]
     keys = list(dict.fromkeys([*(goal.key for goal in tuning.wanted), *(bound.key for bound in tuning.required)]))
     axes = list(counted[0].outcome.settings) if counted else []
-    rows = [(str(point.number), str(tuning.trial(point).number),
-             *(value_text(value) for value in point.outcome.settings.values()),
-             *(number(value_of(point.outcome.summary or {}, key)) for key in keys), _place(tuning, point))
-            for point in counted[:max(_MOST, len(tuning.front))]]
-    return Table((">#", ">trial", *short_names(axes).values(), *(f">{key}" for key in keys), ""), rows)
+    table = Table.of(">#", ">trial", *short_names(axes).values(), *(f">{key}" for key in keys), "")
+    for point in counted[:max(_MOST, len(tuning.front))]:
+        table.add_row(str(point.number), str(tuning.trial(point).number),
+                      *(value_text(value) for value in point.outcome.settings.values()),
+                      *(number(value_of(point.outcome.summary or {}, key)) for key in keys), _place(tuning, point),
+                      style="bold" if point.on_front else "")
+    return table
 
 
 def remarks(tuning: Trials) -> Iterator[str]:
@@ -70,8 +72,7 @@ def refusal(tuning: Trials) -> str:
 
 def tuning_html(tuning: Trials) -> str:
     """A tuning in a notebook."""
-    best = best_table(tuning)
-    return html_block(tuning.title, html_table(best.columns, best.rows), refusal(tuning), *remarks(tuning))
+    return html_block(tuning.title, html_table(best_table(tuning)), refusal(tuning), *remarks(tuning))
 
 
 def _away(tuning: Trials, point: SweepPoint) -> float:

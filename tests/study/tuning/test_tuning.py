@@ -101,8 +101,8 @@ def test_a_study_goes_on_for_more_trials_as_one_of_so_many(kept, tmp_path):
 
 
 def test_a_tuning_tells_and_shows_what_came_out(kept, tmp_path):
-    table = best_table(kept)
-    assert table.rows[0][-1] == "best" and table.rows[0][1] == str(kept.trial(kept.best).number)
+    cells = best_table(kept).rows[0].cells
+    assert cells[-1] == "best" and cells[1] == str(kept.trial(kept.best).number)
     first, *others = remarks(kept)
     assert first.startswith("20 trials, of which ") and "stopped early" in first
     assert any("trials missed p99_ttft_ms<120" in line for line in others)
