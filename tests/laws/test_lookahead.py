@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Finished
+from ksim.flow.events import Finished, Routed
 from ksim.foundation import catalog
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
@@ -93,3 +95,27 @@ def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload,
                              "serve": serve})
     assert facts(skipped.log) == facts(stepped.log)
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 1000))
+@examples(24)
+def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, workload, seed):
+    """The yardstick of all routers must not depend on shortcuts: it foresees what an engine has under way."""
+    skipped, stepped = both({
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
+        "serve": {**serve, "data_parallel_size": 2, "pipeline_parallel_size": 1}, "router": "omniscient"})
+    assert [(event.request_id, event.engine) for event in skipped.log.of(Routed)] == [
+        (event.request_id, event.engine) for event in stepped.log.of(Routed)]
+
+
+def test_a_client_has_no_more_requests_in_flight_than_it_may(model):
+    """The next request sets out at the very moment at which the one before has its last token, to the last bit."""
+    workload = {"max_concurrency": 1, "synthetic": {
+        "arrivals": {"process": "poisson", "rate": 100}, "prompt": uniform(1, 150), "output": uniform(1, 10),
+        "count": 25, "max_tokens": 250, "prefixes": {"groups": 2, "tokens": 40}}}
+    serve = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 256, "async_scheduling": False,
+             "num_gpu_blocks_override": 40, "enable_prefix_caching": False}
+    result = simulate(Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": 338, "nodes": 1,
+                                   "workload": workload, "serve": serve,
+                                   "pools": {"all": {"role": "both", "replicas": 2}}}))
+    assert result.summary["max_concurrent_requests"] == 1
