@@ -70,7 +70,7 @@ def _show(found: "Capacity", output: Path | None) -> None:
     answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []
     if found.best and screen.is_terminal:
         screen.print(found.set_ups)
-        answer = [*left_out(found.standings), found.sentence, *(f"* {note}" for note in found.notes)]
+        answer = [*left_out(found.standings), found.sentence, *found.remarks]
     for text in answer:
         screen.print(text, markup=False, highlight=False, soft_wrap=not screen.is_terminal)
     if output is not None:

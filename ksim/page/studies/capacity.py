@@ -67,7 +67,7 @@ def _between(ends: Sequence[Any] | None, answer: Answer) -> str | None:
 def add(document: Document, study: Study) -> None:
     """Add the table, the curves, what does not stand, and the scenario of the answer."""
     answer = study.capacity
-    notes = (note(text) for text in answer["notes"])
+    notes = (note(text) for text in (*(f"Assumed {one}" for one in answer.get("assumptions", ())), *answer["notes"]))
     document.section("set-ups", "The set-ups", _table(answer), *_left(answer), *notes)
     document.section("curves", "Goodput and attainment over the rate", *_curves(document, answer))
     if study.best:

@@ -11,6 +11,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.study import axes
 from ksim.study import workers as computing
 from ksim.study.capacity.answer import Standing
+from ksim.study.capacity.assumptions import assumptions
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.judge import LIVES, ByRuns
 from ksim.study.capacity.result import Capacity
@@ -55,7 +56,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
         judge = ByRuns(plan, pool, watch)
         standings = contest(judge, made, rate, watch.stage)
         notes = (*notes, *_notes(standings), *_long(plan, judge.requests))
-        found = Capacity(name, plan, rate, standings, notes, watch.runs)
+        found = Capacity(name, plan, rate, standings, notes, watch.runs, assumptions(read, made, plan))
         if directory is not None:
             finished(directory)
             found.save(directory.path)

@@ -32,6 +32,7 @@ class Capacity:
     """The answer to how much load some set-ups carry, or to how many GPUs a `rate` needs.
 
     `standings` are the set-ups, the best first; `notes` say how the traffic was made; `runs` were played.
+    `assumptions` are what the answer takes for granted: engines, requests, prices.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Capacity:
     standings: Sequence[Standing] = field(repr=False)
     notes: Sequence[str] = ()
     runs: int = 0
+    assumptions: Sequence[str] = ()
 
     @property
     def best(self) -> Standing | None:
@@ -64,8 +66,13 @@ class Capacity:
 
     @cached_property
     def text(self) -> str:
-        """The table, the sentence and the notes."""
-        return "\n".join([self.table, "", self.sentence, *(f"* {note}" for note in self.notes)])
+        """The table, the sentence, and what to know of it."""
+        return "\n".join([self.table, "", self.sentence, *self.remarks])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is assumed, and how the traffic was made, in a line each."""
+        return [f"* {text}" for text in (*(f"assumed {one}" for one in self.assumptions), *self.notes)]
 
     @property
     def best_scenario(self) -> Scenario | None:
@@ -84,6 +91,7 @@ class Capacity:
             "sentence": self.sentence, "scenario": self.title, "rate": self.rate,
             "targets": [str(target) for target in plan.targets], "confidence": plan.confidence, "seed": plan.seed,
             "requests": plan.count, "model_errors": plan.model_errors, "runs": self.runs, "notes": list(self.notes),
+            "assumptions": list(self.assumptions),
             "best": self.best.setup.name if self.best else None, "set_ups": set_ups(self.standings, self.rate),
         }
 
@@ -115,7 +123,7 @@ class Capacity:
     def _repr_html_(self) -> str:
         table = [html_table(self.set_ups)] if self.best else []
         left = [line.removeprefix("- ") for line in tables.left_out(self.standings)]
-        return html_block(self.title, self.sentence, *table, *left, *self.notes)
+        return html_block(self.title, self.sentence, *table, *left, *self.remarks)
 
 
 def _flat(one: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from ksim.foundation.errors import ConfigError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.study.capacity.ask import axes_of, planned
+from ksim.study.capacity.assumptions import assumptions
 from ksim.study.capacity.replicas import gpus_of
+from ksim.study.capacity.setups import set_ups
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Axis
 from tests.cli.command import ksim as command
@@ -44,6 +46,25 @@ def test_the_best_keeps_the_targets_with_more_than_one_replica(asked):
     assert found.sentence.startswith(f"{best.gpus} GPUs ({best.replicas} replicas of TP1) for 1500 requests/s")
     assert best.dollars > 0 and best.joules > 0
     assert "TP3: " in found.table and "3 does not divide" in found.table
+
+
+def test_the_answer_says_what_it_assumes(asked):
+    found, folder, _ = asked
+    engines, requests, prices = found.assumptions
+    assert engines.startswith("engines: qwen3-0.6b, weights bf16, KV cache bf16, vLLM 0.33, ")
+    assert "context 512" in engines
+    assert "prompts of 64 tokens on the mean" in requests and "outputs of 4 tokens" in requests
+    assert prices == "prices: h100 $3/h, none of energy"
+    assert all(f"* assumed {text}" in found.text for text in found.assumptions)
+    assert json.loads((folder / "capacity.json").read_text())["assumptions"] == list(found.assumptions)
+
+
+def test_what_differs_between_set_ups_is_assumed_with_all_its_values():
+    scenario = Scenario.of(TABLE)
+    plan, _ = planned(scenario, [TARGET], None, None, False, 0)
+    made = set_ups(scenario, axes_of(["engine=vllm-0.33,sglang-0.5", "gpu=h100,h200"]))
+    engines, *_ = assumptions(scenario, made, plan)
+    assert "vLLM 0.33 or SGLang" in engines and "qwen3-0.6b or" not in engines
 
 
 def test_costs_are_per_output_token_first_and_then_per_token_of_prompts_and_outputs(asked):
