@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.simulation.models import model_of
 from ksim.specs.settings import EngineSettings
-from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, Precision, Shard
+from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers"]
@@ -81,7 +81,9 @@ def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeCo
     name = decoder.quantization if config.quantization is None else config.quantization
     chosen = _named(QUANTIZATIONS, "quantization", name)
     kept = decoder.unquantized if name == decoder.quantization else chosen.kept
-    return Precision(chosen.weights, chosen.activations, cache, kept, act_order=chosen.act_order)
+    if WEIGHT_ONLY.get(name, ("",))[0] == settings.quantization:  # what a GPU without the format makes of the target
+        chosen = QUANTIZATIONS[settings.quantization]
+    return Precision(chosen.weights, chosen.activations, cache, kept, None, None, chosen.act_order, chosen.experts)
 
 
 def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:
