@@ -81,9 +81,10 @@ def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeCo
     name = decoder.quantization if config.quantization is None else config.quantization
     chosen = _named(QUANTIZATIONS, "quantization", name)
     kept = decoder.unquantized if name == decoder.quantization else chosen.kept
-    if WEIGHT_ONLY.get(name, ("",))[0] == settings.quantization:  # what a GPU without the format makes of the target
-        chosen = QUANTIZATIONS[settings.quantization]
-    return Precision(chosen.weights, chosen.activations, cache, kept, None, None, chosen.act_order, chosen.experts)
+    if config.quantization is None and WEIGHT_ONLY.get(name, ("",))[0] == settings.quantization:
+        chosen = QUANTIZATIONS[settings.quantization]  # as of the target: the GPU does not multiply in the format
+    return Precision(chosen.weights, chosen.activations, cache, kept, act_order=chosen.act_order,
+                     experts=chosen.experts)
 
 
 def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:

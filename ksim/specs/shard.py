@@ -36,7 +36,8 @@ _NVFP4 = Quantization(DType.NVFP4, DType.NVFP4)
 _GROUPED = Quantization(DType.INT4_G128_ZP, DType.BF16)
 #: By vLLM's `--quantization`.  "auto" is that of the model's config.  What has activations in 16 bits is computed by
 #: vLLM's Marlin and Triton kernels, and bitsandbytes by cuBLAS, after another kernel has made BF16 of the weights;
-#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
+#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.  Of "deepseek_v4_fp8", which
+#: `expert_dtype` in config.json implies, vLLM multiplies experts with FP8 on Blackwell, and elsewhere with 16 bits.
 NAMED = {
     "auto": _BF16,
     "none": _BF16,

@@ -1,5 +1,7 @@
 """Quantized weights from the settings to prices: what is refused, what a product launches, and what prices obey."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,9 @@ from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS, Shard
+from ksim.specs.speculative import SpeculativeConfig
 from tests.models import model_of as known
+from tests.models import table_of
 from tests.properties import examples
 from tests.simulation.tables import TABLE
 
@@ -81,14 +85,16 @@ def test_tensorrt_llm_does_not_fall_back():
     assert complete.quantization == "fp8"
 
 
-def test_an_fp8_drafter_falls_back_with_its_target():
-    serve = {"quantization": "fp8", "speculative_config": {
-        "method": "draft_model", "model": "llama-3.2-1b", "num_speculative_tokens": 2, "quantization": "fp8",
-        "acceptance": {"name": "geometric", "rate": 0.8}}}
-    made = Deployment.of(Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": "a100-80g", "serve": serve}))
-    drafter = drafter_of(made.model, made.serve)
-    precision = drafter_shard(drafter, made.serve, made.shards[-1]).precision
-    assert (precision.weights, precision.activations) == (DType.FP8, DType.BF16)
+@pytest.mark.parametrize("gpu, activations", [("a100-80g", DType.BF16), ("h100", DType.FP8)])
+def test_a_draft_model_in_fp8_falls_back_with_its_target(gpu, activations, tmp_path):
+    path, model = tmp_path / "draft.json", model_of("llama-3.1-8b")
+    path.write_text(json.dumps({**table_of("llama-3.2-1b"), "quantization_config": {"quant_method": "fp8"}}))
+    speculation = SpeculativeConfig(2, "draft_model", str(path), rejection_sample_method="synthetic",
+                                    synthetic_acceptance_length=2.0)
+    settings = EngineSettings(quantization="fp8", speculative_config=speculation)
+    serve = Defaults(settings, engine_of("vllm-0.33"), model, gpu_of(gpu)).complete()
+    precision = drafter_shard(drafter_of(model, serve), serve, Shard(precision=serve.precision)).precision
+    assert (precision.weights, precision.activations) == (DType.FP8, activations)
 
 
 @pytest.mark.parametrize("gpu, served, activations", [

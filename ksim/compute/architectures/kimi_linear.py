@@ -94,7 +94,10 @@ def delta_attention(full_rank_gate: bool = False) -> blocks.Operations:
 
 
 def _experts(config: Config) -> blocks.Operations:
-    """Experts beside shared ones; of a latent vector, every rank projects it, and norms and projects back their sum."""
+    """Experts beside shared ones; of a latent vector, every rank projects it, and norms and projects back their sum.
+
+    Those projections are stored as shared experts are: what quantizes routed experts alone leaves both in BF16.
+    """
     corrected = config.get("topk_method", "noaux_tc") == "noaux_tc"
     if not config.count("routed_expert_hidden_size"):
         return blocks.experts(config, shared=blocks.shared_experts(config), corrected=corrected)
