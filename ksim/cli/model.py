@@ -67,8 +67,9 @@ def _head(card: "ModelCard") -> list[str]:
     experts = (f", {active / 1e9:.2f} B of them active: {decoder.top_k} of {decoder.sizes['E']} experts a token"
                if decoder.top_k else "")
     kept = f"; {', '.join(precision.kept)} in bf16" if precision.kept else ""
-    formats = (f"weights in {precision.weights}, activations in {precision.activations}, KV cache in {precision.cache}"
-               f" (quantization {card.settings.quantization}{kept})")
+    apart = ", those of experts in {} and {}".format(*precision.experts) if precision.experts else ""
+    formats = (f"weights in {precision.weights}, activations in {precision.activations}{apart}, KV cache in"
+               f" {precision.cache} (quantization {card.settings.quantization}{kept})")
     return [f"\n[bold]{escape(model.name)}[/]: {total / 1e9:.2f} B parameters{experts}; {model.layers} layers,"
             f" context of {model.max_length:,} tokens", formats, *_drafting(card.table())]
 

@@ -1,7 +1,7 @@
 """What a checkpoint says of its own number formats: the `quantization_config` of a config.json.
 
 Read are FP8, whole or in blocks of 128 x 128 (DeepSeek, Qwen, MiniMax), MXFP4 (gpt-oss), NVIDIA's NVFP4 and FP8
-(modelopt), AWQ, GPTQ, AutoRound, bitsandbytes, and INT4, INT8, FP8 and NVFP4 of compressed-tensors.
+(modelopt), AWQ, GPTQ, AutoRound, bitsandbytes, and INT4, INT8, FP8, NVFP4 and MXFP4 of compressed-tensors.
 """
 
 import re
@@ -60,12 +60,11 @@ def stored(config: Config) -> Stored:
     method = part.get("quant_method", "")
     if method not in _METHODS:
         raise ConfigError(part.name, f"quant_method {method!r} {REMEDY} ({', '.join(_METHODS)} are read)")
-    name = _METHODS[method](part)
-    if not name:
+    if not (name := _METHODS[method](part)):
         raise ConfigError(part.name, f"{method!r} in this form {REMEDY}")
     cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.value("kv_cache_scheme") else "auto"
     left = _left_patterns(part)
-    if name == "mxfp4":  # of experts alone, whatever else is listed
+    if method == "mxfp4":  # of experts alone, whatever else is listed
         return Stored(name, tuple(part for part in MODULES if part != "experts"), cache)
     return _without(config, left, Stored(name, kv_cache_dtype=cache))
 
@@ -156,7 +155,8 @@ def _of_group(group: Config) -> str:
         return _fp8(weights, "block_structure") if weights.value("block_structure") else ""
     both, size = bool(activations.table), weights.get("group_size", 0)
     if weights.get("type", "") == "float":
-        return {(4, 16, True): "nvfp4", (8, 0, True): "fp8", (8, 0, False): "fp8_w8a16"}.get((bits, size, both), "")
+        return {(4, 16, True): "nvfp4", (4, 16, False): "nvfp4_w4a16", (4, 32, False): "mxfp4", (8, 0, True): "fp8",
+                (8, 0, False): "fp8_w8a16"}.get((bits, size, both), "")
     if both:
         whole = strategy in ("channel", "tensor")
         return "int8_w8a8" if bits == activations.get("num_bits", 0) == 8 and whole else ""

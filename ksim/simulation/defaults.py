@@ -15,7 +15,7 @@ from ksim.foundation.units import GIB, DType
 from ksim.simulation.cache_layout import has_one_table, kept_layers, state_block_tokens
 from ksim.simulation.graph_sizes import capture_sizes
 from ksim.simulation.memory_share import utilization
-from ksim.simulation.quantized import check_quantized
+from ksim.simulation.quantized import check_quantized, on_gpu
 from ksim.simulation.sizing import longest_request
 from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
@@ -174,6 +174,9 @@ class Defaults:
         parts, source = checkpoint.unquantized, config
         if QUANTIZATIONS[name.value].weights is not QUANTIZATIONS[checkpoint.quantization].weights:
             parts, source = QUANTIZATIONS[name.value].kept, f"usual for {name.value}"
+        if (served := on_gpu(name.value, self.gpu, self.version)) != name.value:
+            name = Derived("quantization", served, f"{name.value} ({name.source}), which {self.gpu.name} does not"
+                                                   f" multiply in: {self.version.name}, Marlin")
         row = self._row("unquantized", parts, source)
         own = {getattr(op, "part", "").removesuffix("_inputs") for layer in checkpoint.layers for op in layer
                if getattr(op, "quantized", False)}

@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.simulation.models import model_of
 from ksim.specs.settings import EngineSettings
-from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, Precision, Shard
+from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers"]
@@ -81,7 +81,10 @@ def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeCo
     name = decoder.quantization if config.quantization is None else config.quantization
     chosen = _named(QUANTIZATIONS, "quantization", name)
     kept = decoder.unquantized if name == decoder.quantization else chosen.kept
-    return Precision(chosen.weights, chosen.activations, cache, kept, act_order=chosen.act_order)
+    if config.quantization is None and WEIGHT_ONLY.get(name, ("",))[0] == settings.quantization:
+        chosen = QUANTIZATIONS[settings.quantization]  # as of the target: the GPU does not multiply in the format
+    return Precision(chosen.weights, chosen.activations, cache, kept, act_order=chosen.act_order,
+                     experts=chosen.experts)
 
 
 def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:

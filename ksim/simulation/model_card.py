@@ -113,6 +113,7 @@ class ModelCard:
             "tied_embeddings": decoder.tied, "parts": [asdict(part) for part in self.parts],
             "quantization": self.settings.quantization, "weight_format": str(precision.weights),
             "activation_format": str(precision.activations), "kv_cache_format": str(precision.cache),
+            **({"expert_formats": [str(each) for each in precision.experts]} if precision.experts else {}),
             "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],

@@ -228,7 +228,7 @@ class EngineSettings:
         kept = chosen.kept if self.unquantized is None else tuple(self.unquantized)
         conv, state = STATE_DTYPES[self.mamba_cache_dtype], STATE_DTYPES[self.mamba_ssm_cache_dtype]
         return Precision(chosen.weights, chosen.activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state,
-                         chosen.act_order)
+                         act_order=chosen.act_order, experts=chosen.experts)
 
     @property
     def placement(self) -> Placement:

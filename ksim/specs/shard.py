@@ -18,13 +18,15 @@ PARTS = ("attention", "mlp", "shared_experts", "experts", "attention_inputs")
 class Quantization:
     """Formats of weights and of the activations that they are multiplied with, and the parts usually `kept` in BF16.
 
-    With `act_order`, the groups of weights are not neighbours: activations are permuted before a product.
+    With `act_order`, the groups of weights are not neighbours: activations are permuted before a product.  `experts`
+    are the two formats of routed experts that have others than the rest.
     """
 
     weights: DType
     activations: DType
     kept: tuple[str, ...] = ()
     act_order: bool = False
+    experts: tuple[DType, DType] | None = None
 
 
 _EXPERTS_ALONE = ("attention", "mlp", "shared_experts")
@@ -34,15 +36,20 @@ _NVFP4 = Quantization(DType.NVFP4, DType.NVFP4)
 _GROUPED = Quantization(DType.INT4_G128_ZP, DType.BF16)
 #: By vLLM's `--quantization`.  "auto" is that of the model's config.  What has activations in 16 bits is computed by
 #: vLLM's Marlin and Triton kernels, and bitsandbytes by cuBLAS, after another kernel has made BF16 of the weights;
-#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
+#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.  Of "deepseek_v4_fp8", which
+#: `expert_dtype` in config.json implies, vLLM multiplies experts with FP8 on Blackwell, and elsewhere with 16 bits.
 NAMED = {
     "auto": _BF16,
     "none": _BF16,
     "fp8": Quantization(DType.FP8, DType.FP8),
     "fp8_w8a16": Quantization(DType.FP8, DType.BF16),
     "fp8_block": Quantization(DType.FP8_BLOCK, DType.FP8),
+    "fp8_block_w8a16": Quantization(DType.FP8_BLOCK, DType.BF16),
+    "deepseek_v4_fp8": Quantization(DType.FP8_BLOCK, DType.FP8, experts=(DType.MXFP4, DType.FP8)),
+    "deepseek_v4_fp8_w4a16": Quantization(DType.FP8_BLOCK, DType.FP8, experts=(DType.MXFP4, DType.BF16)),
     "nvfp4": _NVFP4,
     "modelopt_fp4": _NVFP4,
+    "nvfp4_w4a16": Quantization(DType.NVFP4, DType.BF16),
     "mxfp4": Quantization(DType.MXFP4, DType.BF16, _EXPERTS_ALONE),
     "mxfp4_mxfp8": Quantization(DType.MXFP4, DType.FP8, _EXPERTS_ALONE),
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin"), _GROUPED),
@@ -51,6 +58,12 @@ NAMED = {
     "bitsandbytes_8bit": Quantization(DType.INT8, DType.INT8),
     "int8_w8a8": Quantization(DType.INT8, DType.INT8),
     "int4_w4a16": Quantization(DType.INT4_BLOCK, DType.BF16),
+}
+#: What vLLM makes of a quantization on GPUs that do not multiply in a format: Marlin, whose activations have 16 bits.
+WEIGHT_ONLY = {
+    "fp8": ("fp8_w8a16", DType.FP8), "fp8_block": ("fp8_block_w8a16", DType.FP8),
+    "nvfp4": ("nvfp4_w4a16", DType.FP4), "modelopt_fp4": ("nvfp4_w4a16", DType.FP4),
+    "deepseek_v4_fp8": ("deepseek_v4_fp8_w4a16", DType.FP4),
 }
 
 
@@ -104,6 +117,7 @@ class Precision:
     Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.  With `act_order`,
     activations are permuted before they meet `weights`.  Layers with states
     keep those of convolutions in format `conv`, None for BF16, and the others in `state`, None for the model's.
+    Routed experts may have two formats of their own, `experts`.
     """
 
     weights: DType = DType.BF16
@@ -113,11 +127,13 @@ class Precision:
     conv: DType | None = None
     state: DType | None = None
     act_order: bool = False
+    experts: tuple[DType, DType] | None = None
 
     def of(self, part: str) -> tuple[DType, DType]:
         """The formats of a part's weights and activations; "" stands for what is never kept."""
         kept = part in self.kept or (part == "attention_inputs" and "attention" in self.kept)
-        return (DType.BF16, DType.BF16) if kept else (self.weights, self.activations)
+        own = self.experts if part == "experts" else None
+        return (DType.BF16, DType.BF16) if kept else own or (self.weights, self.activations)
 
     def states(self, own: DType | None = None) -> tuple[DType, DType]:
         """The formats of convolutions' and of other states, which a model may have *own* ones for, as in vLLM."""

@@ -27,8 +27,9 @@ def test_two_steps_are_drawn_and_listed(tmp_path):
 
 
 def test_a_gpu_that_cannot_be_priced_is_named(tmp_path):
-    out = ksim(*STEP, "--decode", "4x100", "-q", "fp8", "--gpus", "a100-80g", "-o", "here", folder=tmp_path)
-    assert "not priced on a100-80g: gpu A100 SXM 80 GB: computes no fp8" in out and "needs a second GPU" in out
+    out = ksim(*STEP, "--decode", "4x100", "-q", "int8_w8a8", "--gpus", "b200", "-o", "here", folder=tmp_path)
+    assert "not priced on b200: serve.quantization: int8_w8a8: vLLM's CUTLASS kernels have no INT8" in out
+    assert "needs a second GPU" in out
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["roofline.png"]
 
 

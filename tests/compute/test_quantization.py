@@ -74,6 +74,10 @@ def eights(**weights):
     (eights(type="float", num_bits=8, strategy="channel") | {"ignore": [r"re:.*layers\.[0-1]\.self_attn.*"]},
      Stored("fp8", exceptions={0: ("attention",), 1: ("attention",)})),
     ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}, Stored("fp8", ("attention",))),
+    (packed(type="float", num_bits=4, group_size=32, strategy="group") | {"ignore": KIMI},
+     Stored("mxfp4", ("attention", "mlp", "shared_experts"))),
+    (packed(type="float", num_bits=4, group_size=32, strategy="group"), Stored("mxfp4")),
+    (packed(type="float", num_bits=4, group_size=16, strategy="tensor_group"), Stored("nvfp4_w4a16")),
 ])
 def test_what_is_read(table, expected):
     assert read(**table) == expected
@@ -199,6 +203,14 @@ def test_of_kimi_k2_5_experts_alone_are_quantized(model):
     assert kimi.decoder.unquantized == ("attention", "mlp", "shared_experts")
     precision = EngineSettings(quantization="int4_w4a16", unquantized=kimi.decoder.unquantized).precision
     assert kimi.weights(Shard(precision=precision)) == pytest.approx(594e9, rel=2e-3)
+
+
+def test_of_kimi_k3_routed_experts_alone_are_quantized():
+    """Its files have 1.56 TB: the rest is in BF16, projections to and from the experts' latent vector, too."""
+    kimi = model_of_table("k3", table_of("moonshotai/Kimi-K3"))
+    said = EngineSettings(quantization=kimi.decoder.quantization, unquantized=kimi.decoder.unquantized)
+    assert (said.quantization, said.unquantized) == ("mxfp4", ("attention", "mlp", "shared_experts"))
+    assert kimi.weights(Shard(precision=said.precision)) == pytest.approx(1.56e12, rel=2e-3)
 
 
 @pytest.mark.parametrize("left, kept", [(["mlp.shared_expert"], ("shared_experts",)), (["mlp.shared_expert_gate"], ())])

@@ -127,6 +127,15 @@ def test_a_row_of_results_is_two_pools():
     assert table["pools"]["prefill"]["replicas"] == 4 and table["serve"]["quantization"] == "fp8_block"
 
 
+@pytest.mark.parametrize("model, quantization", [
+    ("Qwen/Qwen3-32B", "int4_w4a16_g128"), ("Qwen/Qwen3-32B-AWQ", "awq"), ("moonshotai/Kimi-K2-Thinking", "int4_w4a16"),
+    ("moonshotai/Kimi-K2.5", None)])
+def test_groups_of_int4_are_the_checkpoint_s_or_of_128(model, quantization):
+    """Of Kimi-K2.5, config.json says that there are 32 weights in each, and that experts alone are in INT4."""
+    table = made(row(model=model, **{"(p)gemm": "int4_wo", "(d)gemm": "int4_wo"}))
+    assert table["serve"].get("quantization") == quantization
+
+
 @pytest.mark.parametrize("columns, problem", [
     ({"(d)system": "mi300x"}, "'mi300x' is no system that ksim knows"), ({"(p)gemm": "w4afp8"}, "gemm: the format"),
     ({"model": "nobody/none"}, "nobody/none"), ({"(p)tp": "many"}, "tp: expected a whole number"),

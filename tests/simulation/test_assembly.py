@@ -116,7 +116,8 @@ def test_kernel_detail_is_refused_for_engines_that_share_experts():
 
 
 def test_a_format_that_a_gpu_lacks_is_refused():
-    scenario = Scenario.of({**TABLE, "serve": {"quantization": "nvfp4", "max_model_len": 8192}})
+    serve = {"quantization": "nvfp4", "max_model_len": 8192}
+    scenario = Scenario.of({**TABLE, "engine": "trtllm-1.2", "serve": serve})
     with pytest.raises(ConfigError, match="gpu H200 SXM: computes no fp4 .*'fp8_w8a16' for weights alone"):
         build(Deployment.of(scenario), simpy.Environment(), Log(), lambda: None)
 

@@ -107,7 +107,8 @@ def test_a_deployment_shards_its_model_likewise():
     ("llama-3.1-70b", ["l4"], [1], "weights exceed the 19.8 GiB that can be used"),
     ("llama-3.1-70b", ["h200"], [3], "tensor_parallel_size: 3 does not divide 64 attention heads"),
     ("llama-3.1-70b", ["h200"], [16], "HGX H200 has 8 GPUs"),
-    ("deepseek-v3", ["a100-80g"], [8], "computes no fp8"),
+    ("deepseek-v3", ["a100-80g"], [8], "weights exceed the"),
+    ("gpt-oss-20b", ["t4"], [1], "vLLM has no MXFP4 on a T4"),
     ("deepseek-v3", ["b200"], [4], "0.2 GiB short of weights, activations and 0.8 GiB for CUDA")])
 def test_what_does_not_fit_says_why(name, gpus, ways, why):
     (fit,) = fits_on(gpus, model_of(name), EngineSettings(gpu_memory_utilization=0.9), VLLM, ways)

@@ -58,7 +58,7 @@ def test_a_plain_roofline_is_safe_everywhere():
 
 
 def test_a_gpu_that_cannot_be_priced_is_named_with_its_reason():
-    one = scenario(serve={"quantization": "fp8"})
+    one = scenario(serve={"quantization": "mxfp4_mxfp8", "unquantized": []})
     found = survey({gpu: moved_to(one, gpu) for gpu in ("h200", "a100-80g")}, {"decode": DECODE})
     assert found.gpus == ("h200",) and "computes no fp8" in found.unpriced["a100-80g"]
 

@@ -1,5 +1,7 @@
 """Quantized weights from the settings to prices: what is refused, what a product launches, and what prices obey."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +14,15 @@ from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.simulation.defaults import Defaults
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS, Shard
+from ksim.specs.speculative import SpeculativeConfig
+from tests.models import model_of as known
+from tests.models import table_of
 from tests.properties import examples
 from tests.simulation.tables import TABLE
 
@@ -57,6 +63,54 @@ def test_ranks_have_whole_groups(quantization):
 @pytest.mark.parametrize("quantization", ["fp8", "int8_w8a8", "int4_w4a16_channel", "bitsandbytes"])
 def test_formats_without_groups_are_shared_out_as_any(quantization):
     assert complete("qwen2.5-72b", 8, quantization).quantization == quantization
+
+
+@pytest.mark.parametrize("gpu, quantization, served", [
+    ("a100-80g", "fp8", "fp8_w8a16"), ("t4", "fp8_block", "fp8_block_w8a16"), ("h200", "nvfp4", "nvfp4_w4a16"),
+    ("l4", "modelopt_fp4", "nvfp4_w4a16"), ("l4", "fp8", "fp8"), ("b200", "nvfp4", "nvfp4"), ("t4", "awq", "awq"),
+    ("t4", "gptq", "gptq"), ("t4", "bitsandbytes", "bitsandbytes"), ("t4", "int8_w8a8", "int8_w8a8")])
+def test_gpus_without_a_format_take_weights_alone(gpu, quantization, served):
+    """Of the same size: Marlin repacks them (marlin_utils_fp8.py and _fp4.py, from compute capability 7.5 on)."""
+    settings, model = EngineSettings(quantization=quantization), model_of("llama-3.2-1b")
+    complete = Defaults(settings, engine_of("vllm-0.33"), model, gpu_of(gpu)).complete()
+    assert complete.quantization == served
+    assert model.weights(Shard(precision=complete.precision)) == model.weights(Shard(precision=settings.precision))
+    told = "does not multiply in" in remarks(serve={"quantization": quantization}, gpu=gpu)
+    assert told is (served != quantization)
+
+
+def test_tensorrt_llm_does_not_fall_back():
+    settings = EngineSettings(quantization="fp8")
+    complete = Defaults(settings, engine_of("trtllm-1.2"), model_of("llama-3.2-1b"), gpu_of("a100-80g")).complete()
+    assert complete.quantization == "fp8"
+
+
+@pytest.mark.parametrize("gpu, activations", [("a100-80g", DType.BF16), ("h100", DType.FP8)])
+def test_a_draft_model_in_fp8_falls_back_with_its_target(gpu, activations, tmp_path):
+    path, model = tmp_path / "draft.json", model_of("llama-3.1-8b")
+    path.write_text(json.dumps({**table_of("llama-3.2-1b"), "quantization_config": {"quant_method": "fp8"}}))
+    speculation = SpeculativeConfig(2, "draft_model", str(path), rejection_sample_method="synthetic",
+                                    synthetic_acceptance_length=2.0)
+    settings = EngineSettings(quantization="fp8", speculative_config=speculation)
+    serve = Defaults(settings, engine_of("vllm-0.33"), model, gpu_of(gpu)).complete()
+    precision = drafter_shard(drafter_of(model, serve), serve, Shard(precision=serve.precision)).precision
+    assert (precision.weights, precision.activations) == (DType.FP8, activations)
+
+
+@pytest.mark.parametrize("gpu, served, activations", [
+    ("h200", "deepseek_v4_fp8_w4a16", DType.BF16), ("b200", "deepseek_v4_fp8", DType.FP8)])
+def test_experts_of_deepseek_v4_have_a_format_of_their_own(gpu, served, activations):
+    """Beside FP8 in blocks: of the 256 experts of 43 layers, three matrices of 2,048 x 4,096 each in MXFP4."""
+    v4, experts = known("deepseek-ai/DeepSeek-V4-Flash"), 43 * 256 * 3 * 2048 * 4096
+    complete = Defaults(EngineSettings(), engine_of("vllm-0.33"), v4, gpu_of(gpu)).complete()
+    precision = complete.precision
+    assert complete.quantization == served and precision.of("experts") == (DType.MXFP4, activations)
+    assert precision.of("attention") == (DType.FP8_BLOCK, DType.FP8)
+    saved = v4.weights(Shard(precision=EngineSettings(quantization="fp8_block").precision)) - v4.weights(
+        Shard(precision=precision))
+    assert saved == pytest.approx(experts * (DType.FP8_BLOCK.bytes - DType.MXFP4.bytes))
+    kernels = {op.label: op.kernel for block in v4.graph(8, 8, Shard(precision=precision)).blocks for op in block.ops}
+    assert (kernels["experts_gate_up"].weights, kernels["experts_gate_up"].activations) == (DType.MXFP4, activations)
 
 
 def test_act_order_permutes_activations_and_bitsandbytes_unpacks_weights():

@@ -49,7 +49,8 @@ def test_quantities_are_read_with_their_units():
     ({"flops": {}}, "Length of 'flops' must be >= 1: 0"),
     ({"flops": {"bf16": 0}}, "'flops' must be > 0: 0.0"),
     ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32, fp8_block, nvfp4,"
-                            " mxfp4, int4_block)"),
+                            " mxfp4, int4_block, int4_g64, int4_g128, int4_g32_zp, int4_g64_zp, int4_g128_zp, int8_g32,"
+                            " int8_g64, int8_g128, int8_g32_zp, int8_g64_zp, int8_g128_zp, nf4, nf4_double)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
                  " pcie, power, nvlink, system, source, channel"),
 ])

@@ -41,10 +41,6 @@ def deepseek_v4(config: Config) -> Decoder:
     for key in OTHERS:
         config.value(key)
     blocks.only(config, attention_bias=False, mlp_bias=False, num_key_value_heads=1)
-    if config.value("expert_dtype") is not None and config.value("quantization_config"):
-        raise ConfigError(f"{config.name}: expert_dtype", f"{config.value('expert_dtype')!r} for experts beside another"
-                          " format for the rest is not modelled; leave it and quantization_config out of a copy, and"
-                          " set the quantization")
     plain = config.instead({**config.table, "intermediate_size": config.need("moe_intermediate_size")})
     window, chosen = plain.need("sliding_window", 128), plain.need("index_topk", 512)
     mixture = blocks.experts(plain, shared=blocks.shared_experts(plain), corrected=True)
@@ -54,7 +50,20 @@ def deepseek_v4(config: Config) -> Decoder:
     last = (op("tHm,HmO->tO", "head_mix", quantized=False, exact=True), Held("O", "head_base"),
             pointwise("hc_head", "tHm,tO->tm", "head_states"), pointwise("rms_norm", "tm->tm", "final_norm", scale="m"))
     return evolve(decoder, embedding=(*blocks.embedding(), pointwise("copy", "tm->tHm", "states_expand")),
-                  head=(*last, *blocks.head()[1:]), sampled=4)
+                  head=(*last, *blocks.head()[1:]), sampled=4, quantization=_with_experts(plain, decoder.quantization))
+
+
+def _with_experts(config: Config, rest: str) -> str:
+    """The quantization where experts may have another format than the *rest*, vLLM's `deepseek_v4_fp8`."""
+    known = {("fp8_block", "fp4"): "deepseek_v4_fp8", ("fp8_block", "fp8"): rest, ("fp8", "fp8"): rest}
+    experts = config.value("expert_dtype")
+    if experts is None:
+        return rest
+    if (rest, experts) not in known:
+        raise ConfigError(f"{config.name}: expert_dtype", f"{experts!r} for experts where the rest is in {rest!r}: read"
+                          " are 'fp4' and 'fp8' beside FP8 in blocks; leave it and quantization_config out of a copy,"
+                          " and set the engine's quantization")
+    return known[rest, experts]
 
 
 def _kinds(config: Config) -> list[int]:

@@ -94,7 +94,10 @@ def delta_attention(full_rank_gate: bool = False) -> blocks.Operations:
 
 
 def _experts(config: Config) -> blocks.Operations:
-    """Experts beside shared ones; of a latent vector, every rank projects it, and norms and projects back their sum."""
+    """Experts beside shared ones; of a latent vector, every rank projects it, and norms and projects back their sum.
+
+    Those projections are stored as shared experts are: what quantizes routed experts alone leaves both in BF16.
+    """
     corrected = config.get("topk_method", "noaux_tc") == "noaux_tc"
     if not config.count("routed_expert_hidden_size"):
         return blocks.experts(config, shared=blocks.shared_experts(config), corrected=corrected)
@@ -105,7 +108,7 @@ def _experts(config: Config) -> blocks.Operations:
         op("tm,mgS->tgS", "shared_gate_up", parallel="S", part="shared_experts"),
         pointwise(act, "tgS->tS", "shared_act", parallel="S"),
         op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts"),
-        op("tm,mL->tL", "latent_in", part="experts"),
+        op("tm,mL->tL", "latent_in", part="shared_experts"),
         Dispatch(hidden="L"),
         pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
         op("TL,ELgf->xgf", "experts_gate_up", parallel="f", routed="E", part="experts"),
@@ -114,7 +117,7 @@ def _experts(config: Config) -> blocks.Operations:
         pointwise("moe_combine", "xL->TL", "combine"),
         Combine(hidden="L"),
         *((norm,) if config.get("latent_moe_use_norm", False) else ()),
-        op("tL,Lm->tm", "latent_out", part="experts"), pointwise("add", "tm,tm->tm", "shared_add"),
+        op("tL,Lm->tm", "latent_out", part="shared_experts"), pointwise("add", "tm,tm->tm", "shared_add"),
     )
 
 

@@ -6,11 +6,14 @@ from typing import Any
 from attrs import frozen
 
 from ksim.deploy.commands.command import Command
+from ksim.deploy.engines.launching import stored
 from ksim.deploy.engines.releases import RELEASES, Release, release_of
 from ksim.deploy.engines.releases import named as named_release
 from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
 from ksim.simulation.model_names import named
+from ksim.specs.shard import QUANTIZATIONS
 
 __all__ = ["Worker", "gpu_named", "load"]
 
@@ -18,9 +21,10 @@ __all__ = ["Worker", "gpu_named", "load"]
 _SYSTEMS = {"a100_sxm": "a100-80g", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300",
             "gb200_sxm": "gb200", "gb200": "gb200", "gb300_sxm": "gb300", "gb300": "gb300", "l40s": "l40s", "l4": "l4",
             "rtx_pro_6000": "rtx-pro-6000"}
-#: Its formats of weights, and of the KV cache.
+#: Its formats of weights, and of the KV cache.  It measures INT4 in groups of 128 where a checkpoint has no others
+#: (collector/trtllm/collect_moe.py).
 _WEIGHTS = {"bfloat16": "none", "float16": "none", "fp8": "fp8", "fp8_static": "fp8", "fp8_ootb": "fp8",
-            "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_w4a16", "int8_wo": "int8_w8a16_channel",
+            "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4_w4a16_g128", "int8_wo": "int8_w8a16_channel",
             "sq": "int8_w8a8", "w4a16_mxfp4": "mxfp4",
             "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8"}
 _CACHES = {"bfloat16": "auto", "float16": "auto", "auto": "auto", "fp8": "fp8"}
@@ -45,7 +49,11 @@ class Worker:
         release = self._release(wanted)
         model = named(wanted.model or self.model, self.where)
         hardware = {} if wanted.gpu or wanted.system else {"gpu": gpu_named(self.system, self.where)}
-        serve = {**model.serve, **self._sizes(), **self._formats(), **dict(self.values.get("further") or {})}
+        formats = self._formats()
+        if formats.get("quantization") == _WEIGHTS["int4_wo"] and (
+                QUANTIZATIONS[stored(model)].weights.element is DType.INT4):
+            del formats["quantization"]  # the checkpoint says how large its groups are
+        serve = {**model.serve, **self._sizes(), **formats, **dict(self.values.get("further") or {})}
         assumed = [Note(self.where, self.model, text) for text in model.assumed]
         return Launch(self.where, release.engine, model.name, serve, self.role, self.count, hardware=hardware,
                       remarks=(*release.remarks, *assumed))

@@ -47,7 +47,7 @@ def model_of(command: Command, wanted: Wanted, said: Word | None) -> tuple[Model
 
 def _in_format(model: ModelName, said: Word | None) -> tuple[ModelName, tuple[Note, ...]]:
     """The *model* that the user names, with the weights of the checkpoint that the line serves."""
-    if said is None or "quantization" in model.serve or _stored(model) != "none":
+    if said is None or "quantization" in model.serve or stored(model) != "none":
         return model, ()
     served = format_of(said.text)
     if not served.serve and unknown_format(said.text):
@@ -57,7 +57,7 @@ def _in_format(model: ModelName, said: Word | None) -> tuple[ModelName, tuple[No
             tuple(Note(said.where, said.text, why) for why in served.assumed))
 
 
-def _stored(model: ModelName) -> str:
+def stored(model: ModelName) -> str:
     """The quantization of a checkpoint, by its name or its config.json."""
     stored: str = model.serve.get("quantization") or known_model(model.name).decoder.quantization
     return stored
@@ -68,7 +68,7 @@ def _keep_checkpoint(model: ModelName, reading: Reading, where: str) -> None:
 
     Raises ConfigError where nothing says the format, and where a flag for checkpoints in one format meets another.
     """
-    asked, own = reading.serve.get("quantization", "none"), _stored(model)
+    asked, own = reading.serve.get("quantization", "none"), stored(model)
     if asked in ("none", own) or asked not in (*OF_CHECKPOINT, *_METHODS, "fp8"):
         return
     given = reading.places.get("quantization")
