@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import ceil, floor, inf
 from time import perf_counter
@@ -21,6 +22,7 @@ from ksim.server.live.handle import Handle
 from ksim.server.live.lateness import Lateness
 from ksim.server.live.listener import Listener
 from ksim.server.live.live_log import LiveLog
+from ksim.server.live.turns import SLICE, Turns
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
 
@@ -30,8 +32,6 @@ LOGGER = logging.getLogger("ksim.server")
 #: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and a run that
 #: replays them sends each request at the very same moment.
 TICK = 2.0**-20
-#: Seconds of the wall clock after which the event loop gets its turn, if much has to be caught up with.
-SLICE = 2e-3
 
 
 def _nothing(handle: Handle) -> None:
@@ -43,8 +43,9 @@ class Live:
     """Plays `fleet` as time passes on the `wall` clock, times `speed`.
 
     Simulated time begins with the first request, and is never ahead of the wall clock.  Listeners are called at the
-    simulated time of what happens, or later if the machine cannot keep up (`lag`).  `kept` is a log that keeps all
-    events.  If it `tells`, prefix caches report their changes (ksim.server.kv_events).
+    simulated time of what happens, or later if the machine cannot keep up (`lag`).  It stops at the time of a request
+    that has come and waits to be read, until its turn has come (`turns`).  `kept` is a log that keeps all events.
+    If it `tells`, prefix caches report their changes (ksim.server.kv_events).
     """
 
     fleet: Fleet
@@ -58,6 +59,7 @@ class Live:
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
     draining: bool = field(default=False, init=False)
     lateness: Lateness = field(factory=Lateness, init=False)
+    turns: Turns = field(factory=Turns, init=False)
     #: Called with each request that is sent, and with each that is aborted: a recording sets them.
     sent: Callable[[Handle], object] = field(default=_nothing, init=False)
     aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
@@ -132,8 +134,8 @@ class Live:
 
     def advance(self) -> float:
         """Play what is due by now; return in how many seconds of the wall clock more is due, 0 or less if already."""
-        env, until = self.env, self.wall() + SLICE
-        now = self.now
+        env, until, came = self.env, self.wall() + SLICE, self.turns.oldest
+        now = self.now if came is None else min(self.now, self._stamp(came))
         while env.due <= now:
             env.step()
             if self.wall() >= until:
@@ -176,6 +178,8 @@ class Live:
         except Exception:
             LOGGER.exception("the listener of request %d failed", handle.request.id)
             self.abort(handle)
+            with suppress(Exception):  # its client need not wait for ever
+                handle.listener.finished("error", self.env.now)
 
     def _note_reason(self, event: Rejected | Failed) -> None:
         if event.request_id in self.handles:
