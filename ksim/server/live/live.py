@@ -29,8 +29,7 @@ from ksim.simulation.fleet import Fleet
 __all__ = ["Handle", "Live"]
 
 LOGGER = logging.getLogger("ksim.server")
-#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and a run that
-#: replays them sends each request at the very same moment.
+#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and so is a replay.
 TICK = 2.0**-20
 
 
@@ -57,6 +56,7 @@ class Live:
     log: LiveLog = field(init=False)
     cluster: Cluster = field(init=False)
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
+    _leaving: dict[int, Handle] = field(factory=dict, init=False)  # whose clients have gone, until that time is played
     draining: bool = field(default=False, init=False)
     lateness: Lateness = field(factory=Lateness, init=False)
     turns: Turns = field(factory=Turns, init=False)
@@ -121,10 +121,15 @@ class Live:
         """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
         if self.handles.pop(handle.request.id, None) is not None:
             self.aborted(handle)
+            self._leaving[handle.request.id] = handle
             moment = max(self._stamp(self.wall()), handle.request.arrival)
-            self.env.call_at(moment, lambda: self.cluster.abort(handle.request.id))
+            self.env.call_at(moment, lambda: self._leave(handle))
             self._wake()
             self._look_for_end()
+
+    def _leave(self, handle: Handle) -> None:
+        self.cluster.abort(handle.request.id)
+        del self._leaving[handle.request.id]
 
     def _stamp(self, wall: float) -> float:
         """The simulated time of something that a client does when the clock shows *wall*."""
@@ -148,10 +153,10 @@ class Live:
         first = (self.now - now) / self.speed
         for job, count in tokens:
             request = job.request
-            handle = handles.get(request.id)
+            handle = handles.get(request.id) or self._leaving.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if got := handle.count(job, count):
+            if (got := handle.count(job, count)) and request.id in handles:
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
             self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall(), first)
