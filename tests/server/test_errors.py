@@ -20,6 +20,8 @@ REFUSED = [
      " characters (more than 4096 characters, which is the upper bound for 256 input tokens).", "input_text"),
     ({"prompt": "a", "n": 16_384, "max_tokens": 255, "ignore_eos": True}, "The 16,384 sequences of this request would"
      " have 4,177,920 tokens", None),
+    ({"prompt": ["a"] * 200, "n": 99, "max_tokens": 200, "ignore_eos": True}, "The 19,800 sequences of this request"
+     " would have 3,960,000 tokens", None),
     ({"prompt": [1] * 300}, "This model's maximum context length is 256 tokens. However, your prompt contains 300"
      " input tokens", "input_tokens"),
     ({"prompt": [1] * 256}, "max_tokens must be at least 1, got 0.", "max_tokens"),
