@@ -20,7 +20,7 @@ from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
-from tests.server.walls import Ear, Played, Wall, played
+from tests.server.fake import Ear, Played, Wall, played
 
 
 @pytest.fixture(scope="module")

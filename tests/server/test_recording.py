@@ -15,7 +15,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.streaming import stream
 from ksim.workload.replay import Replay
 from tests.laws.tiny import TINY, uniform
-from tests.server.walls import played
+from tests.server.fake import played
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from ksim.flow.request import Request
 from ksim.server.live import turns
 from ksim.server.live.turns import Turns
-from tests.server.fake import FakeLive, Heard
+from tests.server.fake import Ear, FakeLive
 from tests.server.talk import SCENARIO
 
 
@@ -47,15 +47,15 @@ def test_a_job_that_fails_or_that_nobody_waits_for_does_not_stop_the_next():
 
 def test_simulated_time_waits_for_a_request_that_has_come():
     async def go():
-        fake, heard = FakeLive(SCENARIO), Heard()
-        fake.submit(Request(0, 0.0, 20, 9), heard)
+        fake, ear = FakeLive(SCENARIO), Ear()
+        fake.submit(Request(0, 0.0, 20, 9), ear)
         late = fake.live.env.due + 1e-4
         waiting = asyncio.create_task(fake.live.turns.take(
-            lambda: fake.live.submit(Request(0, 0.0, 20, 9), Heard(), late), late))
+            lambda: fake.live.submit(Request(0, 0.0, 20, 9), Ear(), late), late))
         await asyncio.sleep(0)
-        fake.time = 10.0
+        fake.wall.time = 10.0
         while fake.live.advance() <= 0 and fake.live.env.due <= late:
             pass
-        assert not heard.ended < 10.0, "the second request might have delayed it"
+        assert ear.end is None, "the second request might have delayed it"
         assert (await waiting).request.arrival < late + 2e-6
     asyncio.run(go())
