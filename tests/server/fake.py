@@ -64,8 +64,11 @@ class FakeLive:
         return self.wall.time
 
     def until(self, moment: float) -> None:
-        """Let the wall clock show all moments at which something happens, up to *moment*."""
-        while (due := self.live.env.due) <= moment and due < inf:
+        """Let the wall clock show all moments at which something happens, up to *moment*.
+
+        It shows none while a request waits to be read: simulated time does not pass.
+        """
+        while (due := self.live.env.due) <= moment and due < inf and self.live.turns.oldest is None:
             self.wall.time = max(self.wall.time, due)
             self.live.advance()
         if moment < inf:

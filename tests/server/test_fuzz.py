@@ -25,10 +25,11 @@ from tests.server.fake import FakeLive
 from tests.server.talk import SCENARIO
 
 #: Paths that take a body, and the fields of each.
-FIELDS = {"/v1/completions": CompletionFields, "/v1/chat/completions": ChatFields, "/tokenize": TokenizeFields,
-          "/detokenize": DetokenizeFields}
-SOUND = {"/v1/completions": {"prompt": "Hello"}, "/tokenize": {"prompt": "Hello"}, "/detokenize": {"tokens": [1, 2]},
-         "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}}
+FIELDS: dict[str, type[Any]] = {"/v1/completions": CompletionFields, "/v1/chat/completions": ChatFields,
+                                "/tokenize": TokenizeFields, "/detokenize": DetokenizeFields}
+SOUND: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Hello"}, "/tokenize": {"prompt": "Hello"}, "/detokenize": {"tokens": [1, 2]},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}}
 NUMBERS = [10**400, -10**400, 2**63, 2**31, -1, 0, 1, 2, 16, 255, 256, 257, 10**5, 1e308, 1e300, -1e300, inf, -inf, nan,
            5e-324, -0.0, 0.5]
 NAMES = ["meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b", "../../etc"]

@@ -203,7 +203,7 @@ class Live:
         self._look_for_end()
         await self._ended.wait()
         while self.advance() <= 0:  # aborts that are due
-            pass
+            await asyncio.sleep(0)
         if self._timer:
             self._timer.cancel()
 
