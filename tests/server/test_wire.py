@@ -77,6 +77,21 @@ def test_half_a_request_is_not_waited_for(monkeypatch, sent):
     assert answer_to(sent) == (408, "The request did not come within 0.01 s")
 
 
+def test_a_client_that_only_breaks_lines_after_an_answer_is_left(monkeypatch):
+    monkeypatch.setattr(wire, "HEAD_TIMEOUT", 0.01)
+
+    async def go():
+        async with served() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"\r\n")
+            said = await reader.read()
+            writer.close()
+            return said
+    assert b" 408 " in asyncio.run(go())
+
+
 def test_a_client_that_says_nothing_is_left(monkeypatch):
     monkeypatch.setattr(wire, "HEAD_TIMEOUT", 0.01)
     assert answer_to() is None

@@ -36,6 +36,8 @@ LOGGER = logging.getLogger("ksim.server")
 _GUARDED = ("/v1", "/v2", "/inference")
 _STARTING = "The server is starting; try again when /health answers 200"
 _DRAINING = "The server is shutting down, and takes no new requests"
+#: A fault of the server's own, which is logged.
+_BROKEN = ApiError("Internal server error", 500, "InternalServerError")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -58,7 +60,7 @@ class Application:
     def __attrs_post_init__(self) -> None:
         self._digests = [sha256(key.encode()).digest() for key in self.keys]
         self._pages = Starlette(routes=self._routes(), exception_handlers={
-            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone})
+            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone, Exception: _broken})
 
     @property
     def paths(self) -> Sequence[str]:
@@ -126,7 +128,7 @@ class Application:
             return None
         except Exception:
             LOGGER.exception("a request cannot be read")
-            sink.fail(ApiError("Internal server error", 500, "InternalServerError"))
+            sink.fail(_BROKEN)
             return None
         generation.reply.sink = sink
         return generation.reply, api.start(generation, came)
@@ -204,6 +206,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return _json(error.body, error.status)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _json(_BROKEN.body, _BROKEN.status)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

@@ -43,6 +43,8 @@ class TimedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._incomplete += len(data)
+        if self._deadline is None and self.cycle is not None and self.cycle.response_complete:
+            self._expect(HEAD_TIMEOUT)  # uvicorn's own ends with the first byte
         super().data_received(data)
         if self._incomplete > MAX_EVENT:
             self._refuse(431, f"The head of a request has at most {MAX_EVENT:,} bytes")
@@ -83,6 +85,13 @@ class TimedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""
         self._refuse(400, msg)
+
+    def shutdown(self) -> None:
+        """Close the connection, after its answer."""
+        if self._refused:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     # Limits.
 

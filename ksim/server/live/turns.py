@@ -44,6 +44,8 @@ class Turns:
             if not answer.done():
                 try:
                     answer.set_result(job())
+                except StopIteration as error:  # which a future cannot hold
+                    answer.set_exception(RuntimeError(repr(error)))
                 except Exception as error:
                     answer.set_exception(error)
             self._jobs.popleft()
