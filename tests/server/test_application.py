@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import httpx
 import pytest
 
 from ksim.flow.events import Admitted
+from ksim.server.text.made_up import MadeUpTokenizer
 from tests.server.talk import HELLO, SCENARIO, ask, client, talk
 
 ADAPTERS = {**SCENARIO, "serve": {"max_model_len": 256, "enable_lora": True,
@@ -174,3 +176,22 @@ async def _visit(application, messages):
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "root_path": "",
              "headers": [(b"content-type", b"application/json")]}
     await application(scope, receive, send)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])
+def test_a_fault_of_the_server_has_vllms_shape_and_others_are_answered(path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a fault")
+
+    async def both():
+        async with client() as (made, application):
+            transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://ksim") as tolerant:
+                with monkeypatch.context() as patched:
+                    patched.setattr(MadeUpTokenizer, "encode", fail)
+                    failed = await tolerant.post(path, json={"prompt": "a"})
+                return failed, await made.post(path, json={"prompt": "a"})
+    failed, sound = asyncio.run(both())
+    assert failed.json()["error"] == {"message": "Internal server error", "type": "InternalServerError", "param": None,
+                                      "code": 500}
+    assert (failed.status_code, sound.status_code) == (500, 200)

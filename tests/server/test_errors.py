@@ -20,6 +20,8 @@ REFUSED = [
      " characters (more than 4096 characters, which is the upper bound for 256 input tokens).", "input_text"),
     ({"prompt": "a", "n": 16_384, "max_tokens": 255, "ignore_eos": True}, "The 16,384 sequences of this request would"
      " have 4,177,920 tokens", None),
+    ({"prompt": ["a"] * 200, "n": 99, "max_tokens": 200, "ignore_eos": True}, "The 19,800 sequences of this request"
+     " would have 3,960,000 tokens", None),
     ({"prompt": [1] * 300}, "This model's maximum context length is 256 tokens. However, your prompt contains 300"
      " input tokens", "input_tokens"),
     ({"prompt": [1] * 256}, "max_tokens must be at least 1, got 0.", "max_tokens"),
@@ -161,6 +163,7 @@ def test_an_unknown_model_is_not_found():
 
 
 def test_the_model_has_its_name_on_hugging_face_too():
+    assert talk("/v1/models/meta-llama/Llama-3.2-1B-Instruct")[0].json()["id"] == "llama-3.2-1b"
     assert ask(COMPLETIONS, prompt="a", model="meta-llama/Llama-3.2-1B-Instruct").json()["model"] == "llama-3.2-1b"
 
 
@@ -169,9 +172,32 @@ def test_the_model_has_its_name_on_hugging_face_too():
     json.dumps({"prompt": "\ud800", "echo": True}).encode()], ids=repr)
 def test_a_body_that_is_no_json_leaves_the_server_alive(body):
     answer, after = post(body)
-    assert answer.status_code == (200 if b"ud800" in body else 400)
+    assert answer.status_code == 400
     assert after.status_code == 200
     answer.json()
+
+
+@pytest.mark.parametrize(("path", "body", "place"), [
+    ("/tokenize", {"prompt": "a", "model": "\ud800"}, "body.model"),
+    (COMPLETIONS, {"prompt": ["a", "b\udfff"]}, "body.prompt.1"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"\ud800": 1}}, "body.logit_bias"),
+    (CHATS, {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
+     "body.messages.0.content.0.text")])
+def test_half_a_pair_of_surrogates_is_no_text(path, body, place):
+    told = post(json.dumps(body).encode(), path)[0].json()["error"]
+    assert (told["code"], told["param"]) == (400, place) and "'type': 'string_unicode'" in told["message"]
+
+
+def test_a_pair_of_surrogates_is_a_letter():
+    answer, _ = post(json.dumps({"prompt": "\U0001f642", "echo": True}).encode())
+    assert answer.json()["choices"][0]["text"][0] == "\U0001f642"
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "-1" + "0" * 400, "1e999", "NaN"])
+def test_numbers_beyond_those_of_floats_are_refused(name, value):
+    told = post(f'{{"prompt": "a", "{name}": {value}}}'.encode())[0].json()["error"]
+    assert told["code"] == 400 and name in told["message"]
 
 
 def test_json_says_where_it_breaks():

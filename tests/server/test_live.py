@@ -20,7 +20,7 @@ from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
-from tests.server.walls import Ear, Played, Wall, played
+from tests.server.fake import Ear, Played, Wall, played
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +184,19 @@ def test_a_request_arrives_when_it_came_unless_later_moments_have_been_played(ti
     assert arrivals[:2] == [0.0, 0.5] and arrivals[3] == 2.5
     assert 0.5 < arrivals[2] < 0.6, "the request before has been played"
     assert arrivals[4] == pytest.approx(2.6, abs=1e-6)
+
+
+def test_a_client_whose_listener_fails_hears_of_an_error_and_others_go_on(tiny):
+    class Broken(Ear):
+        def tokens(self, count, time, sequence):
+            raise ValueError("cannot be written")
+
+    wall, ears = Wall(), [Broken(), Ear()]
+    live = Live(Fleet.of(Scenario.of(fleet_of(tiny, {}, {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(1, 9), "output": uniform(1, 9)}}))), wall=wall)
+    for ear in ears:
+        live.submit(Request(0, 0.0, 20, 3), ear)
+    wall.time = 9.0
+    while live.advance() <= 0:
+        pass
+    assert ears[0].end[0] == "error" and ears[1].end[0] == "length" and not live.handles

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ksim.server.metrics.meter import Meter
 from ksim.simulation.scenario import Scenario
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
-from tests.server.fake import FakeLive, Heard, values
+from tests.server.fake import Ear, FakeLive, values
 
 #: What vLLM 0.33 registers, as its own PrometheusStatLogger and NixlPromMetrics told with max_model_len 4096, two
 #: drafted tokens and LoRA: types, further labels, buckets.
@@ -131,7 +132,7 @@ def test_counters_agree_with_the_summary_of_the_run(tiny: Path, serve: dict[str,
     told = values(meter.text())
     summary = summarise(History(fake.kept))
     assert meter.kept == 0
-    done = [one for one in heard if one.reason]
+    done = [one for one in heard if one.end and one.end[0] != "refused"]
     assert told["vllm:time_to_first_token_seconds_count"] == n * len(done)
     assert told["vllm:request_success_total"] == n * summary["completed"]
     assert told["vllm:generation_tokens_total"] == summary["total_output_tokens"] == told[
@@ -150,7 +151,7 @@ def test_counters_agree_with_the_summary_of_the_run(tiny: Path, serve: dict[str,
             summary["mean_queue_ms"])
         assert told["vllm:prefix_cache_hits_total"] / told["vllm:prefix_cache_queries_total"] == pytest.approx(
             summary["prefix_cache_hit_rate"])
-        gaps = [b[0] - a[0] for one in done for a, b in zip(one.tokens_at, one.tokens_at[1:], strict=False)]
+        gaps = [b - a for one in done for a, b in pairwise(one.times)]
         assert told["vllm:inter_token_latency_seconds_count"] == len(gaps)
         assert told["vllm:inter_token_latency_seconds_sum"] == pytest.approx(sum(gaps))
 
@@ -159,7 +160,7 @@ def test_each_gap_between_tokens_is_counted(tiny: Path) -> None:
     fake = FakeLive(scenario(tiny, max_num_seqs=200))
     meter = Meter(fake.live, "m")
     for _ in range(150):
-        fake.submit(Request(0, 0.0, 8, 30), Heard())
+        fake.submit(Request(0, 0.0, 8, 30), Ear())
     fake.until(inf)
     told = meter.engines[0].metrics.histograms["inter_token_latency_seconds"]
     assert told.count == 150 * 29
@@ -169,7 +170,7 @@ def test_gauges_show_the_moment_of_the_scrape(tiny: Path) -> None:
     fake = FakeLive(scenario(tiny, max_num_seqs=2, num_gpu_blocks_override=100))
     meter = Meter(fake.live, "m")
     for _ in range(5):
-        fake.submit(Request(0, 0.0, 30, 50), Heard())
+        fake.submit(Request(0, 0.0, 30, 50), Ear())
     for _ in range(40):
         fake.until(fake.live.env.due)
     told = values(meter.text())

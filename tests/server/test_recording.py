@@ -15,7 +15,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.streaming import stream
 from ksim.workload.replay import Replay
 from tests.laws.tiny import TINY, uniform
-from tests.server.walls import played
+from tests.server.fake import played
 
 
 @pytest.fixture
@@ -61,16 +61,40 @@ def test_a_run_of_what_was_recorded_does_the_same(scenario, tmp_path):
     assert live["total_output_tokens"] == again.summary["total_output_tokens"]
 
 
-def test_an_aborted_request_is_replayed_with_the_tokens_that_its_client_got(scenario, tmp_path):
-    run = recorded(scenario, tmp_path / "live", aborts={3: 0.02, 5: 0.0})
-    rows = [json.loads(line) for line in (tmp_path / "live" / "requests.jsonl").read_text().splitlines()]
+def rows_of(folder):
+    """The rows of the trace and of the table of a run, by the numbers of requests."""
+    return ([json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()],
+            sorted(pq.read_table(folder / "requests.parquet").to_pylist(), key=lambda row: row["id"]))
+
+
+def test_an_aborted_request_is_replayed_with_the_tokens_that_were_made_for_it(scenario, tmp_path):
+    run = recorded(scenario, tmp_path / "live", aborts={3: 0.02, 5: 0.0}, tick=1e-4)
+    rows, table = rows_of(tmp_path / "live")
     assert [row["arrival"] for row in rows] == [request.arrival for request in run.requests]
     assert rows[3]["output"] == max(run.ears[3].tokens_heard.get(0, 0), 1) < run.requests[3].output
     assert rows[5]["output"] == 1 and "outputs" not in rows[5]
     again = [*Replay(tmp_path / "live" / "requests.jsonl").requests(0)]
     assert [request.output for request in again] == [row["output"] for row in rows]
-    summary = json.loads((tmp_path / "live" / "summary.json").read_text())
-    assert summary["completed"] == 10
+    assert [row["id"] for row in table if row["status"] == "failed"] == [3, 5]
+
+
+def test_a_client_that_hangs_up_on_a_late_server_is_replayed_as_the_engine_served_it(scenario, tmp_path):
+    run = recorded(scenario, tmp_path / "live", aborts={0: 0.21, 3: 0.02}, tick=0.2)
+    rows, table = rows_of(tmp_path / "live")
+    assert run.ears[0].end is None, "its client has gone"
+    assert table[0]["status"] == "completed" and rows[0]["outputs"] == [*run.requests[0].outputs]
+    assert table[0]["output_tokens"] == sum(rows[0]["outputs"]) > sum(run.ears[0].tokens_heard.values())
+    ended = [row for row, told in zip(rows, table, strict=True) if told["status"] == "completed"]
+    asked = [request for request, told in zip(run.requests, table, strict=True) if told["status"] == "completed"]
+    assert [row["outputs"] for row in ended] == [[*request.outputs] for request in asked]
+
+
+def test_a_replay_is_the_same_if_all_who_hung_up_had_been_served(scenario, tmp_path):
+    recorded(scenario, tmp_path / "live", aborts={0: 0.21, 1: 0.21}, tick=0.2)
+    stream(Scenario.read(tmp_path / "live" / "scenario.toml"), tmp_path / "again")
+    (_, live), again = rows_of(tmp_path / "live"), pq.read_table(tmp_path / "again" / "requests.parquet").to_pylist()
+    assert [row["ttft_s"] for row in live] == pytest.approx([row["ttft_s"] for row in sorted(
+        again, key=lambda row: row["id"])], rel=1e-9)
 
 
 def test_a_server_that_played_nothing_writes_nothing(scenario, tmp_path):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ksim.server.http import streams
-from ksim.server.http.streams import Stream
+from ksim.server.http.streams import Stream, disconnection
 
 
 class Client:
@@ -39,7 +39,7 @@ def test_pieces_are_sent_before_write_returns():
         stream.write(b"b", last=True)
         stream.write(b"too late")
         assert client.taken[1:] == [(b"b", False)]
-        assert await stream.until_over(client.receive)
+        assert await stream.until_over(disconnection(client.receive))
     played(scene)
 
 
@@ -55,7 +55,7 @@ def test_a_slow_client_gets_all_pieces_in_order_once_it_reads():
         stream.write(b"e", last=True)
         assert client.taken == [(b"a", True)]
         client.ready.set()
-        assert await stream.until_over(client.receive)
+        assert await stream.until_over(disconnection(client.receive))
         assert client.taken == [(b"a", True), (b"b", True), (b"cde", False)]
     played(scene)
 
@@ -82,7 +82,7 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch):
         for _ in range(5):
             stream.write(b"12345")
         assert cut == [True]
-        assert not await stream.until_over(client.receive)
+        assert not await stream.until_over(disconnection(client.receive))
     monkeypatch.setattr(streams, "LIMIT", 12)
     played(scene)
 
@@ -93,7 +93,7 @@ def test_a_client_that_has_gone_ends_the_wait():
         stream = Stream(client.send)
         stream.write(b"a")
         client.gone.set()
-        assert not await stream.until_over(client.receive)
+        assert not await stream.until_over(disconnection(client.receive))
         stream.write(b"b")
         assert client.taken == [(b"a", True)]
         assert len(asyncio.all_tasks()) == 1

@@ -1,5 +1,6 @@
 """The ASGI application: paths, keys, and readiness."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from secrets import compare_digest
@@ -11,25 +12,32 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ksim.server.errors import ApiError
 from ksim.server.http.asgi import Message, Receive, Send
-from ksim.server.http.body import Disconnected, read_json
+from ksim.server.http.body import Disconnected, parsed, read
 from ksim.server.http.sink import ResponseSink
+from ksim.server.http.streams import disconnection
+from ksim.server.live.handle import Handle
 from ksim.server.metrics.exposition import CONTENT_TYPE
 from ksim.server.openai.api import Api, Generation
+from ksim.server.openai.replies.reply import Reply, to_json
 
 if TYPE_CHECKING:
     from ksim.server.http.wire import Wire
 
 __all__ = ["Application"]
 
+LOGGER = logging.getLogger("ksim.server")
+
 #: Paths that need a key, as in vLLM.
 _GUARDED = ("/v1", "/v2", "/inference")
 _STARTING = "The server is starting; try again when /health answers 200"
 _DRAINING = "The server is shutting down, and takes no new requests"
+#: A fault of the server's own, which is logged.
+_BROKEN = ApiError("Internal server error", 500, "InternalServerError")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -52,7 +60,7 @@ class Application:
     def __attrs_post_init__(self) -> None:
         self._digests = [sha256(key.encode()).digest() for key in self.keys]
         self._pages = Starlette(routes=self._routes(), exception_handlers={
-            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone})
+            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone, Exception: _broken})
 
     @property
     def paths(self) -> Sequence[str]:
@@ -66,7 +74,7 @@ class Application:
         headers, path = Headers(scope=scope), scope["path"]
         request_id = headers.get("x-request-id") or uuid4().hex
         if path.startswith(_GUARDED) and scope["method"] != "OPTIONS" and not self._admits(headers):
-            answer: Response = JSONResponse({"error": "Unauthorized"}, 401)
+            answer = _json({"error": "Unauthorized"}, 401)
             answer.headers["x-request-id"] = request_id
             return await answer(scope, receive, send)
         prepare = {"/v1/completions": Api.completion, "/v1/chat/completions": Api.chat}.get(path)
@@ -94,24 +102,36 @@ class Application:
         simulated time, in which the front end of the simulated engine does the same.
         """
         try:
-            api, generation = await self._prepared(prepare, headers, receive)
+            body, api = await read(headers, receive, self.max_body), self._ready()
         except Disconnected:
             return
         except ApiError as error:
             sink.fail(error)
-            await sink.until_over(receive)
+            await sink.until_over(disconnection(receive))
             return
-        generation.reply.sink = sink
-        handles = api.start(generation, state.get("came"))
-        if not await sink.until_over(receive):
-            generation.reply.over = True
+        gone, came = disconnection(receive), state.get("came", api.live.wall())
+        begun = await api.live.turns.take(
+            lambda: None if gone.done() else self._begin(prepare, body, headers, sink, came), came)
+        if not await sink.until_over(gone) and begun:
+            reply, handles = begun
+            reply.over = True
             api.abort(handles)
 
-    async def _prepared(self, prepare: Callable[[Api, Any, Headers], Generation], headers: Headers,
-                   receive: Receive) -> tuple[Api, Generation]:
-        body = await read_json(headers, receive, self.max_body)
-        api = self._ready()
-        return api, prepare(api, body, headers)
+    def _begin(self, prepare: Callable[[Api, Any, Headers], Generation], body: bytes, headers: Headers,
+               sink: ResponseSink, came: float) -> tuple[Reply, Sequence[Handle]] | None:
+        """Have the request in *body* answered, which *came* then; None if it is refused."""
+        try:
+            api = self._ready()
+            generation = prepare(api, parsed(body), headers)
+        except ApiError as error:
+            sink.fail(error)
+            return None
+        except Exception:
+            LOGGER.exception("a request cannot be read")
+            sink.fail(_BROKEN)
+            return None
+        generation.reply.sink = sink
+        return generation.reply, api.start(generation, came)
 
     def _ready(self) -> Api:
         """The API; raises ApiError while the server starts or drains."""
@@ -135,18 +155,18 @@ class Application:
         return Response(status_code=503 if self.draining or self.api is None else 200)
 
     async def _load(self, request: Request) -> Response:
-        return JSONResponse({"server_load": len(self.api.live.handles) if self.api else 0})
+        return _json({"server_load": len(self.api.live.handles) if self.api else 0})
 
     async def _version(self, request: Request) -> Response:
-        return JSONResponse({"version": self._ready().served.version})
+        return _json({"version": self._ready().served.version})
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse(self._ready().served.cards)
+        return _json(self._ready().served.cards)
 
     async def _model(self, request: Request) -> Response:
         served = self._ready().served
-        served.model(request.path_params["name"])
-        return JSONResponse(next(card for card in served.cards["data"] if card["id"] == request.path_params["name"]))
+        name, _ = served.model(request.path_params["name"])
+        return _json(next(card for card in served.cards["data"] if card["id"] == name))
 
     async def _metrics(self, request: Request) -> Response:
         if self.metrics is None:
@@ -154,12 +174,18 @@ class Application:
         return Response(self.metrics(), media_type=CONTENT_TYPE)
 
     async def _tokenize(self, request: Request) -> Response:
-        body = await read_json(request.headers, request.receive, self.max_body)
-        return JSONResponse(self._ready().tokenize(body))
+        return await self._told(Api.tokenize, request)
 
     async def _detokenize(self, request: Request) -> Response:
-        body = await read_json(request.headers, request.receive, self.max_body)
-        return JSONResponse(self._ready().detokenize(body))
+        return await self._told(Api.detokenize, request)
+
+    async def _told(self, tell: Callable[[Api, Any], dict[str, Any]], request: Request) -> Response:
+        body, api = await read(request.headers, request.receive, self.max_body), self._ready()
+        return _json(await api.live.turns.take(lambda: tell(api, parsed(body)), api.live.wall()))
+
+
+def _json(table: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(table), status, headers, "application/json")
 
 
 def _naming(send: Send, request_id: str) -> Send:
@@ -174,12 +200,16 @@ def _naming(send: Send, request_id: str) -> Send:
 async def _http_error(request: Request, error: Exception) -> Response:
     """The answer to an unknown path or method, as in vLLM."""
     assert isinstance(error, HTTPException)
-    return JSONResponse(ApiError(error.detail, error.status_code).body, error.status_code, error.headers)
+    return _json(ApiError(error.detail, error.status_code).body, error.status_code, error.headers)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body, error.status)
+    return _json(error.body, error.status)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _json(_BROKEN.body, _BROKEN.status)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

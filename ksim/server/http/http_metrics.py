@@ -73,6 +73,6 @@ class HttpMetrics:
 
 def _length(headers: Sequence[tuple[bytes, bytes]]) -> int:
     for name, value in headers:
-        if name.lower() == b"content-length" and value.isdigit():
+        if name.lower() == b"content-length" and value.isdigit() and len(value) < 19:
             return int(value)
     return 0

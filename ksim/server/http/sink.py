@@ -27,8 +27,6 @@ class ResponseSink(Stream):
 
     def fail(self, error: ApiError) -> None:
         """Answer with *error*, and nothing else."""
-        if error.status == 413:  # the rest of the body is not read
-            self.headers.append((b"connection", b"close"))
         self.whole(error.status, to_json(error.body))
 
     def whole(self, status: int, body: bytes) -> None:

@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ksim.server.http.asgi import Receive, Send
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "disconnection"]
 
 #: Bytes that wait for a client that reads too slowly, beyond the buffers of its socket, before it is cut off.
 LIMIT = 1 << 20
@@ -50,9 +50,8 @@ class Stream:
             self._backlog = []
             self._task = asyncio.ensure_future(self._catch_up(rest))
 
-    async def until_over(self, receive: Receive) -> bool:
-        """Wait until all is sent, the client has gone or is cut off; return whether all is sent."""
-        gone = asyncio.ensure_future(_disconnect(receive))
+    async def until_over(self, gone: "asyncio.Future[None]") -> bool:
+        """Wait until all is sent, the client has *gone* or is cut off; return whether all is sent."""
         try:
             await asyncio.wait((gone, self._cut), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -87,8 +86,12 @@ class Stream:
         self._backlog, self._task = None, None
 
 
+def disconnection(receive: Receive) -> "asyncio.Future[None]":
+    """Is done when ASGI says that the response is complete, or the client has gone; to be cancelled."""
+    return asyncio.ensure_future(_disconnect(receive))
+
+
 async def _disconnect(receive: Receive) -> None:
-    """Wait until ASGI says that the response is complete, or the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

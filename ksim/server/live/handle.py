@@ -15,10 +15,10 @@ class Handle:
 
     request: Request
     listener: Listener
-    got: int = field(default=0, init=False)  # tokens of the first sequence that the client has
+    got: int = field(default=0, init=False)  # tokens of the first sequence that a client has who is in time
 
     def count(self, job: Job, tokens: int) -> int:
-        """Note so many further *tokens* of *job*; return how many of them the client gets.
+        """Note so many further *tokens* of *job*; return how many of them a client gets.
 
         With a prefill pool, all come from the decode engine: also the first one, which the prefill engine has sampled.
         """

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import ceil, floor, inf
 from time import perf_counter
@@ -21,17 +22,15 @@ from ksim.server.live.handle import Handle
 from ksim.server.live.lateness import Lateness
 from ksim.server.live.listener import Listener
 from ksim.server.live.live_log import LiveLog
+from ksim.server.live.turns import SLICE, Turns
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
 
 __all__ = ["Handle", "Live"]
 
 LOGGER = logging.getLogger("ksim.server")
-#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and a run that
-#: replays them sends each request at the very same moment.
+#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and so is a replay.
 TICK = 2.0**-20
-#: Seconds of the wall clock after which the event loop gets its turn, if much has to be caught up with.
-SLICE = 2e-3
 
 
 def _nothing(handle: Handle) -> None:
@@ -43,8 +42,9 @@ class Live:
     """Plays `fleet` as time passes on the `wall` clock, times `speed`.
 
     Simulated time begins with the first request, and is never ahead of the wall clock.  Listeners are called at the
-    simulated time of what happens, or later if the machine cannot keep up (`lag`).  `kept` is a log that keeps all
-    events.  If it `tells`, prefix caches report their changes (ksim.server.kv_events).
+    simulated time of what happens, or later if the machine cannot keep up (`lag`).  It stops at the time of a request
+    that has come and waits to be read, until its turn has come (`turns`).  `kept` is a log that keeps all events.
+    If it `tells`, prefix caches report their changes (ksim.server.kv_events).
     """
 
     fleet: Fleet
@@ -56,8 +56,10 @@ class Live:
     log: LiveLog = field(init=False)
     cluster: Cluster = field(init=False)
     handles: dict[int, Handle] = field(factory=dict, init=False)  # of requests that have not ended, by their ids
+    _leaving: dict[int, Handle] = field(factory=dict, init=False)  # whose clients have gone, until that time is played
     draining: bool = field(default=False, init=False)
     lateness: Lateness = field(factory=Lateness, init=False)
+    turns: Turns = field(factory=Turns, init=False)
     #: Called with each request that is sent, and with each that is aborted: a recording sets them.
     sent: Callable[[Handle], object] = field(default=_nothing, init=False)
     aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
@@ -119,10 +121,15 @@ class Live:
         """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
         if self.handles.pop(handle.request.id, None) is not None:
             self.aborted(handle)
+            self._leaving[handle.request.id] = handle
             moment = max(self._stamp(self.wall()), handle.request.arrival)
-            self.env.call_at(moment, lambda: self.cluster.abort(handle.request.id))
+            self.env.call_at(moment, lambda: self._leave(handle))
             self._wake()
             self._look_for_end()
+
+    def _leave(self, handle: Handle) -> None:
+        self.cluster.abort(handle.request.id)
+        del self._leaving[handle.request.id]
 
     def _stamp(self, wall: float) -> float:
         """The simulated time of something that a client does when the clock shows *wall*."""
@@ -132,8 +139,8 @@ class Live:
 
     def advance(self) -> float:
         """Play what is due by now; return in how many seconds of the wall clock more is due, 0 or less if already."""
-        env, until = self.env, self.wall() + SLICE
-        now = self.now
+        env, until, came = self.env, self.wall() + SLICE, self.turns.oldest
+        now = self.now if came is None else min(self.now, self._stamp(came))
         while env.due <= now:
             env.step()
             if self.wall() >= until:
@@ -146,10 +153,10 @@ class Live:
         first = (self.now - now) / self.speed
         for job, count in tokens:
             request = job.request
-            handle = handles.get(request.id)
+            handle = handles.get(request.id) or self._leaving.get(request.id)
             if handle is None or handle.request.beam_width:
                 continue
-            if got := handle.count(job, count):
+            if (got := handle.count(job, count)) and request.id in handles:
                 self._tell(handle, handle.listener.tokens, got, now, request.sequence)
         if tokens:
             self.lateness.note((self.now - now) / self.speed, len(tokens), self.wall(), first)
@@ -176,6 +183,8 @@ class Live:
         except Exception:
             LOGGER.exception("the listener of request %d failed", handle.request.id)
             self.abort(handle)
+            with suppress(Exception):  # its client need not wait for ever
+                handle.listener.finished("error", self.env.now)
 
     def _note_reason(self, event: Rejected | Failed) -> None:
         if event.request_id in self.handles:
@@ -194,7 +203,7 @@ class Live:
         self._look_for_end()
         await self._ended.wait()
         while self.advance() <= 0:  # aborts that are due
-            pass
+            await asyncio.sleep(0)
         if self._timer:
             self._timer.cancel()
 

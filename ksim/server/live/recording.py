@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from attrs import define, evolve, field
 
-from ksim.flow.events import Event, Failed, Finished, Rejected
+from ksim.flow.events import Failed, Finished, Rejected
 from ksim.flow.images import Image
 from ksim.flow.request import Request
 from ksim.results.streaming import Sink
@@ -36,8 +36,8 @@ class _NothingPlayed(Exception):
 class Recording:
     """Writes the requests of a fleet to `file` in the order of their arrivals, once they and those before have ended.
 
-    `sink` writes what happens to them.  Only requests in flight are held in memory.  One that was aborted is written
-    with the tokens that its client got.
+    `sink` writes what happens to them.  Only requests in flight are held in memory.  One whose client hung up before
+    its end, by simulated time, is written with the tokens that the engine had made for it by then.
     """
 
     sink: Sink
@@ -45,6 +45,7 @@ class Recording:
     live: Live | None = field(default=None, init=False)
     _rows: deque[dict[str, Any]] = field(factory=deque, init=False)
     _open: dict[int, dict[str, Any]] = field(factory=dict, init=False)  # rows of requests that have not ended
+    _gone: dict[int, Handle] = field(factory=dict, init=False)  # those among them whose clients have gone
 
     def attach(self, live: Live) -> None:
         """Record what *live* does, whose log tells `sink`."""
@@ -64,16 +65,20 @@ class Recording:
         return {row["session"] for row in self._open.values() if "session" in row}
 
     def _aborted(self, handle: Handle) -> None:
-        row = self._open.get(handle.request.id)
-        if row is not None:
-            asked = evolve(handle.request, output=max(handle.got, 1), outputs=())
-            named = -(-(asked.prompt + asked.output) // asked.chunk_tokens)
-            kept = {"session": row["session"]} if "session" in row else {}
-            row.clear()
-            row |= row_of(evolve(asked, chunks=asked.chunks[:named])) | kept
+        self._gone[handle.request.id] = handle
 
-    def _ended(self, event: Event) -> None:
-        self._open.pop(event.request_id, None)  # type: ignore[attr-defined]
+    def _shorten(self, row: dict[str, Any], handle: Handle) -> None:
+        """Leave of *row* what was made of it before it was aborted."""
+        asked = evolve(handle.request, output=max(handle.got, 1), outputs=())
+        named = -(-(asked.prompt + asked.output) // asked.chunk_tokens)
+        kept = {"session": row["session"]} if "session" in row else {}
+        row.clear()
+        row |= row_of(evolve(asked, chunks=asked.chunks[:named])) | kept
+
+    def _ended(self, event: Finished | Rejected | Failed) -> None:
+        row, gone = self._open.pop(event.request_id, None), self._gone.pop(event.request_id, None)
+        if row is not None and gone is not None and not isinstance(event, Finished):
+            self._shorten(row, gone)
         while self._rows and self._rows[0]["id"] not in self._open:
             self._write(self._rows.popleft())
 
@@ -82,6 +87,8 @@ class Recording:
 
     def end(self) -> None:
         """Write the requests that have not ended."""
+        for number, handle in self._gone.items():
+            self._shorten(self._open[number], handle)
         while self._rows:
             self._write(self._rows.popleft())
         self.file.flush()

@@ -100,7 +100,7 @@ class Api:
         prompts = [prompt.truncated(asked, self.served.max_model_len) for prompt in completion_prompts(
             asked, self.tokenizer, self.served.vocabulary, self.served.max_model_len)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
-        prepared = [self._intake.prepare(asked, prompt, most, adapter, headers) for prompt in prompts]
+        prepared = [self._intake.prepare(asked, prompt, most, adapter, headers, len(prompts)) for prompt in prompts]
         answers = [answer for one in prepared for answer in one.answers]
         made = CompletionFormat(asked, self._head("cmpl", model, asked, headers), self.tokenizer, answers, prompts,
                                 [one.tokens for one in prepared])

@@ -22,7 +22,7 @@ __all__ = ["Intake", "Prepared"]
 #: Headers with the tenant of a request (llm-d's), its priority, and its session (vLLM's).
 _TENANT, _PRIORITY, _SESSION = "x-gateway-inference-fairness-id", "x-vllm-priority", "x-session-id"
 
-#: Most tokens of all answers to a prompt: making up more would delay the tokens of others.
+#: Most tokens of all answers to a request: making up more would delay the tokens of others.
 _MAX_ANSWER_TOKENS = 2**21
 
 
@@ -47,8 +47,9 @@ class Intake:
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
 
     def prepare(self, asked: CompletionFields | ChatFields, prompt: Prompt, most: int | None, adapter: str,
-             headers: Mapping[str, str]) -> Prepared:
-        """The request for *prompt* and at most *most* tokens; raises ApiError if it cannot be served."""
+             headers: Mapping[str, str], prompts: int = 1) -> Prepared:
+        """The request for *prompt*, one of so many *prompts*, and at most *most* tokens; raises ApiError if it cannot
+        be served."""
         request = self._request(asked, prompt, adapter, headers)
         tokens = len(prompt.ids)
         if prompt.images and (with_images := self.live.cluster.prepare):
@@ -58,7 +59,7 @@ class Intake:
         room = room if most is None else min(room, most)
         check_sampling(asked, room, self.served.vocabulary)
         check_logprobs(asked, self.served.max_logprobs, self.served.vocabulary)
-        answers = self._answers(asked, room)
+        answers = self._answers(asked, room, prompts)
         return Prepared(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 
     def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str,
@@ -70,14 +71,14 @@ class Intake:
             session=asked.session_id or headers.get(_SESSION, ""), tenant=headers.get(_TENANT) or asked.user or "",
             prompt_logprobs=_prompt_logprobs(asked))
 
-    def _answers(self, asked: GenerateFields, most: int) -> list[Answer]:
+    def _answers(self, asked: GenerateFields, most: int, prompts: int) -> list[Answer]:
         """An answer for each sequence, of *most* tokens if it may not end by itself."""
         number, space = next(self._numbers), isinstance(asked, CompletionFields)
         exact = asked.ignore_eos or asked.use_beam_search or asked.min_tokens >= most
         lengths = [most if exact else max(min(self.lengths.draw(), most), asked.min_tokens, 1)
                    for _ in range(asked.sequences)]
-        if sum(lengths) > _MAX_ANSWER_TOKENS:
-            raise ApiError(f"The {len(lengths):,} sequences of this request would have {sum(lengths):,} tokens, and"
+        if (tokens := prompts * sum(lengths)) > _MAX_ANSWER_TOKENS:
+            raise ApiError(f"The {prompts * len(lengths):,} sequences of this request would have {tokens:,} tokens, and"
                            f" this server answers with at most {_MAX_ANSWER_TOKENS:,}; ask for fewer, by n or"
                            f" max_tokens", 400, "BadRequestError")
         return [self.author.answer(asked, (number, sequence), length, most, space)

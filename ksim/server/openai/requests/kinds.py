@@ -5,6 +5,7 @@ the value as vLLM reads it: an integer may be written "16" or 16.0.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 __all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record",
@@ -62,10 +63,13 @@ def _whole(value: Any, place: str, problems: list[Problem]) -> int | None:
 
 
 def number(value: Any, place: str, problems: list[Problem]) -> Any:
-    """Any number."""
+    """Any number; those beyond the range of floats are infinite."""
     message, kind = "Input should be a valid number", "float_type"
     if isinstance(value, int | float):
-        return float(value) if abs(value) < 1e300 else value
+        try:
+            return float(value)
+        except OverflowError:
+            return inf if value > 0 else -inf
     if isinstance(value, str):
         try:
             return float(value)
