@@ -129,7 +129,7 @@ class ConnectedEngine(LookaheadEngine):
                 job.kv_transfer_params.transfer.answered = delivered
         if self.watched or not self._concerning.isdisjoint(finished):  # somebody waits for this moment
             self._concerning.difference_update(finished)
-            self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
+            self.env.call_at(max(delivered, self.env.now), lambda: self._end(finished))
         else:
             self._end(finished)
 

@@ -163,7 +163,7 @@ class LookaheadEngine(Engine):
             return
         self._log_finished(finished, delivered)
         if self.env.coupled or self.watched:  # somebody waits for this moment
-            self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
+            self.env.call_at(max(delivered, self.env.now), lambda: self._end(finished))
         else:
             self._end(finished)
 

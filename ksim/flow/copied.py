@@ -13,7 +13,8 @@ class Copied(Event):
     """KV of a request has been copied from the tier `source` to the tier `target`, which an engine had `asked` for.
 
     It `began` once the copies ahead of it in the same direction had ended.  Of the `tokens` that a load brought to the
-    GPU, `disk` and `storage` are those that had come to host memory from there for this request.
+    GPU, `disk` and `storage` are those that had come to host memory from there for this request.  It is loaded `again`
+    for another of its sequences, or after a preemption.
     """
 
     request_id: int
@@ -26,3 +27,4 @@ class Copied(Event):
     tokens: int
     disk: int = 0
     storage: int = 0
+    again: bool = False

@@ -1,6 +1,7 @@
 """vLLM's KV cache of one engine, block by block: who holds which block, and which blocks others can reuse."""
 
 from collections import deque
+from functools import reduce
 from typing import ClassVar, cast
 
 from attrs import define, field
@@ -124,6 +125,8 @@ class BlockCache(OldNames):
         if full <= first:
             return
         assert node is not None, "a request without blocks cannot share them"
+        if self.tree.lost:
+            node = reduce(self.tree.child, table.block_names(0, first), self.tree.root)
         for block, name in zip(table.blocks[first:full], table.block_names(first, full), strict=True):
             node = self.tree.insert(node, name, block)
         table.published, table.node = full * self.block_tokens, node
@@ -161,6 +164,7 @@ class BlockCache(OldNames):
 
     def invalidate(self, table: BlockTable, place: int) -> None:
         """Forget what is in the blocks of *table* from *place* on."""
+        self.tree.lost = True
         for block in reversed(table.blocks[place:]):
             self.tree.evict(block)
 

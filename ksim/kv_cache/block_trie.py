@@ -40,12 +40,16 @@ class TrackedNode(BlockNode):
 
 
 class BlockTrie:
-    """Which block holds which content, for all blocks that can be reused."""
+    """Which block holds which content, for all blocks that can be reused.
 
-    __slots__ = ("_nodes", "root")
+    Where content of blocks in use was `lost`, the nodes of those who use them may be gone, or others be in their place.
+    """
+
+    __slots__ = ("_nodes", "lost", "root")
 
     def __init__(self, blocks: int, kind: type[BlockNode] = BlockNode):
         self.root = kind(None, None)
+        self.lost = False
         self._nodes: list[BlockNode | None] = [None] * blocks
 
     def match(self, names: Iterable[Hashable]) -> list[BlockNode]:
@@ -59,11 +63,16 @@ class BlockTrie:
             node = child
         return path
 
-    def insert(self, node: BlockNode, name: Hashable, block: int) -> BlockNode:
-        """Record that *block* holds *name* after the prefix that ends in *node*; return its node."""
+    def child(self, node: BlockNode, name: Hashable) -> BlockNode:
+        """The node of *name* after the prefix that ends in *node*, which is made if need be."""
         child = node.children.get(name)
         if child is None:
             child = node.children[name] = type(node)(name, node)
+        return child
+
+    def insert(self, node: BlockNode, name: Hashable, block: int) -> BlockNode:
+        """Record that *block* holds *name* after the prefix that ends in *node*; return its node."""
+        child = self.child(node, name)
         child.blocks.append(block)
         self._nodes[block] = child
         return child

@@ -13,7 +13,7 @@ from ksim.flow.request import Request
 from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
 from ksim.kv_cache.group_table import NEVER, GroupTable, StateTable
 from ksim.kv_cache.groups import Group
-from ksim.kv_cache.hybrid_lookup import GroupHit, Lookup
+from ksim.kv_cache.hybrid_lookup import Lookup
 from ksim.kv_cache.hybrid_pool import HybridPool, PrefixNode
 from ksim.kv_cache.hybrid_table import HybridTable
 
@@ -114,11 +114,12 @@ class HybridCache(OldNames):
     def _needed(self, hit: PrefixHit, tokens: int, most: Sequence[int] | None) -> int:
         needed = hit.evictable
         for number, group in enumerate(self.groups):
-            blocks = group.blocks(tokens) if most is None else min(group.blocks(tokens), most[number])
+            end = tokens - (group.lookahead if most is None else 0)  # only a whole prompt comes without these slots
+            blocks = group.blocks(end) if most is None else min(group.blocks(end), most[number])
             new = blocks - max(group.out_of_reach(hit.tokens), hit.tokens // group.block_tokens)
             if group.kind == "state":
-                new = min(new, 1 + (tokens >= self.prefill_end and group.keeps_amid(
-                    hit.tokens, tokens, (tokens - 1) // self.alignment * self.alignment, self.unit)))
+                new = min(new, 1 + (end >= self.prefill_end and group.keeps_amid(
+                    hit.tokens, end, (end - 1) // self.alignment * self.alignment, self.unit)))
             needed += max(0, new) + group.drafts
         return needed
 
@@ -131,8 +132,7 @@ class HybridCache(OldNames):
         """Start the empty *table* with the blocks of *hit*."""
         assert isinstance(table, HybridTable)
         assert not any(own.length for own in table.groups), "a request that holds blocks was admitted again"
-        hits: Sequence[GroupHit] = hit.nodes
-        for own, found in zip(table.groups, hits, strict=False):
+        for own, found in zip(table.groups, hit.nodes, strict=False):
             own.attach(hit.tokens, found.first, found.blocks)
         table.published = table.processed = hit.tokens
         boundaries: Sequence[int] = (table.prompt - 1, table.junction)

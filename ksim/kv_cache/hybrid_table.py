@@ -55,12 +55,15 @@ class HybridTable(BlockTable):
         for own in self.groups:
             own.reveal(self.finder(own.group.block_tokens))
 
-    def note_checkpoints(self, end: int, alignment: int, prefill_end: int) -> None:
-        """Note which groups keep a state amid the chunk up to *end*, if the prefill ends with it."""
-        start, position = self.processed + self.in_flight, (end - 1) // alignment * alignment
+    def note_checkpoints(self, tokens: int, alignment: int, prefill_end: int) -> None:
+        """Note which groups keep a state amid the chunk that needs slots for *tokens* tokens, if the prefill ends with
+        it."""
+        start = self.processed + self.in_flight
         for own in self.groups:
             if isinstance(own, StateTable):
-                own.amid = end >= prefill_end and own.group.keeps_amid(start, end, position, self.tokens_per_name)
+                end = tokens - own.group.lookahead  # where the chunk itself ends
+                own.amid = end >= prefill_end and own.group.keeps_amid(
+                    start, end, (end - 1) // alignment * alignment, self.tokens_per_name)
 
     def record(self, root: PrefixNode, units: int) -> None:
         """Record in the tree under *root* that the request begins with its first *units* units."""

@@ -38,13 +38,16 @@ class TellingTrie(BlockTrie):
         self.keys = keys
         self.tells: list[int] = []
 
+    def child(self, node: BlockNode, name: Hashable) -> BlockNode:
+        child = super().child(node, name)
+        if not hasattr(child, "key"):
+            child.key = self._key(node, name)  # type: ignore[attr-defined]
+        return child
+
     def insert(self, node: BlockNode, name: Hashable, block: int) -> BlockNode:
         child = super().insert(node, name, block)
-        if len(child.blocks) == 1:
-            if not hasattr(child, "key"):
-                child.key = self._key(node, name)  # type: ignore[attr-defined]
-            if child.key != _PRIVATE:  # type: ignore[attr-defined]
-                self.tells.append(child.key)  # type: ignore[attr-defined]
+        if len(child.blocks) == 1 and child.key != _PRIVATE:  # type: ignore[attr-defined]
+            self.tells.append(child.key)  # type: ignore[attr-defined]
         return child
 
     def _key(self, node: BlockNode, name: Hashable) -> int:

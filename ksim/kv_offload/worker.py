@@ -115,7 +115,8 @@ class OffloadWorker(NoTransfers):
         origin = self._origin(copy.number)
         self.log.add(Copied(now, copy.job.request.id, self.number, *ends, asked=submitted.asked,
                             began=submitted.began, bytes=submitted.bytes, tokens=copy.tokens,
-                            disk=origin.get("disk", 0), storage=origin.get("storage", 0)))
+                            disk=origin.get("disk", 0), storage=origin.get("storage", 0),
+                            again=bool(copy.job.request.sequence or copy.job.preemptions)))
         self.wake()
 
     def _origin(self, number: int) -> Mapping[str, int]:

@@ -38,9 +38,15 @@ class Runs:
         return (self.last - self.first) // self.every + 1
 
     @cached_property
+    def joined(self) -> Bools:
+        """Runs that begin with the step with which the request's run before ends: behind a token handed over."""
+        same = (self.row[1:] == self.row[:-1]) & (self.first[1:] == self.last[:-1])
+        return np.append(np.zeros(min(1, len(self.row)), bool), same)
+
+    @cached_property
     def single(self) -> bool:
         """Whether each token came alone."""
-        return bool((self.tokens == 1).all())
+        return bool((self.tokens == 1).all()) and not self.joined.any()
 
     def place(self, row: Ints, step: Ints) -> Ints:
         """The place among all tokens of the first token that each request at *row* got from *step* or later.
@@ -101,7 +107,8 @@ class OutputTokens:
         """The number of gaps between tokens of each request; tokens that came at once have none between them."""
         if self.runs.single:
             return np.maximum(self.output - 1, 0)
-        return np.maximum(sums(self.runs.row, self.runs.outputs, len(self)).astype(np.int64) - 1, 0)
+        outputs = self.runs.outputs - self.runs.joined
+        return np.maximum(sums(self.runs.row, outputs, len(self)).astype(np.int64) - 1, 0)
 
     @property
     def gaps(self) -> Floats:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from ksim.kv_cache.group_table import NEVER
 from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.hybrid_table import HybridTable
@@ -107,9 +108,9 @@ class GroupRules(Scheduler):
         """How many of *tokens* tokens from *start* on *job* gets, so that a chunk of a prompt ends where its state is
         worth keeping; vLLM's `_mamba_block_aligned_split`.  A policy's *wish* for less than a block is granted."""
         prefill_end, size, end = max(job.request.prompt, job.num_tokens - 1), state.block_tokens, start + tokens
+        self.cache.prefill_end = prefill_end if start < prefill_end else NEVER
         if start >= prefill_end:
             return tokens
-        self.cache.prefill_end = prefill_end
         if end < prefill_end and (end // size * size > start or size <= min(self._longest_chunk, wish)):
             end = end // size * size
         junction, last = _table(job).junction, (job.num_tokens - 1) // size * size

@@ -25,10 +25,6 @@ from ksim.specs.settings import EngineSettings
 
 T = TypeVar("T")
 
-#: Why a connector is refused where engines send each other nothing.
-_SENDS_NOTHING = ("no engine sends KV to another, as no pool has the role 'prefill'; add pools of roles 'prefill' and"
-                  " 'decode' (docs/fleets.md), or leave it out")
-
 
 @frozen
 class Fleet:
@@ -68,6 +64,9 @@ class Fleet:
         if fleet.splits:
             check_sequences(scenario, fleet.pools)
             check_joined(fleet.pools, fleet.links)
+        else:
+            for pool in pools:
+                _named(pool.name, partial(_check_sends_nothing, pool.deployment))
         return fleet
 
     @property
@@ -115,9 +114,14 @@ def _of_one(deployment: Deployment) -> Fleet:
     serve = deployment.serve
     firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
     pool = Pool("", "both", deployment, 1, 0, tuple(Placement(0, first, firsts) for first in firsts))
-    if parts_of(serve.kv_transfer_config).transfer is not None:
-        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
+
+
+def _check_sends_nothing(deployment: Deployment) -> None:
+    """Raise ConfigError for a connector between engines of which none sends anything."""
+    if parts_of(deployment.serve.kv_transfer_config).transfer is not None:
+        raise ConfigError("serve.kv_transfer_config", "no engine sends KV to another, as no pool has the role"
+                          " 'prefill'; add pools of roles 'prefill' and 'decode' (docs/fleets.md), or leave it out")
 
 
 def _of_pools(scenario: Scenario) -> Fleet:
@@ -140,13 +144,11 @@ def _of_pools(scenario: Scenario) -> Fleet:
 
 def _deployment(scenario: Scenario, name: str) -> Deployment:
     """The deployment of the pool *name*, which has a connector if the fleet splits requests."""
-    alone, settings = scenario.of_pool(name), scenario.pools[name]
-    config = alone.serve.kv_transfer_config
+    alone = scenario.of_pool(name)
     if any(pool.role == "prefill" for pool in scenario.pools.values()):
-        serve = evolve(alone.serve, kv_transfer_config=completed(config, settings.role))
+        config = completed(alone.serve.kv_transfer_config, scenario.pools[name].role)
+        serve = evolve(alone.serve, kv_transfer_config=config)
         return Deployment.of(evolve(alone, serve=serve))
-    if parts_of(config).transfer is not None:
-        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
     return Deployment.of(alone)
 
 

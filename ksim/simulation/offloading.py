@@ -102,6 +102,15 @@ def _refuse(key: str, system: System, memory: float, parts: Sequence[float]) -> 
                            " system with more memory (docs/plugins.md)")
 
 
+def _holds_nothing(deployment: Deployment, chunk: float) -> ConfigError:
+    """What is wrong with host memory that has no room for a *chunk* of so many bytes; vLLM refuses one of 0 bytes."""
+    sized = deployment.serve.kv_offloading_size
+    key = f"{KEY}.{EXTRA}" if sized is None else "serve.kv_offloading_size"
+    given = "host memory for KV" if sized is None else f"{sized:g} GiB"
+    return ConfigError(key, f"{given} would hold nothing: a chunk of KV takes {chunk / GIB:.4g} GiB; give it room for"
+                            " some, or leave out offloading")
+
+
 @define(eq=False)
 class Offloads:
     """Builds the connectors and workers of the engines of one run, whose stores know blocks by the same `keys`."""
@@ -126,6 +135,8 @@ class Offloads:
             parts = evolve(parts, pool=self._shared(settings, parts, pool, place))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
+        if settings.chunks(parts) < 1:
+            raise _holds_nothing(deployment, _chunk_bytes(settings, parts))
         host = f"host{links.node(pool.gpus(place)[0])}"
         threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers
                    if parts.pool is None}
@@ -172,6 +183,10 @@ class Offloads:
                                                 f" {said.tier}; give its file a [{said.tier}] (docs/plugins.md)")
         end = host.replace("host", "disk") if said.tier == "disk" else said.tier
         capacity = None if there.capacity is None else int(there.capacity // size)
+        if capacity == 0:
+            raise ConfigError(f"{KEY}.{EXTRA}", f"the {said.tier} of {system.name} has {there.capacity:g} bytes, and a"
+                                                f" chunk of KV takes {size:.0f}; leave out this tier, or give the"
+                                                " system's file more")
         return self.tiers.setdefault((end, round(size)), SecondaryTier(said.tier, end, capacity))
 
 

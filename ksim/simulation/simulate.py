@@ -44,7 +44,7 @@ def simulate(scenario: Scenario | Deployment | Fleet, on_end: Callable[[], None]
             return _in_processes(fleet, on_end, jobs)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
-    result = play(fleet, _requests(fleet, ledger), on_end, ledger)
+    result = play(fleet, requests_of(fleet, ledger), on_end, ledger)
     result.remarks = (*remarks, *result.remarks)
     return result
 
@@ -79,10 +79,16 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
         cluster.close()
 
 
-def _requests(fleet: Fleet, ledger: Ledger) -> Iterable[Request]:
-    """The requests of the scenario's workload; *ledger* counts what had to be changed to read them."""
-    scenario = fleet.scenario
-    return scenario.workload.requests(scenario.seed, ledger)
+def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:
+    """The requests of the scenario's workload; *ledger* says what had to be changed to read them, and of how many the
+    engines cut the output."""
+    scenario, cut = fleet.scenario, 0
+    longest = max(deployment.serve.max_model_len or 0 for deployment in fleet.deployments)
+    for request in scenario.workload.requests(scenario.seed, ledger):
+        cut += request.prompt < longest < request.prompt + request.output
+        yield request
+    if cut:
+        ledger.notes.append(f"requests whose outputs end early, at max_model_len = {longest}: {cut:,}")
 
 
 def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result:
@@ -101,7 +107,7 @@ def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
     """The pickled log of the engines that are *here*, and the remarks on the workload."""
     fleet, ledger = Fleet.of(scenario), Ledger()
-    result = play(fleet, _sessionless(_requests(fleet, ledger)), ledger=ledger, here=here)
+    result = play(fleet, _sessionless(requests_of(fleet, ledger)), ledger=ledger, here=here)
     with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 

@@ -18,7 +18,7 @@ from ksim.simulation import power_cap
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import labels_of, serve, targets_of
+from ksim.simulation.simulate import labels_of, requests_of, serve, targets_of
 from ksim.workload.row import Ledger
 
 
@@ -53,8 +53,7 @@ def stream(scenario: Scenario | Deployment | Fleet, directory: Path | str,
     in *directory* is replaced.  Raises ConfigError where the directory cannot be written, and what `simulate` raises.
     """
     fleet, ledger = Fleet.of(scenario), Ledger()
-    requests = fleet.scenario.workload.requests(fleet.scenario.seed, ledger)
-    return stream_requests(fleet, requests, directory, on_end, ledger)
+    return stream_requests(fleet, requests_of(fleet, ledger), directory, on_end, ledger)
 
 
 def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], directory: Path | str,

@@ -49,8 +49,9 @@ class KvGroup:
         """The group as our cache knows it, where blocks have *block_size* tokens by default."""
         kinds: dict[str, Kind] = {"sliding": "window", "chunked": "chunk",
                                   "mamba": "state" if self.mode == "align" else "full"}
-        return Group(kinds.get(self.type, "full"), self.block_size or block_size, self.window, self.checkpoint,
-                     self.drafts, lookahead)
+        kind = kinds.get(self.type, "full")
+        return Group(kind, self.block_size or block_size, self.window, self.checkpoint, self.drafts,
+                     lookahead if kind == "state" else 0)
 
 
 @frozen(kw_only=True)

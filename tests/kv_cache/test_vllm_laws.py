@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from random import Random
 
+import pytest
 from attrs import define, field
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import BlockTable, PrefixHit
@@ -219,6 +221,7 @@ class Walk:
        block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]),
        caches=st.sampled_from([True, True, True, False]), unhashed_first=st.booleans(),
        steps=st.sampled_from([15, 120]), spoils=st.sampled_from([0, 2]))
+@example(seed=430, capacity=30, block_tokens=2, chunk_tokens=4, caches=True, unhashed_first=False, steps=60, spoils=2)
 @examples(200)
 def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, unhashed_first, steps, spoils):
     walk = Walk(Random(seed), VllmCache(capacity, block_tokens, caches, unhashed_first),
@@ -228,3 +231,20 @@ def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches
         walk.step()
         walk.check_nodes()
     walk.drain()
+
+
+@pytest.mark.parametrize("made", [VllmCache, BlockCache, lambda *sizes: BlockCache(*sizes, keys=BlockKeys(4))])
+def test_what_follows_lost_content_is_found_again_once_that_is_back(made):
+    """vLLM finds a block by the hash of its content and of all before it, whoever computed what is before it."""
+    cache, request = made(20, 4), Request(0, 0.0, 24, 8, list("abcdef"), 4)
+    first, again = cache.block_table(request), cache.block_table(request)
+    for table, tokens in ((first, 12), (again, 8)):
+        cache.attach_prefix(table, PrefixHit(0))
+        assert cache.allocate(table, 24)
+        cache.publish(table, tokens)
+        if table is first:
+            cache.invalidate(first, 0)
+    cache.publish(first, 24)
+    assert cache.find_prefix(cache.block_table(request), 25).tokens == 8  # the third block is lost
+    cache.publish(again, 12)
+    assert cache.find_prefix(cache.block_table(request), 25).tokens == 24

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
@@ -13,6 +13,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings
 from ksim.validation.replay import Replay
+from ksim.validation.transfer_cases import SpeculativeSettings
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY
@@ -37,14 +38,21 @@ settings = st.fixed_dictionaries({
     "enable_prefix_caching": st.sampled_from([True, True, False]), "retention_interval": st.sampled_from([0, 0, None]),
     "policy": st.sampled_from(["fcfs", "priority"])})
 
+ROOM = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "num_gpu_blocks": 300, "async_scheduling": False,
+        "enable_prefix_caching": True, "retention_interval": 0, "policy": "fcfs"}
+
 
 def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple[int, ...]]) -> Case:
-    """A case whose blocks have 4 tokens; states that nobody can find have one block a request."""
+    """A case whose blocks have 4 tokens; states that nobody can find have one block a request, and each draft has one.
+    """
+    drafter = limits.get("speculative")
+    if drafter is not None:
+        groups = [{**group, "drafts": drafter.k} if group["type"] == "mamba" else group for group in groups]
     if not limits["enable_prefix_caching"]:
         groups = [{**group, "mode": "none", "block_size": 128} if group["type"] == "mamba" else group
                   for group in groups]
     made = [CaseRequest(id=str(place), arrival_step=step, prompt=[[family, shared], [100 + place, own]],
-                        output_len=output, priority=place % 2)
+                        output_len=output, priority=place % 2, accept=drafter and [0, 2, 1])
             for place, (step, family, shared, own, output) in enumerate(asked)]
     kept = Settings(block_size=4, max_model_len=128, kv_groups=tuple(KvGroup(**group) for group in groups), **limits)
     return Case("law", kept, made)
@@ -52,17 +60,22 @@ def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple
 
 def check(replay: Replay) -> None:
     """No block is lost or held twice, and a window holds what it reaches, and no more than its share."""
-    scheduler = replay._scheduler
-    cache: Any = scheduler.cache
-    tables: list[Any] = [job.block_table for job in scheduler.running]
+    check_blocks(replay)
+    cache: Any = replay._scheduler.cache
+    for table in (job.block_table for job in replay._scheduler.running):
+        for own, most in zip(table.groups, cache._most, strict=True):
+            assert own.held <= most
+            assert own.group.kind == "state" or own.first >= min(own.group.out_of_reach(table.processed), own.length)
+
+
+def check_blocks(replay: Replay) -> None:
+    """No block is lost or held twice."""
+    cache: Any = replay._scheduler.cache
+    tables: list[Any] = [job.block_table for job in replay._scheduler.running]
     found = [block for table in tables for own in table.groups for block in own.found.values()]
     single = sum(own.held - len(own.found) for table in tables for own in table.groups)
     assert cache.pool.used == single + cache._reserved + len({id(block) for block in found})
     assert all(block.users == sum(block is other for other in found) for block in found)
-    for table in tables:
-        for own, most in zip(table.groups, cache._most, strict=True):
-            assert own.held <= most
-            assert own.group.kind == "state" or own.first >= min(own.group.out_of_reach(table.processed), own.length)
 
 
 @pytest.mark.parametrize("groups", LAYOUTS, ids=lambda groups: "_".join(group["type"] for group in groups))
@@ -76,6 +89,17 @@ def test_blocks_are_conserved_and_windows_keep_only_what_they_reach(groups, limi
     assert replay.end == "stalled" or replay._scheduler.cache.pool.used == 0
     assert replay.end == "stalled" or [outcome["tokens"] for outcome in replay.outcomes] == [one[-1] for one in asked]
     assert rows == list(Replay(replay.case).steps())
+
+
+@pytest.mark.parametrize("groups", LAYOUTS, ids=lambda groups: "_".join(group["type"] for group in groups))
+@given(limits=settings, asked=requests, method=st.sampled_from(["eagle", "draft_model", "ngram"]), k=st.integers(1, 9))
+@example(limits=ROOM, asked=[(0, 0, 1, 2, 6)], method="eagle", k=3)  # the prompt needs one block, its slots two
+@examples(16)
+def test_blocks_are_conserved_while_drafts_are_verified(groups, limits, asked, method, k):
+    replay = Replay(case(groups, {**limits, "speculative": SpeculativeSettings(method=method, k=k)}, asked))
+    for _ in replay.steps():
+        check_blocks(replay)
+    assert replay.end == "stalled" or replay._scheduler.cache.pool.used == 0
 
 
 @given(limits=settings, asked=requests)

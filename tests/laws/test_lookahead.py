@@ -11,6 +11,8 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.events import Finished
 from ksim.foundation import catalog
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
@@ -93,3 +95,16 @@ def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload,
                              "serve": serve})
     assert facts(skipped.log) == facts(stepped.log)
+
+
+def test_a_client_has_no_more_requests_in_flight_than_it_may(model):
+    """The next request sets out at the very moment at which the one before has its last token, to the last bit."""
+    workload = {"max_concurrency": 1, "synthetic": {
+        "arrivals": {"process": "poisson", "rate": 100}, "prompt": uniform(1, 150), "output": uniform(1, 10),
+        "count": 25, "max_tokens": 250, "prefixes": {"groups": 2, "tokens": 40}}}
+    serve = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 256, "async_scheduling": False,
+             "num_gpu_blocks_override": 40, "enable_prefix_caching": False}
+    result = simulate(Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": 338, "nodes": 1,
+                                   "workload": workload, "serve": serve,
+                                   "pools": {"all": {"role": "both", "replicas": 2}}}))
+    assert result.summary["max_concurrent_requests"] == 1

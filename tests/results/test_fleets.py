@@ -1,5 +1,8 @@
 """Runs with pools: phases of split requests, numbers by pool, and what a run without pools does not have."""
 
+import json
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +20,8 @@ from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
+from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 
 from . import fabricate, fleet
@@ -67,6 +72,25 @@ def test_phases_and_joules_add_up_in_any_run_of_a_fleet(scenario):
         assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())
     summary = result.summary
     assert sum(pool["total_output_tokens"] for pool in summary["pools"].values()) == summary["total_output_tokens"]
+
+
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"name": "geometric", "rate": 0.7}}
+
+
+@pytest.mark.parametrize("asked", ["drafts", "logprobs"])
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_phases_add_up_where_decode_engines_draft_or_compute_prompts_by_themselves(connector, asked, tmp_path):
+    """A token that is handed over comes with the next ones; with logprobs, a decode engine may be the first to begin.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    load = requests(8, 100, uniform(20, 90), uniform(1, 9), **({"prompt_logprobs": 2} if asked == "logprobs" else {}))
+    result = run(scenario(str(tmp_path), connector, workload=load,
+                          **({"speculative_config": DRAFTS} if asked == "drafts" else {})))
+    assert_a_partition(result)
+    found = result.history.requests
+    times = [np.unique(found.steps.time[found.token_steps[begin:end]]) for begin, end in pairwise(found.first.tolist())]
+    assert found.gap_counts.tolist() == [len(each) - 1 for each in times]
+    assert found.gaps == pytest.approx(np.concatenate([np.diff(each) for each in times]))
 
 
 @given(fleets())

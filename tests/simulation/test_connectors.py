@@ -115,3 +115,12 @@ def test_unequal_tensor_parallel_sizes_need_a_connector_that_takes_them():
 def test_engines_of_role_both_may_decode_for_others():
     made = fleet(decode={"role": "both"}, pair_router="llm_d")
     assert made.splits and configs(made)[1].kv_role == "kv_both"
+
+
+def test_offloading_to_a_tier_is_no_sending_in_any_pool():
+    """`kv_offloading_size` names the connector that `kv_transfer_config` leaves open."""
+    serve = {"kv_offloading_size": 1, "kv_transfer_config": {"kv_connector_extra_config": {}}}
+    alone, pooled = (Fleet.of(Scenario.of({**TABLE, "serve": serve, **pools}))
+                     for pools in ({}, {"pools": {"all": {"role": "both"}}}))
+    assert configs(alone) == configs(pooled)
+    assert configs(alone)[0].kv_connector == "OffloadingConnector"

@@ -3,6 +3,7 @@
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.simulation.streaming import stream
 
 
 def test_two_simultaneous_requests_do_not_preempt_each_other_for_ever():
@@ -34,3 +35,16 @@ def test_a_result_carries_its_scenario_with_nothing_left_open():
     result = simulate(small())
     assert 'system = "hgx-h200"' in result.scenario and "max_num_batched_tokens = 8192" in result.scenario
     assert result.summary["completed"] == 3
+
+
+def test_a_run_says_how_many_outputs_end_early_at_max_model_len(tmp_path):
+    """In memory and as a stream; a prompt that long is refused, and none of its outputs is cut."""
+    made = small().with_values({"serve.max_model_len": 100, "serve.data_parallel_size": 2,
+                                "workload.synthetic.prompt": {"kind": "uniform", "low": 60, "high": 130},
+                                "workload.synthetic.output.value": 30, "workload.synthetic.count": 12})
+    result = simulate(made)
+    cut = sum(row["status"] == "completed" and row["output_tokens"] < 30 for row in result.requests.to_pylist())
+    assert 0 < cut < 12
+    said = f"requests whose outputs end early, at max_model_len = 100: {cut}"
+    assert said in result.remarks and said in stream(made, tmp_path / "run").remarks
+    assert not simulate(small()).remarks

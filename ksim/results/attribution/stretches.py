@@ -106,12 +106,16 @@ class Stretches:
         return last, first, through
 
     def _admissions(self) -> tuple[Ints, Ints, Columns]:
-        """Admissions of completed requests: row of the request, which leg of it, columns of the events."""
+        """Admissions of completed requests: row of the request, which leg of it, columns of the events.
+
+        Leg 0 comes first, though a decode engine may begin before the other one: it may compute the prompt by itself.
+        """
         requests, events = self.history.requests, self.history.events[Admitted]
         rows = requests.rows(events["request_id"])
-        order = np.argsort(rows, kind="stable")
+        legs = self._legs(rows, events)
+        order = np.argsort(2 * rows + legs, kind="stable")
         order = order[requests.completed[rows[order]]]
-        return rows[order], self._legs(rows, events)[order], only(events, order)
+        return rows[order], legs[order], only(events, order)
 
     def _legs(self, rows: Ints, events: Columns) -> Ints:
         """0 for events of the requests at *rows* on the engine that prefills them for another one, else 1."""
