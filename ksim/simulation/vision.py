@@ -60,7 +60,7 @@ class Vision:
                                                                 f" max_num_batched_tokens = {tokens}; raise it, or"
                                                                 " limit items by limit_mm_per_prompt or"
                                                                 " mm_processor_kwargs")
-        budget = max(tokens, most)
+        budget = max(tokens, most) if most else 0  # no item may come
         return EncoderLimits(budget, budget, limit.image, not self.settings.disable_chunked_mm_input)
 
     @property
@@ -101,6 +101,8 @@ class Vision:
     @property
     def activations(self) -> float:
         """Bytes that the encoder needs for as many of the largest items as its budget allows, as vLLM profiles it."""
+        if not self.most_embeds:
+            return 0.0
         image, embeds = self.largest, self.limits.budget // self.most_embeds * self.most_embeds
         share = max(embeds // self.ways, self.most_embeds) / image.embeds
         batch = encoder_batch([image])
