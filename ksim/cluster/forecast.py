@@ -214,7 +214,7 @@ def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int,
     waiting = [_waiting(job.request, job.num_tokens, job.request.output - job.sampled, hits.get(job.request.id, 0),
                         cache) for job in scheduler.waiting]
     coming = [prompt(one, arrival) for arrival, one in getattr(engine, "coming", ())]
-    prompts, decodes = _running(scheduler)
+    prompts, decodes = _running(scheduler, getattr(engine, "settling", None))
     play = _Play(
         model, _times(engine, now), limits.depth, limits.max_num_batched_tokens, limits.active, cache.pool.free,
         cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes)
@@ -229,19 +229,19 @@ def _waiting(request: Request, known: int, output: int, hit: int, cache: Any, ar
 
 
 def _times(engine: Any, now: float) -> LoopTimes:
-    """The engine's clock as it is; one that begins *now* where the engine goes by events."""
-    times = getattr(engine, "times", None)
-    return LoopTimes(engine.host, engine.workers, now, now, now, now) if times is None else times.copy()
+    """The engine's clock as it is; one that begins *now* where the engine does not know when its batches end."""
+    return (getattr(engine, "times", None) or LoopTimes(engine.host, engine.workers, now, now, now, now)).copy()
 
 
-def _running(scheduler: Any) -> tuple[list[_Prompt], list[list[int]]]:
-    """What the running jobs have to compute before they decode, and what those that decode have left."""
+def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[list[int]]]:
+    """What running jobs must compute before they decode, and what the others have left, once *settling* is taken in."""
+    sampled = {entry.job for entry in settling.schedule.entries if entry.samples} if settling else ()
     prompts, decodes, set_ = list[_Prompt](), list[list[int]](), scheduler.decodes
     for job, offset in zip(set_.members, set_.offsets, strict=True):
         decodes.append([job.end - scheduler.steps, offset + scheduler.steps])
     for job in scheduler.running[set_.length:]:
         left = job.num_tokens - job.num_computed_tokens
-        output = job.output - job.sampled - job.num_output_placeholders
+        output = job.output - job.sampled - (job.num_output_placeholders or job in sampled)
         if left > 1 and not job.decoding:
             prompts.append(_Prompt(left, job.num_computed_tokens, output))
         elif output > 0:

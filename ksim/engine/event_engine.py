@@ -1,5 +1,6 @@
 """An engine whose steps are SimPy events: it waits for pipeline stages, ranks or other engines."""
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,7 +11,8 @@ from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.data_parallel_group import Dummy, Round, wait
 from ksim.engine.engine import Process
 from ksim.engine.inbox import Inbox, Sampled, tokens_of
-from ksim.engine.stages import InFlightBatch, Stages
+from ksim.engine.loop_times import LoopTimes
+from ksim.engine.stages import InFlightBatch, Stages, WholeSteps
 from ksim.engine.work import Work
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
@@ -40,6 +42,7 @@ class EventEngine(Inbox):
 
     stages: Stages
     collective_flows: CollectiveFlows | None = None
+    _begins: float = field(default=0.0, init=False)  # when the loop can go on, once its turn has been launched
     _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
@@ -62,6 +65,24 @@ class EventEngine(Inbox):
     @property
     def now(self) -> float:
         return self.env.now
+
+    @property
+    def settling(self) -> Turn | None:
+        """The turn that is taken in before the next one begins."""
+        return self._loop.in_flight[0] if self._loop.full and self._loop.in_flight[0].work else None
+
+    @property
+    def times(self) -> LoopTimes | None:
+        """When its turns begin and end, from the next one on; None where it is not known when batches end."""
+        if not isinstance(self.stages, WholeSteps):
+            return None
+        sent = deque((turn.work.in_flight.end, turn.work.batch.samples) for turn in self._loop.in_flight
+                     if turn.work and turn.work.in_flight)
+        times = LoopTimes(self.host, self.workers, self._begins, self._threads.free,
+                          sent[-1][0] if sent else 0.0, self._frontend.delivered, sent)
+        if self.settling is not None and len(sent) == self.scheduler.limits.depth:
+            times.finish()
+        return times
 
     def launch(self, turn: Turn) -> Process:
         schedule, now = turn.schedule, self.env.now
@@ -107,7 +128,7 @@ class EventEngine(Inbox):
             work.in_flight = self.collective_flows.track(work.in_flight, sent, together)
             if self.group:
                 self.group.latest = work.in_flight
-        free = ready if self.workers > 1 else launches[0].launched
+        free = self._begins = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
     def _traffic(self, work: Work, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
@@ -145,6 +166,7 @@ class EventEngine(Inbox):
             raise self._stuck(self.env.now, waiting, running)
         self._news = self.env.event()
         yield self._news
+        self._begins = self.env.now + self.host.core.wake
         yield self.env.timeout(self.host.core.wake)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:

@@ -16,7 +16,7 @@ class Frontend:
     env: simpy.Environment
     client: Client
     _free: float = field(default=0.0, init=False)
-    _delivered: float = field(default=0.0, init=False)
+    delivered: float = field(default=0.0, init=False)
 
     def reach(self, request: Request, tokenized: bool = False) -> float:
         """Accept *request*; return when it will have come to the engine.
@@ -35,13 +35,13 @@ class Frontend:
 
     def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
         """Call *receive* when the users have what *sequences* of a step sampled."""
-        self._delivered = self.delivery(sequences)
-        self._call(receive, self._delivered)
+        self.delivered = self.delivery(sequences)
+        self._call(receive, self.delivered)
 
     def delivery(self, sequences: int) -> float:
         """When the users will have what *sequences* of a step sampled that is taken in now."""
         client = self.client
-        return max(self._delivered, self.env.now + client.deliver + client.deliver_sequence * sequences)
+        return max(self.delivered, self.env.now + client.deliver + client.deliver_sequence * sequences)
 
     def _call(self, receive: Callable[[], None], moment: float) -> None:
         if moment <= self.env.now:

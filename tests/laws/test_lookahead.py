@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Finished
+from ksim.flow.events import Finished, Routed
 from ksim.foundation import catalog
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -95,6 +95,17 @@ def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload,
                              "serve": serve})
     assert facts(skipped.log) == facts(stepped.log)
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 1000))
+@examples(24)
+def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, workload, seed):
+    """The yardstick of all routers must not depend on shortcuts: it foresees what an engine has under way."""
+    skipped, stepped = both({
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
+        "serve": {**serve, "data_parallel_size": 2, "pipeline_parallel_size": 1}, "router": "omniscient"})
+    assert [(event.request_id, event.engine) for event in skipped.log.of(Routed)] == [
+        (event.request_id, event.engine) for event in stepped.log.of(Routed)]
 
 
 def test_a_client_has_no_more_requests_in_flight_than_it_may(model):

@@ -14,6 +14,7 @@ from attrs.validators import in_
 from ksim.cluster.forecast import Forecast, forecast
 from ksim.cluster.routers import V
 from ksim.cluster.step_model import StepModel, models_of
+from ksim.engine.observer import RESOLUTION
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
@@ -87,7 +88,9 @@ class Omniscient:
         hits = [max(_hit(engine.truth, request), self._coming(engine.number, keys)) for engine in engines]
         costs = [self._cost(engine, request, hit, now, len(engines)) for engine, hit in zip(engines, hits, strict=True)]
         self.scores = [-cost for cost in costs]
-        best = min(range(len(engines)), key=lambda place: (costs[place], engines[place].outstanding))
+        least = min(costs) + RESOLUTION  # the same sum in another order is no other cost
+        best = min((place for place, cost in enumerate(costs) if cost <= least),
+                   key=lambda place: engines[place].outstanding)
         number = engines[best].number
         self._sent[number][request.id] = _Sent(hits[best], {*keys})
         self._traffic.add(self._prefill(number, request, hits[best]), now)
