@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 
+from ksim.cluster.cluster import Cluster
 from ksim.cluster.signals import signals_of
 from ksim.engine.horizon import Horizon
 from ksim.flow.events import Finished, Rejected
@@ -68,8 +69,11 @@ def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callabl
 
 
 def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
-          here: Container[int] | None = None) -> None:
-    """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written."""
+          here: Container[int] | None = None) -> Cluster:
+    """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written.
+
+    Returns the cluster as it is at the end.
+    """
     env = Horizon()
     power_cap.check(fleet)
     cluster = build(fleet, env, log, on_end, here)
@@ -77,6 +81,7 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
     with garbage.paused():
         env.run()
         cluster.close()
+    return cluster
 
 
 def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:

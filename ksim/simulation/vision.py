@@ -9,7 +9,6 @@ from ksim.compute.further import FurtherModel
 from ksim.compute.model import Decoder, Model
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
-from ksim.compute.vision.towers import whole_attention
 from ksim.cost.encoder_batch import encoder_batch
 from ksim.cost.graphs import Graphs
 from ksim.cost.passes import Pass, without_inputs
@@ -135,12 +134,9 @@ def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
         return None
     limit, given = _limit(settings), settings.mm_processor_kwargs
     processor = adjusted(encoder.images, given.given if given else {})
-    if settings.language_model_only or not (limit.image or limit.video):
-        return None
-    vision = Vision(_tower(model.name, encoder), processor, settings)
-    if processor.keeps_heads and encoder.sizes["K"] % vision.shard.tensor:
-        return evolve(vision, model=_tower(model.name, whole_attention(encoder)))
-    return vision
+    if settings.language_model_only or not (limit.image or (limit.video and processor.video_embeds(1))):
+        return None  # no item may come; some models have no videos anyway
+    return Vision(_tower(model.name, encoder), processor, settings)
 
 
 def _keys_of_images(settings: EngineSettings) -> Iterator[str]:

@@ -3,28 +3,55 @@
 Not part of the suite: `make explore` tries new ones each time.
 """
 
-import json
-import tomllib
-import warnings
-from itertools import pairwise
+from pathlib import Path
+from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 from hypothesis import HealthCheck, given, note
 
-from ksim import KsimError, Result, Scenario, simulate
-from ksim.flow.copied import Copied
-from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim import KsimError, Scenario, simulate
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.simulate import try_to_build
+from tests.explore.anything import changed
+from tests.explore.features import features_of, table_of, with_files
 from tests.explore.fleets import fleets, ordinary
+from tests.explore.laws import LAWS, run_of
 from tests.explore.strategies import scenarios
-from tests.properties import examples
+from tests.properties import examples, share
 
-pytestmark = pytest.mark.explore
-SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
-          "throttled_share", "slo_attainment", "extrapolated_share")
+pytestmark = [pytest.mark.explore, pytest.mark.filterwarnings("error")]
+#: Parts of a search, each a test, which processes share.
+PARTS = 10
+#: So many keys, one after the other, get other values; a scenario stays as it was where that is refused.
+CHANGES = 10
+
+@pytest.fixture(scope="module")
+def first_seed(pytestconfig: pytest.Config) -> int:
+    """What `make explore SEED=...` says."""
+    return int(pytestconfig.getoption("hypothesis_seed") or 0)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_features_in_pairs_keep_the_laws(part, first_seed, tmp_path):
+    for seed in range(first_seed + part, first_seed + share(600), PARTS):
+        names = accepted(features_of(seed), seed, tmp_path)
+        if fault := breach(with_files(table_of(names, seed), tmp_path)):
+            names = smallest(names, seed, tmp_path)
+            pytest.fail(f"seed {seed}, {' + '.join(names)}: {fault}\n{tomli_w.dumps(table_of(names, seed))}")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_other_values_of_any_keys_are_refused_or_keep_the_laws(part, first_seed, tmp_path):
+    for seed in range(first_seed + part, first_seed + share(200), PARTS):
+        chance, table = Random(seed), table_of(accepted(features_of(seed)[:2], seed, tmp_path), seed)
+        for _ in range(CHANGES):
+            other = changed(table, chance)
+            if is_accepted(with_files(other, tmp_path)):
+                table = other
+        if fault := breach(with_files(table, tmp_path)):
+            pytest.fail(f"seed {seed}: {fault}\n{tomli_w.dumps(table)}")
 
 
 @given(table=scenarios())
@@ -55,116 +82,51 @@ def test_one_pool_of_role_both_is_the_scenario(table):
 
 def refused_or_lawful(table: dict[str, Any]) -> None:
     note(tomli_w.dumps(table))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            scenario = Scenario.of(table)
-            result = simulate(scenario)
-        except KsimError as error:
-            assert str(error).strip() and "\n" not in str(error)
-            return
-        check(scenario, result)
+    if fault := breach(table):
+        raise fault
 
 
-def check(scenario: Scenario, result: Result) -> None:
-    requests_are_accounted_for(scenario, result)
-    latencies_are_ordered(result)
-    energy_adds_up(result)
-    numbers_are_numbers(result)
-    phases_add_up(result)
-    transfers_add_up(result)
-    loads_are_hits(result)
-    choices_are_of_candidates(result)
-    assert result.report() and result.kernels.num_rows and result.attribution is not None
-    again = simulate(Scenario.of(tomllib.loads(result.scenario)))
-    assert again.summary == result.summary and again.scenario == result.scenario
+def breach(table: dict[str, Any]) -> Exception | None:
+    """How the run of *table* breaks a law, if it does; one that is refused must be so in one line."""
+    try:
+        run = run_of(Fleet.of(Scenario.of(table)))
+        for law in LAWS:
+            law(run)
+    except KsimError as error:
+        return None if is_told(error) else error
+    except Exception as fault:  # an assertion of a law, or any fault of ksim
+        return fault
+    return None
 
 
-def requests_are_accounted_for(scenario: Scenario, result: Result) -> None:
-    summary, rows = result.summary, result.requests.to_pylist()
-    sent = {request.id: request for request in scenario.workload.requests(scenario.seed)}
-    assert summary["completed"] + summary["failed"] + summary["unfinished"] == len(rows) == len(sent)
-    assert summary["unfinished"] == 0
-    longest = [pool.deployment.serve.max_model_len for pool in Fleet.of(scenario).pools for _ in pool.places]
-    for row in rows:
-        request = sent[row["id"]]
-        assert row["prompt_tokens"] == request.prompt
-        if row["status"] == "completed":
-            assert row["output_tokens"] == min(request.output, longest[row["engine"]] - request.prompt)
-            assert 0 <= row["cached_tokens"] < request.prompt + request.output
-        else:
-            assert row["reason"] and (not row["output_tokens"] or row["prefill_engine"] >= 0)
-    done = [row for row in rows if row["status"] == "completed"]
-    assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
-    assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
+def is_told(error: KsimError) -> bool:
+    return bool(str(error).strip()) and "\n" not in str(error)
 
 
-def phases_add_up(result: Result) -> None:
-    rows = {row["id"]: row for row in result.requests.to_pylist()}
-    for phases in result.attribution.to_pylist():
-        row, seconds = rows[phases.pop("id")], {"to_first": 0.0, "after": 0.0}
-        for name, spent in phases.items():
-            assert spent is None or spent >= -1e-9, name
-            seconds[name.partition(".")[0]] += spent or 0.0
-        assert seconds["to_first"] == pytest.approx(row["ttft_s"], abs=1e-8)
-        assert sum(seconds.values()) == pytest.approx(row["e2e_s"], abs=1e-8)
+def is_accepted(table: dict[str, Any]) -> bool:
+    try:
+        try_to_build(Scenario.of(table))
+    except KsimError as error:
+        assert is_told(error)
+        return False
+    return True
 
 
-def transfers_add_up(result: Result) -> None:
-    """Bytes that pools sent are those that pools received."""
-    pools = list(result.summary.get("pools", {}).values())
-    sent, received = (sum(pool.get(f"bytes_{way}") or 0.0 for pool in pools) for way in ("sent", "received"))
-    assert sent == pytest.approx(received)
-    if any(pool["role"] == "prefill" for pool in pools):
-        assert received == pytest.approx(result.summary["bytes_transferred"])
+def accepted(names: list[str], seed: int, folder: Path) -> list[str]:
+    """Those of the features *names* that may be together, the first ones first."""
+    if is_accepted(with_files(table_of(names, seed), folder)):
+        return names
+    kept: list[str] = []
+    for name in names:
+        if is_accepted(with_files(table_of([*kept, name], seed), folder)):
+            kept.append(name)
+    return kept
 
 
-def loads_are_hits(result: Result) -> None:
-    """Tokens that came from tiers are those that were loaded, and the bytes go with them."""
-    columns = result.requests.column_names
-    found = sum(sum(result.requests[name].to_pylist()) for name in columns
-                if name in ("cpu_tokens", "disk_tokens", "storage_tokens"))
-    copies = result.log.columns(Copied)
-    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
-    assert found == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)
-    assert bool(copies["bytes"][loads].sum()) == bool(found)
-
-
-def choices_are_of_candidates(result: Result) -> None:
-    rows = result.routing.to_pylist() if result.routing else []
-    known = set(result.requests["id"].to_pylist())
-    for row in rows:
-        assert row["request"] in known and row["engine"] in row["engines"]
-        assert len({len(value) for value in row.values() if isinstance(value, list)}) == 1
-
-
-def latencies_are_ordered(result: Result) -> None:
-    for row in result.requests.to_pylist():
-        if row["status"] == "completed":
-            assert 0 <= row["queue_s"] <= row["ttft_s"] <= row["e2e_s"]
-            assert row["tpot_s"] is None or row["tpot_s"] >= 0
-            assert row["itl_max_s"] is None or 0 <= row["itl_p50_s"] <= row["itl_max_s"] <= row["e2e_s"]
-    for name in LATENCIES:
-        values = [result.summary[f"p{percent}_{name}_ms"] for percent in PERCENTILES]
-        assert all(value is None for value in values) or all(low <= high for low, high in pairwise(values))
-    steps = result.steps
-    assert np.all(steps["end_s"].to_numpy() >= steps["start_s"].to_numpy())
-
-
-def energy_adds_up(result: Result) -> None:
-    summary = result.summary
-    total = summary["energy_joules"]
-    close = {"rel": 1e-6, "abs": 1e-6}
-    assert total == pytest.approx(summary["static_energy_joules"] + summary["dynamic_energy_joules"], **close)
-    prefill, decode, idle, unattributed = (
-        summary[f"{part}_energy_joules"] for part in ("prefill", "decode", "idle", "unattributed"))
-    assert min(prefill, decode, idle, unattributed) >= -1e-6 * total
-    assert prefill + decode + idle == pytest.approx(total, **close)
-    requests = sum(joules or 0.0 for joules in result.requests["joules"].to_pylist())
-    assert requests + idle + unattributed == pytest.approx(total, **close)
-
-
-def numbers_are_numbers(result: Result) -> None:
-    json.dumps(result.summary, allow_nan=False)
-    for key in SHARES:
-        assert result.summary[key] is None or -1e-9 <= result.summary[key] <= 1 + 1e-9, key
+def smallest(names: list[str], seed: int, folder: Path) -> list[str]:
+    """Those of the features *names* without which no law is broken."""
+    for name in names:
+        fewer = [other for other in names if other != name]
+        if breach(with_files(table_of(fewer, seed), folder)):
+            names = fewer
+    return names

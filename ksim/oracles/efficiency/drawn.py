@@ -71,8 +71,9 @@ class DrawnOracle:
         return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
 
     def factor(self, layer: AttentionLayer, gpu: Gpu) -> float:
-        """By what the times of all kernels of *layer* are multiplied."""
-        answers = estimates(self.oracle, [layer.over(batch) for batch in _TYPICAL], gpu)
+        """By what the times of all kernels of *layer* are multiplied; one of images errs as one of tokens."""
+        typical = _layer(layer)
+        answers = estimates(self.oracle, [typical.over(batch) for batch in _TYPICAL], gpu)
         low, high = (float(np.exp(np.log(ends / answers.seconds).mean())) for ends in (answers.low, answers.high))
         return float(erring(deviation(self.seed, layer.family), low, high))
 
@@ -106,5 +107,6 @@ def _layers(kernels: Sequence[Kernel]) -> list[tuple[Any, AttentionLayer]]:
     return [(row, _layer(kernel)) for row, kernel in enumerate(kernels) if isinstance(kernel, Attention)]
 
 
-def _layer(kernel: Attention) -> AttentionLayer:
+def _layer(kernel: Attention | AttentionLayer) -> AttentionLayer:
+    """A layer of the same shape that sees all tokens."""
     return AttentionLayer(kernel.heads, kernel.kv_heads, kernel.head_dim, cache=kernel.cache)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.vision.attention import PatchAttentionLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import compile_attention, estimates, least_seconds
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation, erring
@@ -60,6 +61,11 @@ def test_compiled_attention_errs_like_estimates(seed):
     told = estimates(oracle, [LAYER.over(batch) for batch in BATCHES], H200).seconds
     least = least_seconds([LAYER.over(batch) for batch in BATCHES], H200)
     assert np.maximum(seconds, least) == pytest.approx(told, rel=1e-6)
+
+
+def test_attention_to_images_errs_as_attention_to_tokens_does():
+    layer, oracle = PatchAttentionLayer(32, 8, 128), DrawnOracle(Measured(), 1)
+    assert oracle.factor(layer, H200) == oracle.factor(LAYER, H200) != 1.0
 
 
 def test_an_oracle_without_intervals_does_not_err():

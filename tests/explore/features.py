@@ -1,0 +1,270 @@
+"""What scenarios may use, each a small change of a tiny scenario, and scenarios in which each pair of them occurs."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ksim.foundation import catalog
+from tests.laws.small import SMALL
+from tests.laws.tiny import TINY, uniform
+
+Table = dict[str, Any]
+Feature = Callable[[Random], Table]
+
+#: Of every scenario; a feature changes some of it.
+BASE: Table = {
+    "model": "dense", "gpu": "h200", "oracle": "roofline", "nodes": 1,
+    "serve": {"max_model_len": 512, "max_num_seqs": 6, "max_num_batched_tokens": 256, "num_gpu_blocks_override": 300},
+    "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 400.0}, "prompt": uniform(5, 120),
+                               "output": uniform(1, 12), "count": 6}}}
+#: Small models of tests/laws/small.py by what is asked of them.
+EXPERTS = ["experts", "windows", "delta"]
+SEEING = ["seeing", "seeing experts", "seeing windows"]
+#: Tables some of whose keys may change alone.
+INNER = {"serve", "workload", "synthetic", "power", "energy"}
+#: Features of a scenario: a pair, and others beside it.
+TOGETHER = 5
+
+
+def serve(**settings: Any) -> Table:
+    return {"serve": settings}
+
+
+def ask(**settings: Any) -> Table:
+    return {"workload": {"synthetic": settings}}
+
+
+def other(chance: Random, folder: str, usual: str = "") -> str:
+    """A plug-in of *folder* other than the *usual* one."""
+    return chance.choice([name for name in catalog.names(folder) if name != usual])
+
+
+def acceptance(chance: Random) -> Table:
+    return chance.choice([
+        {"name": "geometric", "rate": chance.choice([0.0, 0.4, 0.9, 1.0])},
+        {"name": "by_position", "rates_by_position": [0.9, 0.4]},
+        {"name": "by_request", "rate": 0.6}, {"name": "histogram", "counts": [3, 2, 1]}])
+
+
+def drafting(method: str, **settings: Any) -> Feature:
+    return lambda chance: serve(speculative_config={
+        "method": method, "num_speculative_tokens": 2, **settings, "acceptance": acceptance(chance)})
+
+
+def seeing(chance: Random) -> Table:
+    images = {"bucket_config": {"(224, 224, 1)": 1.0}, "base_items_per_request": chance.choice([1, 2])}
+    pool = {} if chance.random() < 0.5 else {"pool": chance.choice([1, 3])}
+    return {"model": chance.choice(SEEING), **serve(max_model_len=4096, num_gpu_blocks_override=2000),
+            **ask(images=images | pool)}
+
+
+def lora(chance: Random) -> Table:
+    count = chance.choice([1, 3])
+    return {**serve(enable_lora=True, max_loras=chance.choice([1, 2]), max_cpu_loras=chance.choice([2, 4]),
+                    lora_target_modules=["q_proj", "o_proj"],
+                    lora_modules=[{"name": "adapter", "rank": 8, "count": count}]),
+            **ask(adapters={"count": count, "exponent": 0.5, "base": chance.choice([0.0, 0.4])})}
+
+
+def offloading(chance: Random) -> Table:
+    more = chance.choice([{}, {"store_threshold": 2}, {"blocks_per_chunk": 3}, {"offload_prompt_only": True},
+                          {"eviction_policy": other(chance, "kv_offload.evictions")}])
+    return serve(kv_offloading_size=chance.choice([1e-3, 0.01]), kv_transfer_config={"kv_connector_extra_config": more})
+
+
+def tiers(chance: Random) -> Table:
+    return connecting("OffloadingConnector", {
+        "cpu_bytes_to_use": chance.choice(["300 kB", "50 MB"]), "spec_name": "TieringOffloadingSpec",
+        "secondary_tiers": [{"type": chance.choice(["fs", "obj"])}]})
+
+
+def connecting(name: str, options: Table) -> Table:
+    return serve(kv_transfer_config={"kv_connector": name, "kv_connector_extra_config": options})
+
+
+def hicache(chance: Random) -> Table:
+    return {"engine": "sglang-0.5.8", **serve(prefix_cache="sglang", block_size=chance.choice([1, 16]),
+            kv_transfer_config={"kv_connector": "HiCache", "kv_connector_extra_config": {
+                "hicache_ratio": 2.0, "hicache_write_policy": chance.choice(["write_back", "write_through"])}})}
+
+
+def split(*engines: str, connectors: tuple[str, ...]) -> Feature:
+    """Pools that prefill and decode apart, with releases of engines and connectors to choose from."""
+    def feature(chance: Random) -> Table:
+        roles = chance.choice([("prefill", "decode")] * 3 + [("prefill", "both"), ("prefill", "decode", "both")])
+        config = {"kv_connector": chance.choice(connectors),
+                  "kv_load_failure_policy": chance.choice(["fail", "recompute"])}
+        if config["kv_connector"] == "nixl" and chance.random() < 0.5:
+            config["kv_connector_extra_config"] = {"kv_lease_duration": chance.choice(["1 ms", "50 ms"])}
+        router = {"pair_router": other(chance, "cluster.pair_routers")} if chance.random() < 0.5 else {}
+        return {"engine": chance.choice(engines), "pools": {role: {"role": role} for role in roles}, **router,
+                **serve(kv_transfer_config=config)}
+    return feature
+
+
+def routed(chance: Random) -> Table:
+    return {"router": other(chance, "cluster.routers", "round_robin"),
+            "pools": {"all": {"role": "both", "replicas": chance.choice([2, 3])}}}
+
+
+def refusing(chance: Random) -> Table:
+    control = chance.choice([
+        {"name": "queue_limit", "max_requests": 1}, {"name": "queue_limit", "default_request_ttl": "2 ms"},
+        {"name": "fair_queue", "weights": {"a": 3.0}}, {"name": "predicted_ttft", "ttft_slo": "5 ms"}])
+    return {"flow_control": control}
+
+
+def phases(chance: Random) -> Table:
+    parts = [{"rate": 300.0, "for": "10 ms"}, {"rate": 0.0, "for": "5 ms"},
+             {"rate": 100.0, "to": 900.0, "for": "10 ms"}]
+    return ask(arrivals={"phases": chance.sample(parts, 3), "repeat": True})
+
+
+#: What a scenario says to use each feature, by its name.
+FEATURES: Mapping[str, Feature] = {
+    "experts": lambda chance: {"model": chance.choice(EXPERTS)}, "delta": lambda _: {"model": "delta"},
+    "windows": lambda _: {"model": "windows"}, "mamba": lambda _: {"model": "mamba"}, "images": seeing,
+    "mtp": lambda chance: {"model": chance.choice(["experts", "delta"]), **drafting("mtp")(chance)},
+    "ngram": drafting("ngram"), "eagle3": drafting("eagle3", model="HEAD"),
+    "draft_model": drafting("draft_model", model="DRAFT"), "lora": lora,
+    "policy": lambda chance: serve(scheduling_policy=other(chance, "scheduling.policies", "fcfs")),
+    "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
+    "eviction": lambda chance: serve(eviction=other(chance, "kv_cache.evictions", "vllm")),
+    "sglang cache": lambda _: serve(prefix_cache="sglang"), "sglang": lambda _: {"engine": "sglang-0.5.8"},
+    "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
+        "vllm-0.18", "vllm-0.19", "vllm-0.22", "trtllm-1.0", "sglang-0.5"])},
+    "no prefix caching": lambda _: serve(enable_prefix_caching=False),
+    "whole prompts": lambda _: serve(enable_chunked_prefill=False, max_num_batched_tokens=4096),
+    "small chunks": lambda chance: serve(long_prefill_token_threshold=chance.choice([1, 7, 30])),
+    "fair chunks": lambda _: serve(long_prefill_token_threshold=16, long_prefill_token_threshold_adaptive=True),
+    "prefill interval": lambda chance: serve(prefill_schedule_interval=chance.choice([2, 4])),
+    "whole prompt reserved": lambda chance: serve(scheduler_reserve_full_isl=chance.choice([True, False])),
+    "watermark": lambda chance: serve(watermark=chance.choice([0.01, 0.5])),
+    "synchronous": lambda _: serve(async_scheduling=False),
+    "scarce blocks": lambda chance: serve(num_gpu_blocks_override=chance.choice([12, 20]), max_model_len=160),
+    "few sequences": lambda chance: serve(max_num_seqs=chance.choice([1, 2])),
+    "few active": lambda chance: serve(max_num_active_seqs=chance.choice([1, 3])),
+    "few tokens": lambda chance: serve(max_num_batched_tokens=chance.choice([8, 40])),
+    "block size": lambda chance: serve(block_size=chance.choice([32, 64])),
+    "fp8 cache": lambda _: serve(kv_cache_dtype="fp8"),
+    "quantized": lambda chance: serve(quantization=chance.choice(["fp8", "fp8_block", "awq", "gptq", "bitsandbytes"])),
+    "eager": lambda _: serve(enforce_eager=True),
+    "graphs": lambda chance: serve(cudagraph_mode=chance.choice(["NONE", "PIECEWISE", "FULL_DECODE_ONLY"])),
+    "stages": lambda _: serve(pipeline_parallel_size=2), "tensor": lambda _: serve(tensor_parallel_size=2),
+    "replicas": lambda chance: serve(data_parallel_size=chance.choice([2, 3])),
+    "expert parallel": lambda chance: {"model": chance.choice(EXPERTS), **serve(
+        data_parallel_size=2, enable_expert_parallel=True, **chance.choice([
+            {}, {"enable_eplb": True}, {"all2all_backend": "deepep_low_latency"}]))},
+    "n": lambda chance: ask(n=chance.choice([2, 3]), max_completion_tokens=20),
+    "beams": lambda _: ask(beam_width=2, output=uniform(2, 4)),
+    "logprobs": lambda chance: ask(prompt_logprobs=chance.choice([0, 2])),
+    "early ends": lambda _: ask(max_completion_tokens=30), "priorities": lambda _: {**ask(priorities=[0, 1, -2])},
+    "tenants": lambda _: ask(tenants={"a": 1.0, "b": 3.0}),
+    "sessions": lambda _: ask(sessions={"turns": uniform(1, 3), "think": uniform("0 s", "10 ms")}, max_tokens=400),
+    "prefixes": lambda chance: ask(prefixes={"groups": 2, "tokens": chance.choice([16, 70])}),
+    "burst": lambda _: ask(arrivals={"process": "burst"}), "phases": phases,
+    "gamma": lambda _: ask(arrivals={"process": "gamma", "rate": 300.0, "burstiness": 0.2, "exact": True}),
+    "one token": lambda _: ask(output={"kind": "fixed", "value": 1}),
+    "long outputs": lambda _: ask(output=uniform(30, 90)),
+    "concurrency": lambda chance: {"workload": {"max_concurrency": chance.choice([1, 3])}},
+    "retries": lambda chance: {**refusing(chance), "workload": {"retries": {"initial_delay": "1 ms"}}},
+    "flow control": refusing, "offloading": offloading, "tiers": tiers, "hicache": hicache,
+    "lmcache": lambda chance: connecting("LMCacheConnectorV1", {
+        "lmcache.max_local_cpu_size": chance.choice([0.001, 1.0]), "lmcache.chunk_size": 32}),
+    "mooncake_store": lambda chance: connecting("MooncakeStoreConnector", {
+        "global_segment_size": chance.choice(["1 MB", "1 GB"])}),
+    "split": split("vllm-0.33", connectors=("nixl", "mooncake")),
+    "split by sglang": split("sglang-0.5.8", connectors=("sglang",)),
+    "split by tensorrt_llm": split("trtllm-1.2", connectors=("tensorrt_llm",)), "routed": routed,
+    "late signals": lambda chance: {**routed(chance), "signals": {"scrape_interval": "1 ms", "delay": "0.3 ms",
+                                                                  "loss": chance.choice([0, 0.3])}},
+    "cap": lambda chance: {"power": {"cap": chance.choice(["200 W", "400 W"])}},
+    "clock": lambda chance: {"power": {"clock": chance.choice(["1 GHz", "1.5 GHz"])}},
+    "governor": lambda chance: {"power": {"governor": other(chance, "engine.governors")}},
+    "kernel": lambda _: {"detail": "kernel"}, "zipf": lambda _: {"routing": {"name": "zipf", "exponent": 1.0}},
+    "oracle": lambda chance: {"oracle": chance.choice(["measured", "learned", "waves"])},
+    "errors": lambda chance: {"oracle": "learned", "kernel_errors": chance.randrange(9)},
+    "figures": lambda chance: {"gpu": {"name": "h200", "bandwidth": chance.choice(["2 TB/s", "9 TB/s"])}},
+    "gpu": lambda chance: {"gpu": chance.choice(["h100", "b200", "l40s", "a100-80g"])},
+    "nodes": lambda _: {"system": "hgx-h200", "nodes": 2},
+    "energy": lambda _: {"energy": {"grid": "de", "pue": 1.3, "price_per_kwh": 0.2, "price_per_gpu_hour": 3.0}},
+    "sleep": lambda _: {"energy": {"sleep_after": "1 ms"}},
+    "targets": lambda _: {"slo": {"ttft": "5 ms", "tpot": "2 ms", "e2el": "20 ms"}},
+}
+
+
+def leaves(table: Table, path: str = "") -> Iterator[str]:
+    """The keys that *table* sets; a table that belongs together is one key."""
+    for key, value in table.items():
+        if key in INNER:
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield path + key
+
+
+def with_changes(table: Table, changes: Table) -> Table:
+    """*table* with the keys that *changes* sets."""
+    return {**table, **{key: with_changes(table.get(key, {}), value) if key in INNER else value
+                        for key, value in changes.items()}}
+
+
+def apart() -> set[frozenset[str]]:
+    """Pairs of features that cannot be together, since they set one key."""
+    sets = {name: {*leaves(make(Random(0)))} for name, make in FEATURES.items()}
+    return {frozenset(pair) for pair in itertools.combinations(FEATURES, 2) if sets[pair[0]] & sets[pair[1]]}
+
+
+def rows(chance: Random) -> list[list[str]]:
+    """Lists of features in which each pair that can be together is: a greedy covering array."""
+    exclusive = apart()
+    left = {frozenset(pair) for pair in itertools.combinations(FEATURES, 2)} - exclusive
+    order, found = sorted(map(sorted, left)), []
+    chance.shuffle(order)
+    for pair in order:
+        if frozenset(pair) not in left:
+            continue
+        row = pair
+        while len(row) < TOGETHER:
+            gains = {name: sum(frozenset((name, one)) in left for one in row) for name in FEATURES if name not in row
+                     and not any(frozenset((name, one)) in exclusive for one in row)}
+            row = [*row, max(gains, key=lambda name: (gains[name], chance.random()))]
+        left -= {*map(frozenset, itertools.combinations(row, 2))}
+        found.append(row)
+    return found
+
+
+@cache
+def shuffled(number: int) -> list[list[str]]:
+    return rows(Random(number))
+
+
+def features_of(seed: int) -> list[str]:
+    """The features of the scenario of this *seed*; each pair occurs among few hundred consecutive seeds."""
+    number = len(shuffled(0))
+    lists = shuffled(seed // number)
+    return lists[seed % number % len(lists)]
+
+
+def table_of(names: list[str], seed: int) -> Table:
+    """The scenario with the features of these *names*, whose values are drawn by *seed*."""
+    chance = Random(seed)
+    table: Table = {**BASE, "seed": seed % 1000}
+    for name in names:
+        table = with_changes(table, FEATURES[name](chance))
+    return table
+
+
+def with_files(table: Table, folder: Path) -> Table:
+    """*table* with the files of its small models, which are written into *folder*."""
+    head = {**TINY, "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 500}
+    text = json.dumps(table)
+    for name, config in {**SMALL, "HEAD": head, "DRAFT": TINY}.items():
+        file = folder / f"{name.replace(' ', '_')}.json"
+        if not file.exists():
+            file.write_text(json.dumps(config))
+        text = text.replace(f'"model": "{name}"', f'"model": {json.dumps(str(file))}')
+    return json.loads(text)

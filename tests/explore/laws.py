@@ -1,0 +1,226 @@
+"""What holds for every run, as a list of functions of a run."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve, frozen
+
+from ksim.cluster.cluster import Cluster
+from ksim.engine.engine import Engine
+from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.flow.copied import Copied
+from ksim.flow.events import LinkUsed, Transferred
+from ksim.flow.log import Log
+from ksim.report.result import Result
+from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
+from ksim.workload.row import Ledger
+from tests.laws.happenings import facts, times
+from tests.results.partition import assert_a_partition
+
+#: Columns and numbers of the summary that are shares.
+SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
+          "throttled_share", "slo_attainment", "extrapolated_share")
+#: As exact as sums of many floats are.
+CLOSE: dict[str, Any] = {"rel": 1e-6, "abs": 1e-6}
+
+
+@frozen
+class Run:
+    """A run that has ended: its fleet, the cluster as it is at the end, and what happened."""
+
+    fleet: Fleet
+    cluster: Cluster
+    result: Result
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.fleet.scenario
+
+
+def run_of(fleet: Fleet) -> Run:
+    log, scenario = Log(), fleet.scenario
+    cluster = serve(fleet, requests_of(fleet, Ledger()), log, lambda: None)
+    return Run(fleet, cluster, Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), (), fleet.rates,
+                                      fleet.pool_rates))
+
+
+def requests_are_accounted_for(run: Run) -> None:
+    summary, rows = run.result.summary, run.result.requests.to_pylist()
+    sent = {request.id: request for request in run.scenario.workload.requests(run.scenario.seed)}
+    assert summary["completed"] + summary["failed"] + summary["unfinished"] == len(rows) == len(sent)
+    assert summary["unfinished"] == 0
+    longest = [pool.deployment.serve.max_model_len for pool in run.fleet.pools for _ in pool.places]
+    for row in rows:
+        request = sent[row["id"]]
+        assert row["prompt_tokens"] == request.prompt or request.images
+        if row["status"] == "completed":
+            if not (request.n > 1 or request.beam_width):  # outputs of each sequence count
+                assert row["output_tokens"] == min(request.output, longest[row["engine"]] - row["prompt_tokens"])
+            assert 0 <= row["cached_tokens"] < row["prompt_tokens"] + request.output
+        else:
+            assert row["reason"] and (not row["output_tokens"] or row.get("prefill_engine", -1) >= 0)
+    done = [row for row in rows if row["status"] == "completed"]
+    assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
+    assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
+
+
+def blocks_are_free(run: Run) -> None:
+    """At the end no request waits or runs, and none holds a block."""
+    for engine in run.cluster.engines:
+        assert isinstance(engine, Engine)
+        scheduler = engine.scheduler
+        assert not len(scheduler.waiting) and not len(scheduler.running)
+        assert scheduler.cache.pool.used == 0
+
+
+def tokens_are_conserved(run: Run) -> None:
+    """Steps compute the tokens of prompts that caches lack, and sample those of outputs."""
+    result, summary, steps = run.result, run.result.summary, run.result.steps
+    computed, sampled = (int(np.sum(steps[name].to_numpy())) for name in ("prefill_tokens", "samples"))
+    assert summary["generated_tokens"] >= summary["total_output_tokens"]
+    synthetic = run.scenario.workload.synthetic
+    several = synthetic is not None and (synthetic.n > 1 or synthetic.beam_width)
+    if several or summary["failed"] or run.fleet.splits:
+        return
+    rows = result.requests
+    lacking = sum(rows["prompt_tokens"].to_pylist()) - sum(rows["cached_tokens"].to_pylist())
+    assert computed >= lacking
+    if not summary["preemptions"]:
+        assert computed == lacking
+        discarded = sampled - summary["generated_tokens"]
+        if "spec_decode_num_drafts" not in summary:
+            assert 0 <= discarded <= len(rows) * (synthetic is None or synthetic.max_completion_tokens is not None)
+
+
+def joules_are_conserved(run: Run) -> None:
+    """Joules of steps, of kernels and of requests add up to those of the run."""
+    result, summary = run.result, run.result.summary
+    total, static, dynamic = (summary[f"{part}energy_joules"] for part in ("", "static_", "dynamic_"))
+    assert total == pytest.approx(static + dynamic, **CLOSE)
+    prefill, decode, idle, unattributed = (
+        summary[f"{part}_energy_joules"] for part in ("prefill", "decode", "idle", "unattributed"))
+    assert min(prefill, decode, idle, unattributed) >= -1e-6 * total
+    assert prefill + decode + idle == pytest.approx(total, **CLOSE)
+    requests = sum(joules or 0.0 for joules in result.requests["joules"].to_pylist())
+    assert requests + idle + unattributed == pytest.approx(total, **CLOSE)
+    assert np.sum(result.steps["joules"].to_numpy()) == pytest.approx(dynamic, **CLOSE)
+    assert np.nansum(result.kernels["joules"].to_numpy()) == pytest.approx(dynamic, **CLOSE)
+    assert np.nansum(result.kernels["static_joules"].to_numpy()) == pytest.approx(static, **CLOSE)
+
+
+def times_are_monotone(run: Run) -> None:
+    """A step is scheduled, prepared, run and taken, one after the other; steps of an engine start in their order.
+
+    Dummy steps, of data-parallel ranks without work, have nothing that is taken.
+    """
+    steps = run.result.steps
+    works = steps["decodes"].to_numpy() + steps["prefills"].to_numpy() > 0
+    columns = {name: steps[name].to_numpy()[works] for name in (
+        "engine", "scheduled_s", "prepared_s", "start_s", "end_s", "taken_s")}
+    names = [name for name in columns if name != "engine"]
+    for before, after in pairwise(names):
+        assert np.all(columns[after] >= columns[before] - 1e-9), (before, after)
+    for engine in np.unique(columns["engine"]):
+        for name in names:
+            assert np.all(np.diff(columns[name][columns["engine"] == engine]) >= -1e-9), name
+    for row in run.result.requests.to_pylist():
+        if row["status"] == "completed":
+            assert 0 <= row["arrival_s"] <= row["received_s"] + 1e-9
+            assert 0 <= row["queue_s"] <= row["ttft_s"] + 1e-9 and row["ttft_s"] <= row["e2e_s"] + 1e-9
+            assert row["tpot_s"] is None or row["tpot_s"] >= 0
+            assert row["itl_max_s"] is None or 0 <= row["itl_p50_s"] <= row["itl_max_s"] <= row["e2e_s"] + 1e-9
+    for name in LATENCIES:
+        values = [run.result.summary[f"p{percent}_{name}_ms"] for percent in PERCENTILES]
+        assert all(value is None for value in values) or all(low <= high for low, high in pairwise(values))
+
+
+def numbers_are_within_bounds(run: Run) -> None:
+    """No number is infinite, no share is beyond 0 and 1, and no column of a table is negative."""
+    json.dumps(run.result.summary, allow_nan=False)
+    for key in SHARES:
+        assert run.result.summary[key] is None or -1e-9 <= run.result.summary[key] <= 1 + 1e-9, key
+    for table in (run.result.requests, run.result.steps, run.result.kernels):
+        for name in table.column_names:
+            values = [value for value in table[name].to_pylist() if isinstance(value, int | float)]
+            if name not in ("prefill_engine", "priority", "id", "engine"):
+                assert all(-1e-9 <= value < float("inf") for value in values), name
+            if name.endswith("_share"):
+                assert all(value <= 1 + 1e-6 for value in values), name
+
+
+def attribution_adds_up(run: Run) -> None:
+    assert_a_partition(run.result)
+
+
+def links_conserve_bytes(run: Run) -> None:
+    """Pools receive what others sent; links carry it, are never used beyond their capacity, and are idle at the end."""
+    summary, log = run.result.summary, run.result.log
+    pools = list(summary.get("pools", {}).values())
+    sent, received = (sum(pool.get(f"bytes_{way}") or 0.0 for pool in pools) for way in ("sent", "received"))
+    assert sent == pytest.approx(received)
+    if any(pool["role"] == "prefill" for pool in pools):
+        assert received == pytest.approx(summary["bytes_transferred"])
+    uses, carried = log.columns(LinkUsed), 0.0
+    for link in log.links:
+        here = uses["link"] == link.link
+        rates, moments = uses["rate"][here], uses["time"][here]
+        assert np.all((rates >= 0) & (rates <= link.capacity * (1 + 1e-9))), link.name
+        assert not len(rates) or rates[-1] == 0, link.name
+        carried += float(np.sum(rates[:-1] * np.diff(moments)))
+    transfers = log.columns(Transferred)
+    assert np.all(transfers["began"] >= transfers["allocated"]) and np.all(transfers["time"] >= transfers["began"])
+    if log.links:
+        assert carried >= transfers["bytes"].sum() * (1 - 1e-6)
+
+
+def loads_are_hits(run: Run) -> None:
+    """Tokens that came from tiers are those that first admissions loaded, and the bytes go with them."""
+    result = run.result
+    found = sum(sum(result.requests[name].to_pylist()) for name in result.requests.column_names
+                if name in ("cpu_tokens", "disk_tokens", "storage_tokens"))
+    copies = result.log.columns(Copied)
+    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
+    assert found == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)
+    assert bool(copies["bytes"][loads].sum()) == bool(found)
+
+
+def choices_are_of_candidates(run: Run) -> None:
+    rows = run.result.routing.to_pylist() if run.result.routing else []
+    known = set(run.result.requests["id"].to_pylist())
+    for row in rows:
+        assert row["request"] in known and row["engine"] in row["engines"]
+        assert len({len(value) for value in row.values() if isinstance(value, list)}) == 1
+
+
+def it_is_the_same_step_by_step(run: Run) -> None:
+    """Engines that go ahead of the clock do what engines do that take every step."""
+    if any(isinstance(engine, LookaheadEngine) for engine in run.cluster.engines):
+        pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in run.fleet.pools)
+        stepped = run_of(evolve(run.fleet, pools=pools))
+        blocks_are_free(stepped)
+        assert facts(run.result.log) == facts(stepped.result.log)
+        assert times(run.result.log) == pytest.approx(times(stepped.result.log), rel=1e-9)
+
+
+def its_own_scenario_runs_the_same(run: Run) -> None:
+    result = run.result
+    again = simulate(Scenario.of(tomllib.loads(result.scenario)))
+    assert again.summary == result.summary and again.scenario == result.scenario
+
+
+def it_can_be_told(run: Run) -> None:
+    assert run.result.report() and (run.result.kernels.num_rows or not run.result.steps.num_rows)
+
+
+LAWS: tuple[Callable[[Run], None], ...] = (
+    requests_are_accounted_for, blocks_are_free, tokens_are_conserved, joules_are_conserved, times_are_monotone,
+    numbers_are_within_bounds, attribution_adds_up, links_conserve_bytes, loads_are_hits, choices_are_of_candidates,
+    it_is_the_same_step_by_step, its_own_scenario_runs_the_same, it_can_be_told)
