@@ -65,7 +65,7 @@ def test_every_command_of_the_walk_ends_well(checkout):
     assert done.returncode == 0, done.stderr
     assert re.findall(rf"^(?:{'|'.join(map(re.escape, COMMANDS))}): 0$", done.stdout, re.MULTILINE) == [
         f"{command}: 0" for command in COMMANDS], done.stdout
-    assert re.search(r"^ fewest_tokens +To the engine with the fewest prompt tokens", done.stdout, re.MULTILINE)
+    assert re.search(r"^fewest_tokens +To the engine with the fewest prompt tokens", done.stdout, re.MULTILINE)
     assert "`fewest_tokens`" in (checkout / "docs" / "scenario.md").read_text(encoding="utf-8")
 
 

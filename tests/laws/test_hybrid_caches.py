@@ -62,7 +62,8 @@ def check(replay: Replay) -> None:
     """No block is lost or held twice, and a window holds what it reaches, and no more than its share."""
     check_blocks(replay)
     cache: Any = replay._scheduler.cache
-    for table in (job.block_table for job in replay._scheduler.running):
+    tables: list[Any] = [job.block_table for job in replay._scheduler.running]
+    for table in tables:
         for own, most in zip(table.groups, cache._most, strict=True):
             assert own.held <= most
             assert own.group.kind == "state" or own.first >= min(own.group.out_of_reach(table.processed), own.length)

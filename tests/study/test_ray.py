@@ -58,12 +58,17 @@ def end(number):
     os._exit(3)
 
 
+def failures(done):
+    """Standard error without the lines of progress, which a slow machine has."""
+    return [line for line in done.stderr.splitlines() if "about" not in line]
+
+
 def test_a_sweep_on_ray_has_the_same_bytes_and_finds_plug_ins_in_the_working_directory(ray, folder):
     words = ("sweep", "s.toml", "--over", "oracle=roofline,mine:Mine", "--over", "serve.max_num_seqs=0,2,16",
              "--repeat", 2)
     one = ksim_here(*words, "--jobs", 1, "-o", "one", folder=folder)
     two = ksim_here(*words, "--on", "ray", "-o", "two", folder=folder)
-    assert (one.status, two.status, two.stderr) == (0, 0, one.stderr)
+    assert (one.status, two.status, failures(two)) == (0, 0, failures(one))
     assert two.stdout == one.stdout.replace("one", "two")
     assert (folder / "one" / "runs.parquet").read_bytes() == (folder / "two" / "runs.parquet").read_bytes()
 
