@@ -20,9 +20,11 @@ class Markup(str):
 def element(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """An element with *children*, texts or markup, of which None says nothing.
 
-    Attributes of value None are left out, True ones have no value; `cls` is the class, and underscores read as hyphens.
+    Attributes of value None or False are left out, True ones have no value, and 0 is a value as any other; `cls` is the
+    class, and underscores read as hyphens.
     """
-    head = "".join(_attribute(key, value) for key, value in attributes.items() if value not in (None, False))
+    head = "".join(_attribute(key, value) for key, value in attributes.items()
+                   if value is not None and value is not False)
     if name in _VOID:
         return Markup(f"<{name}{head}>")
     return Markup(f"<{name}{head}>{together(children)}</{name}>")

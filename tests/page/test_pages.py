@@ -172,7 +172,7 @@ def test_studies_without_an_answer_say_so(directories, tmp_path):
 def test_routers_are_ranked_by_their_regret_and_one_that_cannot_run_says_why(pages):
     text = pages["routers"].read_text().partition('id="routers"')[2].partition("</section>")[0]
     assert re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)', text)[:4] == [
-        ("omniscient", "0"), ("llm_d", "0"), ("llm_d", "200ms"), (escape(EVIL), "0")]
+        ("omniscient (yardstick)", "0"), ("llm_d", "0"), ("llm_d", "200ms"), (escape(EVIL), "0")]
     assert "mooncake:load=2 did not run: signals.metrics: is false" in text
     figures = data_of(pages["routers"].read_text())["figures"]
     assert {"routers-mean_regret_ms", "routers-p90_ttft_ms", "routers-prefix_cache_hit_rate"} <= {*figures}

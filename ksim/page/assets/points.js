@@ -2,7 +2,7 @@
 
 // The points of a study: the front of two numbers, and a chosen point with its scenario.
 const points = {
-  points: [], axes: [], keys: [], names: [], problems: [], settings: {}, values: {}, more: [], scenarios: [],
+  points: [], axes: [], keys: [], names: [], problems: [], settings: {}, scales: {}, values: {}, more: [], scenarios: [],
   x: "", y: "", at: 0, hidden: new Set(),
 
   cost(key, at) { return this.more.includes(key) ? -this.values[key][at] : this.values[key][at]; },

@@ -52,13 +52,17 @@ def _ring() -> dict[str, Any]:
 
 
 def _columns(study: Study) -> dict[str, Any]:
-    """All points, a column for each setting and number; problems say why a point does not count."""
+    """All points, a column for each setting and number; problems say why a point does not count.
+
+    Settings that are quantities have numbers on an axis (`scales`), too, with their unit.
+    """
     points = study.points
     return {
         "points": [point.number for point in points], "axes": study.axes, "keys": study.keys,
         "names": [settings_text(point, study.axes) for point in points],
         "problems": [study.problem(point) for point in points],
         "settings": {key: [plain(point.settings.get(key)) for point in points] for key in study.axes},
+        "scales": {key: {"values": numbers(values, 7), "unit": unit} for key, (values, unit) in study.scales.items()},
         "values": {key: numbers([point.means.get(key) for point in points], 7) for key in study.keys},
         "more": [key for key in study.keys if study.more(key)], "scenarios": [point.scenario for point in points]}
 

@@ -8,7 +8,20 @@ from ksim.page.document import Document
 from ksim.page.markup import Markup, element, note, table
 from ksim.page.studies.reading import Study
 from ksim.study.means import SweepPoint, points_of
-from ksim.study.routers.telling import COLUMNS, age, age_title, cell, explained, lanes, notes, ranked, router_of, told
+from ksim.study.routers.candidates import is_yardstick
+from ksim.study.routers.telling import (
+    COLUMNS,
+    age,
+    age_title,
+    cell,
+    explained,
+    lanes,
+    notes,
+    rank_key,
+    ranked,
+    router_of,
+    told,
+)
 
 #: The numbers that are drawn, with the titles of their axes.
 _DRAWN = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms",
@@ -31,10 +44,15 @@ def add(document: Document, study: Study) -> None:
 
 def _table(points: Sequence[SweepPoint]) -> Markup:
     keys = told(points)
-    rows = [(router_of(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
+    rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
     return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers, the one with the least"
-                 " mean regret first", sortable=True)
+                 f" mean {COLUMNS[rank_key(points)]} at its first age first", sortable=True)
+
+
+def _name(point: SweepPoint) -> str:
+    """The router of *point*, and whether it is the yardstick."""
+    return f"{router_of(point)}{' (yardstick)' * is_yardstick(point.settings)}"
 
 
 def _number(point: SweepPoint, key: str) -> Markup:
@@ -51,11 +69,11 @@ def _figures(document: Document, points: Sequence[SweepPoint]) -> Iterator[Any]:
 
 
 def _drawn(points: Sequence[SweepPoint], key: str, title: str) -> Figure:
-    routers = list(dict.fromkeys(map(router_of, points)))
+    routers = list(dict.fromkeys(map(_name, points)))
     ages = list(dict.fromkeys(map(age, points)))
     beside = lanes(ages)
     traces = [_dots([point for point in points if age(point) == one], key, one, PALETTE[place % len(PALETTE)],
-                    [routers.index(router_of(point)) + beside[one] for point in points if age(point) == one])
+                    [routers.index(_name(point)) + beside[one] for point in points if age(point) == one])
               for place, one in enumerate(ages)]
     return figure(traces, 120 + (22 + 6 * len(ages)) * len(routers), xaxis=axis(title),
                   yaxis=axis(range=[len(routers) - 0.5, -0.5], tickvals=[*range(len(routers))],
