@@ -44,7 +44,7 @@ const points = {
     this.at = at;
     document.getElementById("point").value = String(at);
     const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([title, text]) =>
-      make("div", {}, make("dt", {}, title), make("dd", {}, text))));
+      make("div", {}, make("dt", {}, ...breakable(title)), make("dd", {}, ...breakable(text)))));
     const numbers = this.keys.filter((key) => this.values[key][at] !== null).map((key) => [key, shown(this.values[key][at])]);
     const told = [make("h3", {}, `Point ${this.points[at]}`), facts(this.axes.map((key) => [key, String(this.settings[key][at])]))];
     if (this.problems[at]) told.push(make("p", { class: "missing" }, `It does not count: ${this.problems[at]}.`));

@@ -8,6 +8,9 @@ from ksim.page.markup import Markup, element, missing, note
 from ksim.page.studies.reading import Study
 from ksim.page.studies.wording import plain, settings_text, shown_keys
 
+#: What else does not count, by the kind of the study.
+_ALSO = {"routers": ", nor does the yardstick, which knows what no router can know"}
+
 
 def add(document: Document, study: Study) -> None:
     """Add the plane of two objectives, and the columns of all points for the scripts of the page."""
@@ -26,7 +29,7 @@ def add(document: Document, study: Study) -> None:
                         " point and its scenario."),
         element("div", id="front-table"),
         note("Each point is the mean of its replications. Points that could not keep up with their load, failed in"
-             " part, or miss what is required do not count."))
+             f" part, or miss what is required do not count{_ALSO.get(study.kind, '')}."))
 
 
 def _first(study: Study) -> tuple[str, str]:

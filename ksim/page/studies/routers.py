@@ -1,6 +1,7 @@
 """Routers side by side: the table that ranks them, and how long users wait by router and age of signals."""
 
 from collections.abc import Iterator, Sequence
+from math import inf, isnan
 from typing import Any
 
 from ksim.page.charts import PALETTE, Figure, axis, figure, numbers, safe
@@ -24,8 +25,8 @@ from ksim.study.routers.telling import (
 )
 
 #: The numbers that are drawn, with the titles of their axes.
-_DRAWN = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms",
-          "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
+_DRAWN = {"mean_latency_regret_ms": "mean e2e regret, ms", "mean_regret_ms": "mean regret, ms",
+          "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
 
 
 def add(document: Document, study: Study) -> None:
@@ -46,8 +47,8 @@ def _table(points: Sequence[SweepPoint]) -> Markup:
     keys = told(points)
     rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
-    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers, the one with the least"
-                 f" mean {COLUMNS[rank_key(points)]} at its first age first", sortable=True)
+    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their mean"
+                 f" {COLUMNS[rank_key(points)]}, the least first; of several ages, the first counts", sortable=True)
 
 
 def _name(point: SweepPoint) -> str:
@@ -82,10 +83,18 @@ def _drawn(points: Sequence[SweepPoint], key: str, title: str) -> Figure:
 
 def _dots(points: Sequence[SweepPoint], key: str, name: str, colour: str, heights: Sequence[float]) -> dict[str, Any]:
     """The dots of one age, beside those of the others."""
-    widths = [point.half_width(key) for point in points]
+    widths, values = [point.half_width(key) for point in points], [float(point.value(key)) for point in points]
+    least, most = -inf if "regret" in key else 0.0, 1.0 if key.endswith("hit_rate") else inf
     return {"type": "scatter", "mode": "markers", "marker": {"color": colour, "size": 8},
             "name": safe(age_title(name)),
-            "x": numbers([point.value(key) for point in points]), "y": [*heights],
+            "x": numbers(values), "y": [*heights],
             "text": [safe(router_of(point)) for point in points],
-            "error_x": {"type": "data", "array": numbers(widths), "color": colour, "thickness": 1.5},
+            "error_x": {"type": "data", "symmetric": False, "color": colour, "thickness": 1.5,
+                        "array": numbers(_bounded(widths, [most - value for value in values])),
+                        "arrayminus": numbers(_bounded(widths, [value - least for value in values]))},
             "hovertemplate": "%{text}: %{x:,.4~g}<extra>%{fullData.name}</extra>"}
+
+
+def _bounded(widths: Sequence[float], rooms: Sequence[float]) -> list[float]:
+    """Half widths of intervals that end where values do, such as times at 0 and shares at 1."""
+    return [width if isnan(width) else min(width, room) for width, room in zip(widths, rooms, strict=True)]
