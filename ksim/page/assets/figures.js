@@ -62,7 +62,7 @@ const figures = {
     const part = (axis, value) => (log(axis, value) - axis.range[0]) / (axis.range[1] - axis.range[0]);
     const mark = [].concat(trace.marker.size), size = mark[at] ?? mark[0], high = trace.textfont.size;
     const x = part(xaxis, trace.x[at]) * full._size.w, low = part(yaxis, trace.y[at]) * full._size.h - (trace.textposition.startsWith("bottom") ? high : 0);
-    return { size, x, left: x + size / 2, right: x + size / 2 + 8 + this.width(trace.text[at], high), low: low - high / 2, high: low + high / 2 };
+    return { size, x, left: x + size / 2, right: x + size / 2 + 8 + this.width(trace.text[at], high), low: low - 0.7 * high, high: low + 0.7 * high };
   },
 
   // Texts are to the right of their marks, so the axis goes on until all of them end.
@@ -84,7 +84,8 @@ const figures = {
     const kept = [];
     for (const one of texts.sort((a, b) => b.size - a.size)) {
       const covers = kept.some((other) => one.left < other.right && other.left < one.right && one.low < other.high && other.low < one.high);
-      if (covers) one.trace.text[one.at] = ""; else kept.push(one);
+      if (covers) one.trace.text = one.trace.text.map((text, at) => (at === one.at ? "" : text));  // plotly looks for new lists
+      else kept.push(one);
     }
   },
 
