@@ -59,7 +59,8 @@ def shows(value, text, key=""):
 #: Directories of single runs.
 RUNS = ("run", "streamed", "fleet", "without targets", "unserved")
 #: Pages of streamed, unserved and untargeted runs have fewer parts of a run's, and a tuning's has those of a sweep's.
-LOOKS = [(kind, DESKTOP) for kind in KINDS] + [(kind, PHONE) for kind in ("run", "fleet", "sweep", "capacity", "routers")]
+LOOKS = [(kind, DESKTOP) for kind in KINDS] + [
+    (kind, PHONE) for kind in ("run", "fleet", "sweep", "capacity", "routers")]
 
 
 @pytest.mark.parametrize("kind, size", LOOKS)
