@@ -6,7 +6,7 @@ them at the file boundary, so no name inside ksim carries a unit.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
@@ -42,7 +42,7 @@ def quantity(value: float | str) -> float:
     return number
 
 
-def _unit_in(text: str) -> str | None:
+def unit_in(text: str) -> str | None:
     """The unit of a quantity without its prefix: "B/s" of "4.8 TB/s", "" of a bare number, None of anything else."""
     match = _QUANTITY.fullmatch(text.strip())
     return f"{match[3] or ''}{match[4] or ''}" if match else None
@@ -52,7 +52,7 @@ def checked_unit(value: Any, unit: str) -> None:
     """Raise ValueError unless *value* is 0 or a text in *unit*: ``checked_unit("4.8 TB/s", "B/s")`` passes."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
         return
-    found = _unit_in(str(value)) if isinstance(value, int | float | str) else None
+    found = unit_in(str(value)) if isinstance(value, int | float | str) else None
     if (found or "") != unit:
         problem = "is no quantity" if found is None else f"is in {found}" if found else "has no unit"
         raise ValueError(f"{value!r} {problem}; expected a quantity in {unit}, such as {_EXAMPLES.get(unit, unit)!r}")
@@ -81,7 +81,7 @@ def measured(value: float | str, unit: str) -> float:
         example = "'200 ms' or '1 s'" if unit == "s" else repr(_EXAMPLES.get(unit, "1.5"))
         raise ValueError(f"{value!r} is not a quantity such as {example}{number_hint(value)}")
     number = quantity(value)
-    given = (isinstance(value, str) and _unit_in(value)) or ""
+    given = (isinstance(value, str) and unit_in(value)) or ""
     if unit == "s" and not given and number:
         bare = value.strip() if isinstance(value, str) else f"{value:g}"
         raise ValueError(f"{bare} has no unit; write '{bare} ms' or '{bare} s'")
@@ -90,6 +90,25 @@ def measured(value: float | str, unit: str) -> float:
     if unit == "s" and abs(number) > LONGEST:
         raise ValueError(f"{number:g} s is too long: at most {LONGEST:g} s, which is 31 years")
     return number
+
+
+def in_one_unit(values: Sequence[Any]) -> tuple[list[float | None], str] | None:
+    """*values* as numbers, and the unit that they share: 400 and 700 in "W" for "400 W" and "700 W".
+
+    None where they are not all quantities of one kind.  The unit keeps its prefix where all have the same, a bare 0 is
+    in any unit, and None has no number.
+    """
+    known = [value for value in values if value is not None]
+    try:
+        exact = [quantity(value) for value in known]
+    except (TypeError, ValueError):
+        return None
+    written = {str(value).lstrip("+-.0123456789eE ") for value, base in zip(known, exact, strict=True) if base}
+    kinds = {unit_in(f"1 {unit}") or "" for unit in written} - {""}
+    if not known or len(kinds) > 1:
+        return None
+    unit = next(iter(written if len(written) == 1 else kinds), "")
+    return [None if value is None else quantity(value) / quantity(f"1 {unit}") for value in values], unit
 
 
 def optional_quantity(value: float | str | None) -> float | None:

@@ -1,12 +1,15 @@
 """HTML, written so that what comes from files is always escaped."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 #: Elements without an end.
 _VOID = {"input", "meta", "br", "col"}
+#: After these, a line may break in a name; the dots of numbers are not among them.
+_BREAKS = re.compile(r"_|(?<=[A-Za-z])\.(?=[A-Za-z])")
 #: The classes of columns by the first letter of their names.
 _STYLES = {">": "number", "~": "long"}
 
@@ -20,9 +23,11 @@ class Markup(str):
 def element(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """An element with *children*, texts or markup, of which None says nothing.
 
-    Attributes of value None are left out, True ones have no value; `cls` is the class, and underscores read as hyphens.
+    Attributes of value None or False are left out, True ones have no value, and 0 is a value as any other; `cls` is the
+    class, and underscores read as hyphens.
     """
-    head = "".join(_attribute(key, value) for key, value in attributes.items() if value not in (None, False))
+    head = "".join(_attribute(key, value) for key, value in attributes.items()
+                   if value is not None and value is not False)
     if name in _VOID:
         return Markup(f"<{name}{head}>")
     return Markup(f"<{name}{head}>{together(children)}</{name}>")
@@ -56,15 +61,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
     head = (element("th", _sorter(title) if sortable else breakable(title), scope="col", cls=style)
             for title, style in zip(titles, styles, strict=True))
     body = [element("tr", *map(_cell, range(len(styles)), row, styles)) for row in rows]
-    made = element("table", element("caption", caption) if caption else None,
+    made = element("table", element("caption", element("span", caption)) if caption else None,
                    element("thead", element("tr", *head)), element("tbody", *body),
                    cls="sortable" if sortable else None, **attributes)
     return element("div", made, cls="scroll", tabindex="0", role="region", aria_label=caption or "table")
 
 
 def breakable(name: str) -> Markup:
-    """*name*, which a line may break after underscores."""
-    return Markup(escape(name).replace("_", "_<wbr>"))
+    """*name*, which a line may break after underscores and dots, and nowhere within a word."""
+    return Markup(_BREAKS.sub(r"\g<0><wbr>", escape(name)))
 
 
 def _sorter(name: str) -> Markup:
@@ -73,6 +78,8 @@ def _sorter(name: str) -> Markup:
 
 def _cell(place: int, cell: Any, style: str | None) -> Markup:
     shown, value = cell if isinstance(cell, tuple) else (cell, None)
+    if isinstance(shown, str) and not isinstance(shown, Markup):
+        shown = breakable(shown)
     attributes = {"cls": style, "data_value": value}
     return element("td" if place else "th", shown, **attributes, **({} if place else {"scope": "row"}))
 

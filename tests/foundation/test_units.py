@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.foundation.units import DType, quantity
+from ksim.foundation.units import DType, in_one_unit, quantity
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -32,3 +32,17 @@ def test_number_formats_of_equal_size_are_different():
     assert (DType.FP8.bytes, DType.BF16.bytes, DType.FP4.bytes) == (1.0, 2.0, 0.5)
     with pytest.raises(ValueError, match="'bf17' is not a number format"):
         DType.named("bf17")
+
+
+@pytest.mark.parametrize("values, numbers, unit", [
+    (["400 W", "0.7 kW", 0], [400, 700, 0], "W"), (["1980 MHz", "1410MHz", None], [1980, 1410, None], "MHz"),
+    ([0, "50ms", "1s"], [0, 0.05, 1], "s"), (["50ms", "200 ms"], [50, 200], "ms"), ([1, 2.5], [1, 2.5], ""),
+    (["64k", "1M"], [64e3, 1e6], ""), (["700 W", 500], [700, 500], "W"), ([0, "0 W"], [0, 0], "")])
+def test_quantities_of_one_kind_share_a_unit(values, numbers, unit):
+    found = in_one_unit(values)
+    assert found == (pytest.approx(numbers) if None not in numbers else numbers, unit)
+
+
+@pytest.mark.parametrize("values", [["fcfs", 1], ["400 W", "1 s"], [True, False], [{"name": "x"}], [None], []])
+def test_what_is_no_quantity_has_no_unit(values):
+    assert in_one_unit(values) is None

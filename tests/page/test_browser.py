@@ -1,13 +1,14 @@
 """Pages in a real browser: nothing goes wrong, nothing leaves them, and what they show is so."""
 
 import json
+from decimal import ROUND_HALF_EVEN
 from itertools import pairwise
 
 import pytest
 from pyarrow import parquet
 
 from ksim.page.studies.reading import Study
-from ksim.report.wording import number, percent
+from ksim.report.wording import DOWN, UP, number, percent
 from tests.page.browser import DESKTOP, KINDS, PHONE, eventually, opened
 from tests.page.made_up import EVIL
 
@@ -16,20 +17,50 @@ _TOLD = """[...document.querySelectorAll('data')].map((told) =>
     [{...told.dataset}, told.getAttribute('value'), told.textContent])"""
 _WIDER = """[...document.querySelectorAll('body *')].filter((one) => one.getBoundingClientRect().right > innerWidth + 1
     && !one.closest('.scroll, nav, pre, svg')).map((one) => one.outerHTML.slice(0, 80))"""
+#: Words of tables and lists that are in several lines; a line may break after the marks in names.
+_BROKEN = """[...document.querySelectorAll('th, td, dt')].flatMap((cell) => {
+    const found = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[A-Za-z0-9]+/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(word[0]);
+    }
+    return found;
+})"""
+#: Texts of figures that are not all within them, and pairs of which one covers the other.
+_CROWDED = """[...document.querySelectorAll('.plot')].flatMap((plot) => {
+    const outer = plot.getBoundingClientRect(), found = [], inside = (one) => one.left > outer.left - 2
+        && one.right < outer.right + 2 && one.top > outer.top - 2 && one.bottom < outer.bottom + 2;
+    const texts = [...plot.querySelectorAll('[class*=title] text, text[class*=title], .textpoint text, .legendtext')]
+        .map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+    texts.forEach(([name, one], at) => {
+        if (!inside(one)) found.push([plot.id, name]);
+        for (const [other, two] of texts.slice(at + 1)) if (one.left < two.right - 2 && two.left < one.right - 2
+            && one.top < two.bottom - 2 && two.top < one.bottom - 2) found.push([plot.id, name, other]);
+    });
+    return found;
+})"""
 
 
-def shows(value, text):
-    """Whether *text* is how pages show *value*: as it is, rounded, in per cent or in thousands."""
+def shows(value, text, key=""):
+    """Whether *text* is how pages show *value* of *key*: as it is, rounded, in per cent or in thousands.
+
+    Ends of intervals are rounded outwards.
+    """
     if value is None or isinstance(value, str | bool):
         return text in {"-", json.dumps(value), value}
-    forms = {number(value), number(value / 1e3), number(value / 1e9), percent(value), percent(value, 0)}
+    rounding = DOWN if "_low" in key else UP if "_high" in key else ROUND_HALF_EVEN
+    forms = {*(number(value / scale, rounding) for scale in (1, 1e3, 1e9)), number(value), percent(value),
+             percent(value, 0)}
     return text in forms or (text not in forms and json.dumps(value) == text)
 
 
 #: Directories of single runs.
 RUNS = ("run", "streamed", "fleet", "without targets", "unserved")
 #: Pages of streamed, unserved and untargeted runs have fewer parts of a run's, and a tuning's has those of a sweep's.
-LOOKS = [(kind, DESKTOP) for kind in KINDS] + [(kind, PHONE) for kind in ("run", "fleet", "sweep", "capacity")]
+LOOKS = [(kind, DESKTOP) for kind in KINDS] + [
+    (kind, PHONE) for kind in ("run", "fleet", "sweep", "capacity", "routers")]
 
 
 @pytest.mark.parametrize("kind, size", LOOKS)
@@ -40,6 +71,8 @@ def test_pages_are_drawn_without_errors_or_a_network_and_tell_the_numbers(browse
                                      " !plot.querySelector('.main-svg')).map((plot) => plot.id)")
         assert not undrawn
         assert view.page.evaluate("document.documentElement.scrollWidth") <= size[0], view.page.evaluate(_WIDER)
+        assert not view.page.evaluate(_BROKEN)
+        assert not view.page.evaluate(_CROWDED)
         if kind in RUNS and size == DESKTOP:
             check_numbers(view.page.evaluate(_TOLD), directories[kind])
 
@@ -51,7 +84,7 @@ def check_numbers(told, directory):
     for data, value, text in told:
         of = summary["pools"][data["pool"]] if "pool" in data else summary
         assert json.loads(value) == of.get(data["key"]), data
-        assert shows(json.loads(value), text), (data, value, text)
+        assert shows(json.loads(value), text, data["key"]), (data, value, text)
         shown.add((data.get("pool"), data["key"]))
     # The table of all numbers has every one of them, the cards those that matter.
     assert {(None, key) for key in summary if key != "pools"} <= shown
@@ -225,6 +258,9 @@ def test_lines_are_brushed_by_drag_and_by_fields(browser, pages):
         field.fill("30")
         field.press("Enter")
         assert "of 40 points are kept" in said.inner_text() and not view.said
+        page.get_by_label("power.cap from").fill("600")
+        page.keyboard.press("Enter")
+        assert "cap, W" in page.locator(".parallel").text_content()
 
 
 @pytest.mark.parametrize("kind", ["run", "sweep"])

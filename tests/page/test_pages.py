@@ -17,10 +17,10 @@ from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.page.charts import DARK, PALETTE, safe
-from ksim.page.markup import element, table
+from ksim.page.markup import breakable, element, table
 from ksim.page.reading import Run
 from ksim.page.run.chooser import MOST, kept
-from ksim.page.studies.reading import Study
+from ksim.page.studies.reading import YARDSTICK, Study
 from ksim.page.write import page_of, write_page
 from ksim.study.directory import StudyDirectory
 from tests.page.browser import KINDS
@@ -61,6 +61,24 @@ def test_the_same_directory_gives_the_same_page(pages, directories, kind):
 @pytest.mark.parametrize("kind", ["run", "fleet", "sweep", "capacity", "routers"])
 def test_nothing_of_a_file_is_markup(pages, kind):
     assert EVIL not in pages[kind].read_text()
+
+
+def test_values_that_are_nothing_to_python_are_values():
+    assert element("option", value=0, data_x=0.0, title="", disabled=False, id=None, selected=True) == (
+        '<option value="0" data-x="0.0" title="" selected></option>')
+    assert '<td data-value="0">0</td>' in table(("a", "b"), [("x", (0, 0))])
+
+
+@pytest.mark.parametrize("kind", ["sweep", "tune", "routers"])
+def test_each_point_can_be_chosen(pages, kind):
+    text = pages[kind].read_text()
+    places = re.findall(r'<option value="(\d+)">point', text)
+    assert places == [str(place) for place in range(len(data_of(text)["study"]["points"]))]
+
+
+def test_lines_break_in_names_between_words():
+    assert breakable("serve.max_num_seqs") == "serve.<wbr>max_<wbr>num_<wbr>seqs" and breakable("1.96") == "1.96"
+    assert "prefix_<wbr>aware" in table(("router", "age"), [("prefix_aware", "50ms")])
 
 
 @given(st.text(), st.text())
@@ -171,11 +189,40 @@ def test_studies_without_an_answer_say_so(directories, tmp_path):
 
 def test_routers_are_ranked_by_their_regret_and_one_that_cannot_run_says_why(pages):
     text = pages["routers"].read_text().partition('id="routers"')[2].partition("</section>")[0]
-    assert re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)', text)[:4] == [
-        ("omniscient", "0"), ("llm_d", "0"), ("llm_d", "200ms"), (escape(EVIL), "0")]
+    assert re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)', text.replace("<wbr>", ""))[:4] == [
+        ("omniscient (yardstick)", "0"), ("llm_d", "0"), ("llm_d", "200ms"), (escape(EVIL), "0")]
     assert "mooncake:load=2 did not run: signals.metrics: is false" in text
     figures = data_of(pages["routers"].read_text())["figures"]
     assert {"routers-mean_regret_ms", "routers-p90_ttft_ms", "routers-prefix_cache_hit_rate"} <= {*figures}
+    titles = re.findall(r'class="sorter">([^<]*)', text)
+    ranks = titles.index(re.search("by their mean ([^,]*), the least first", text)[1])
+    rows = re.findall(r"<tr>(.*?)</tr>", text)[1:]
+    values = [float(re.findall(r'<data value="([^"]*)"', row)[ranks - 2]) for row in rows if "200ms" not in row]
+    assert values == sorted(values) and len({*values}) == len(values) == 4
+
+
+def test_the_yardstick_of_routers_wins_no_tile_and_no_front(pages, directories):
+    text, study = pages["routers"].read_text(), Study.read(directories["routers"])
+    answer = text.partition('id="answer"')[2].partition("</header>")[0]
+    assert "llm_" in answer and "omniscient" not in answer
+    assert [point.settings["router"] for point in study.points if study.problem(point) == YARDSTICK] == ["omniscient"]
+    assert YARDSTICK in text.partition('id="points-table"')[2]
+
+
+def test_bars_of_routers_end_where_values_do(pages):
+    for name, figure in data_of(pages["routers"].read_text())["figures"].items():
+        for trace in figure["data"] if name in ("routers-p90_ttft_ms", "routers-prefix_cache_hit_rate") else ():
+            bars = trace["error_x"]
+            for value, more, less in zip(trace["x"], bars["array"], bars["arrayminus"], strict=True):
+                assert value - less >= -1e-3 and (value + more <= 1.001 or "ttft" in name)
+                assert more > 0 < less or value in (80.0, 0.9)
+
+
+def test_settings_with_units_are_numbers_on_an_axis(pages):
+    study = data_of(pages["tune"].read_text())["study"]
+    cap = study["scales"]["power.cap"]
+    assert cap["unit"] == "W" and [f"{value:.0f} W" for value in cap["values"]] == study["settings"]["power.cap"]
+    assert "serve.scheduling_policy" not in data_of(pages["sweep"].read_text())["study"]["scales"]
 
 
 def test_a_run_says_what_its_router_saw_of_the_engines_that_it_chose(directories, tmp_path):

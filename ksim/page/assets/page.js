@@ -15,14 +15,17 @@ function make(name, attributes, ...children) {
   return made;
 }
 
+// A name, which a line may break after underscores and dots.
+function breakable(name) { return name.split(/(?<=_|[a-z]\.(?=[a-z]))/i).flatMap((part) => [part, make("wbr")]); }
+
 // A table with a heading for each row; columns of numbers are to the right.
 function makeTable(caption, columns, rows) {
-  const style = columns.map((_, at) => (at && rows.every((row) => /^[-\d.,]+( %)?$/.test(row[at])) ? "number" : "long"));
+  const style = columns.map((_, at) => (rows.every((row) => /^[-\d.,]+( %)?$/.test(row[at])) ? (at ? "number" : "") : at ? "long" : ""));
   const head = make("tr", {}, ...columns.map((text, at) =>
-    make("th", { scope: "col", class: style[at] }, ...text.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]))));
+    make("th", { scope: "col", class: style[at] }, ...breakable(text))));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell, at) =>
     at ? make("td", { class: style[at] }, cell) : make("th", { scope: "row" }, cell))));
-  const table = make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body));
+  const table = make("table", {}, make("caption", {}, make("span", {}, caption)), make("thead", {}, head), make("tbody", {}, ...body));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
 }
 

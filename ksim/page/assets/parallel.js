@@ -6,9 +6,15 @@ const SVG = "http://www.w3.org/2000/svg";
 const parallel = {
   keys: [], bounds: {}, height: 300, top: 58, bottom: 26, gap: 118,
 
-  column(key) { return points.settings[key] || points.values[key]; },
+  column(key) { return points.scales[key]?.values || points.settings[key] || points.values[key]; },
 
-  // Texts have places by their order of appearance, numbers by their values.
+  // A setting by its last word and its unit, a number by its key.
+  title(key) {
+    const unit = points.scales[key]?.unit;
+    return (points.settings[key] ? key.split(".").pop() : key) + (unit ? `, ${unit}` : "");
+  },
+
+  // Texts have places by their order of appearance, numbers and quantities by their values.
   scale(key) {
     const values = this.column(key).filter((value) => value !== null);
     if (values.some((value) => typeof value === "string")) {
@@ -78,7 +84,7 @@ const parallel = {
     const group = this.shape("g", { transform: `translate(${this.x(column)},0)` }), scale = this.scales[key];
     const end = this.top + this.height;
     group.append(this.shape("line", { y1: this.top, y2: end, class: "rule" }));
-    const name = points.settings[key] ? key.split(".").pop() : key;
+    const name = this.title(key);
     const lines = name.match(/.{1,17}(_|$)|.{1,17}/g) || [name];
     lines.slice(0, 3).forEach((text, at) => group.append(this.shape("text", { y: this.top - 12 - 14 * (Math.min(lines.length, 3) - 1 - at), class: "name" }, text)));
     const few = [...new Set(this.column(key))].filter((value) => value !== null);
@@ -131,7 +137,7 @@ const parallel = {
     const form = document.getElementById("parallel-bounds"), held = document.activeElement && document.activeElement.id;
     form.replaceChildren(...this.keys.map((key) => {
       const scale = this.scale(key), bound = this.bounds[key];
-      const set = make("fieldset", {}, make("legend", {}, points.settings[key] ? key.split(".").pop() : key));
+      const set = make("fieldset", {}, make("legend", {}, this.title(key)));
       set.append(...(scale.names ? [this.choice(key, scale, bound)] : [this.field(key, 0, "from", scale, bound), this.field(key, 1, "to", scale, bound)]));
       return set;
     }));

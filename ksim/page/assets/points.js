@@ -2,7 +2,7 @@
 
 // The points of a study: the front of two numbers, and a chosen point with its scenario.
 const points = {
-  points: [], axes: [], keys: [], names: [], problems: [], settings: {}, values: {}, more: [], scenarios: [],
+  points: [], axes: [], keys: [], names: [], problems: [], settings: {}, scales: {}, values: {}, more: [], scenarios: [],
   x: "", y: "", at: 0, hidden: new Set(),
 
   cost(key, at) { return this.more.includes(key) ? -this.values[key][at] : this.values[key][at]; },
@@ -44,7 +44,7 @@ const points = {
     this.at = at;
     document.getElementById("point").value = String(at);
     const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([title, text]) =>
-      make("div", {}, make("dt", {}, title), make("dd", {}, text))));
+      make("div", {}, make("dt", {}, ...breakable(title)), make("dd", {}, ...breakable(text)))));
     const numbers = this.keys.filter((key) => this.values[key][at] !== null).map((key) => [key, shown(this.values[key][at])]);
     const told = [make("h3", {}, `Point ${this.points[at]}`), facts(this.axes.map((key) => [key, String(this.settings[key][at])]))];
     if (this.problems[at]) told.push(make("p", { class: "missing" }, `It does not count: ${this.problems[at]}.`));

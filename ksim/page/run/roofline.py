@@ -66,7 +66,7 @@ def _drawn(marks: list[Row], roofs: set[tuple[str, float, float]]) -> Figure:
     dots = [_marks(bound, [row for row in marks if _bound(row) == bound], named, most) for bound in BOUNDS]
     low = min(row["flops"] / row["gpu_seconds"] for row in marks) / 3
     return figure([*lines, *(dot for dot in dots if dot["x"])], 460,
-                  xaxis=axis("FLOP per byte", **_decades(left, right, "")),
+                  xaxis=axis("FLOP per byte", tickangle=0, **_decades(left, right, "")),
                   yaxis=axis("FLOP/s of one GPU", **_decades(low, 3 * max(flops for _, flops, _ in roofs), "FLOP/s")))
 
 
@@ -99,7 +99,7 @@ def _decades(low: float, high: float, unit: str) -> dict[str, Any]:
 
 
 def _roof(name: str, flops: float, bandwidth: float, left: float, right: float) -> dict[str, Any]:
-    x = np.array([left, flops / bandwidth, right])
+    x = np.array([left, flops / bandwidth, 1e3 * right])  # an axis may go on for the sake of a text
     title = f"{name} peak: {measure(flops, 'FLOP/s')}, {measure(bandwidth, 'B/s')}"
     return line(x, np.minimum(flops, bandwidth * x), title, INK, f"{safe(title)}<extra></extra>", line={"width": 1.6})
 

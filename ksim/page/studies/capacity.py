@@ -145,8 +145,9 @@ def _attainment(target: str, point: Answer) -> Answer | None:
 def _tried(tried: Sequence[tuple[Answer, list[Answer]]], target: str) -> tuple[list[str], list[list[Any]]]:
     """The rates that were tried, as a table."""
     rows = [[_name(one), number(point["rate"]), point["replications"],
-             _said(point["targets"][target]["attainment"], percent), _said(point["targets"][target]["seconds"]),
-             _said(point["goodput"])]
+             *(_said(estimate, _sure(point), show) for estimate, show in (
+                 (point["targets"][target]["attainment"], percent), (point["targets"][target]["seconds"], number),
+                 (point["goodput"], number)))]
             for one, points in tried for point in points if target in point["targets"]]
     return ["set-up", ">rate, 1/s", ">replications", ">attainment", ">s", ">goodput, 1/s"], rows
 
@@ -155,11 +156,12 @@ def _name(one: Answer) -> str:
     return f"{one['replicas']} x {one['name']}" if (one["replicas"] or 1) > 1 else str(one["name"])
 
 
-def _said(estimate: Answer, show: Any = number) -> str:
+def _said(estimate: Answer, sure: bool, show: Any) -> str:
+    """An estimate with its interval, where there is one."""
     low, high = estimate["interval"]
-    unknown = (low is None and high is None) or (low, high) == (0.0, 1.0)
-    return show(estimate["value"]) if unknown else (f"{show(estimate['value'])} ({show(low, rounding=DOWN)} to"
-                                                   f" {show(high, rounding=UP)})")
+    said: str = show(estimate["value"])
+    known = sure and low is not None and high is not None
+    return f"{said} ({show(low, rounding=DOWN)} to {show(high, rounding=UP)})" if known else said
 
 
 def _share(target: str) -> float | None:

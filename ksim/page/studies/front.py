@@ -8,6 +8,9 @@ from ksim.page.markup import Markup, element, missing, note
 from ksim.page.studies.reading import Study
 from ksim.page.studies.wording import plain, settings_text, shown_keys
 
+#: What else does not count, by the kind of the study.
+_ALSO = {"routers": ", nor does the yardstick, which knows what no router can know"}
+
 
 def add(document: Document, study: Study) -> None:
     """Add the plane of two objectives, and the columns of all points for the scripts of the page."""
@@ -26,7 +29,7 @@ def add(document: Document, study: Study) -> None:
                         " point and its scenario."),
         element("div", id="front-table"),
         note("Each point is the mean of its replications. Points that could not keep up with their load, failed in"
-             " part, or miss what is required do not count."))
+             f" part, or miss what is required do not count{_ALSO.get(study.kind, '')}."))
 
 
 def _first(study: Study) -> tuple[str, str]:
@@ -52,13 +55,17 @@ def _ring() -> dict[str, Any]:
 
 
 def _columns(study: Study) -> dict[str, Any]:
-    """All points, a column for each setting and number; problems say why a point does not count."""
+    """All points, a column for each setting and number; problems say why a point does not count.
+
+    Settings that are quantities have numbers on an axis (`scales`), too, with their unit.
+    """
     points = study.points
     return {
         "points": [point.number for point in points], "axes": study.axes, "keys": study.keys,
         "names": [settings_text(point, study.axes) for point in points],
         "problems": [study.problem(point) for point in points],
         "settings": {key: [plain(point.settings.get(key)) for point in points] for key in study.axes},
+        "scales": {key: {"values": numbers(values, 7), "unit": unit} for key, (values, unit) in study.scales.items()},
         "values": {key: numbers([point.means.get(key) for point in points], 7) for key in study.keys},
         "more": [key for key in study.keys if study.more(key)], "scenarios": [point.scenario for point in points]}
 

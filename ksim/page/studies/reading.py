@@ -10,14 +10,18 @@ from typing import Any
 from attrs import define, frozen
 
 from ksim.foundation.errors import DataError
+from ksim.foundation.units import in_one_unit
 from ksim.study.directory import StudyDirectory
 from ksim.study.objectives import Objective, Requirement
 from ksim.study.pareto import SATURATED
+from ksim.study.routers.candidates import is_yardstick
 from ksim.study.rows import OK, Row
 
 #: Words in the names of numbers of which more is better; of all others less is.
 _MORE = ("throughput", "goodput", "attainment", "tokens_per_joule", "hit_rate", "completed", "mfu", "mbu", "busy_share",
          "sustainable", "max_output_tokens")
+#: Why a router that the others are held against is no rival of theirs.
+YARDSTICK = "it is the yardstick, which knows what no router can know"
 
 
 @frozen(eq=False)
@@ -86,6 +90,12 @@ class Study:
         return list(dict.fromkeys(key for point in self.points for key in point.settings))
 
     @cached_property
+    def scales(self) -> dict[str, tuple[list[float | None], str]]:
+        """The settings that are quantities: the number of each point, and their unit."""
+        return {key: found for key in self.axes
+                if (found := in_one_unit([point.settings.get(key) for point in self.points]))}
+
+    @cached_property
     def keys(self) -> list[str]:
         """The numbers that any point has and that are not the same everywhere, objectives first."""
         known = dict.fromkeys(key for point in self.points for key in point.means)
@@ -110,6 +120,8 @@ class Study:
 
     def problem(self, point: Point) -> str:
         """Why a point does not count; "" where it does."""
+        if self.kind == "routers" and is_yardstick(point.settings):
+            return point.problem or YARDSTICK
         if point.problem or point.saturated:
             return point.problem or SATURATED
         return next((reason for bound in self.required if (reason := bound.missed(point.means))), "")

@@ -10,9 +10,10 @@ from ksim.report.wording import number, outwards
 from ksim.study.grid import short_names, value_text
 
 #: Numbers that tables and cards show first, where a study has them.
-SHOWN = ("usd_per_million_tokens", "joules_per_million_tokens", "request_throughput", "request_goodput",
-         "slo_attainment", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms",
-         "median_e2el_ms", "p99_e2el_ms", "joules_per_output_token", "average_watts", "gpus")
+SHOWN = ("mean_latency_regret_ms", "mean_regret_ms", "usd_per_million_tokens", "joules_per_million_tokens",
+         "request_throughput", "request_goodput", "slo_attainment", "output_throughput", "median_ttft_ms",
+         "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms", "joules_per_output_token",
+         "average_watts", "gpus")
 
 
 def shown_keys(study: Study) -> list[str]:

@@ -44,13 +44,13 @@ class RatePoint:
         whole = [seen for seen in observations if not seen.hopeless]
         cuts = [_cut([seen.samples[place] for seen in whole]) for place in range(len(plan.targets))]
         joined = [_Joined(plan, observations, place, cut, own_spread) for place, cut in enumerate(cuts)]
-        goodputs = np.array([_goodput(seen, max(cuts)) for seen in observations])
+        rate, goodputs = observations[0].rate, np.array([_goodput(seen, max(cuts)) for seen in observations])
         excess = {one.target: one.excess for one in joined}
         return cls(
-            rate=observations[0].rate, replications=len(observations), hopeless=len(observations) - len(whole),
+            rate=rate, replications=len(observations), hopeless=len(observations) - len(whole),
             saturated=sum(seen.saturated for seen in observations),
             attainment={one.target: one.attainment for one in joined}, values={one.target: one.value for one in joined},
-            goodput=(float(goodputs.mean()), of_mean(goodputs, plan.confidence, own_spread)),
+            goodput=(float(goodputs.mean()), of_mean(goodputs, plan.confidence, own_spread).within(0.0, rate)),
             numbers=_means([seen.numbers for seen in whole]), meets=_verdict(excess, observations), excess=excess,
             multiples={one.target: one.multiples for one in joined})
 
@@ -120,7 +120,7 @@ class _Joined:
         """The share of requests within the limit; of a target on a mean, those within it, too."""
         shares = np.array([_within(seen, self.place, self.target, self.cut) for seen in self.observations])
         mean, interval = self._mean(shares, self._least_error)
-        return mean, Interval(max(0.0, interval.low), min(1.0, interval.high))
+        return mean, interval.within(0.0, 1.0)
 
     @property
     def value(self) -> tuple[float, Interval]:
@@ -130,7 +130,7 @@ class _Joined:
         if not found:
             return float("inf"), UNKNOWN
         mean, interval = self._mean(np.array(found))
-        return mean, Interval(max(0.0, interval.low), interval.high)
+        return mean, interval.within(0.0)
 
     def _mean(self, values: Floats, least_error: float = 0.0) -> tuple[float, Interval]:
         return float(values.mean()), of_mean(values, self.plan.confidence, self.own_spread, least_error)

@@ -1,6 +1,6 @@
 """Confidence intervals of the mean of a few replications."""
 
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 from attrs import frozen
@@ -19,9 +19,13 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def within(self, least: float, most: float = inf) -> "Interval":
+        """What of it is possible for a mean of values between *least* and *most*."""
+        return Interval(max(least, self.low), min(most, self.high))
+
 
 #: What is known of a mean before there are replications enough.
-UNKNOWN = Interval(-float("inf"), float("inf"))
+UNKNOWN = Interval(-inf, inf)
 #: By how much skewness may stretch an end at most.  The adjustment has a pole, and few values may lie next to it.
 _MOST = 3.0
 #: The fewest replications that say how much they differ.

@@ -39,7 +39,7 @@ def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":
             yield Curve(
                 one.setup.name if one.replicas < 2 else f"{one.replicas} x {one.setup.name}",
                 [point.rate for point in points],
-                [_band(*point.goodput, most=point.rate) for point in points],
+                [_band(*point.goodput) for point in points],
                 {str(target): [_band(*point.attainment[target]) for point in points] for target in targets},
                 {str(target): target.share for target in targets},
                 (one.answer.rate, one.answer.interval.low, one.answer.interval.high) if one.answer else None)
@@ -50,5 +50,5 @@ def _shown(one: Standing) -> Sequence[RatePoint]:
     return [point for point in one.points if point.replications >= FEWEST] or one.points
 
 
-def _band(value: float, interval: Interval, most: float = 1.0) -> tuple[float, float, float]:
-    return value, max(0.0, interval.low), min(most, interval.high)
+def _band(value: float, interval: Interval) -> tuple[float, float, float]:
+    return value, interval.low, interval.high

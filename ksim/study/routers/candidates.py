@@ -35,6 +35,12 @@ def yardstick(key: str) -> Choice:
     return Choice("each_side", {"prefill": OMNISCIENT, "decode": OMNISCIENT})
 
 
+def is_yardstick(settings: Mapping[str, Any]) -> bool:
+    """Whether the others of a comparison are held against the router of these *settings*."""
+    key = ROUTER if ROUTER in settings else PAIR_ROUTER
+    return bool(settings.get(key) == plain(yardstick(key)))
+
+
 def candidates(scenario: Scenario, key: str, texts: Sequence[str] = ()) -> list[Choice]:
     """The routers that *texts* name, or all that fit, the yardstick first.  Raises ConfigError and UnknownName.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @define(eq=False, slots=False)
 class RouterComparison(Sweep):
-    """The `rows` of a comparison, and what they say together; the router with the least mean regret comes first."""
+    """The `rows` of a comparison, and what they say together; the router with the least mean e2e regret comes first."""
 
     @classmethod
     def read(cls, directory: Path | str) -> "RouterComparison":
@@ -30,7 +30,7 @@ class RouterComparison(Sweep):
 
     @property
     def ranking(self) -> list[SweepPoint]:
-        """The points that went well: routers by their regret with the first signals, and of each router by signals."""
+        """The points that went well: routers by their e2e regret with the first signals, each by its signals."""
         return ranked(self.points)
 
     @property

@@ -33,13 +33,18 @@ def router_of(point: SweepPoint) -> str:
     return label(point.settings.get(ROUTER) or point.settings[PAIR_ROUTER])
 
 
+def rank_key(points: Sequence[SweepPoint]) -> str:
+    """The number by which *points* are ranked, one for all."""
+    return next((key for key in _RANKS if any(point.value(key) is not None for point in points)), _RANKS[0])
+
+
 def ranked(points: Sequence[SweepPoint]) -> list[SweepPoint]:
-    """Those of *points* that went well: routers by their mean regret with the first signals, each by its signals."""
+    """Those of *points* that went well: routers by their `rank_key` with the first signals, each by its signals."""
     good = [point for point in points if point.outcome.summary is not None]
-    regret: dict[str, float] = {}
+    key, regret = rank_key(good), dict[str, float]()
     for point in good:
-        values = [value for key in _RANKS if (value := point.value(key)) is not None]
-        regret.setdefault(router_of(point), values[0] if values else math.inf)
+        value = point.value(key)
+        regret.setdefault(router_of(point), math.inf if value is None else value)
     return sorted(good, key=lambda point: (regret[router_of(point)], router_of(point), point.number))
 
 

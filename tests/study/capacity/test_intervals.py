@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.study.capacity.curve import Curves, crossing
+from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.intervals import UNKNOWN, of_mean
+from ksim.study.capacity.targets import Target
+from ksim.study.capacity.trial import Observation, Plan, Sample
 from ksim.study.students_t import student
 from tests.properties import examples
 
@@ -65,3 +68,19 @@ def test_the_interval_of_a_curve_holds_where_its_mean_crosses(own, slope):
         interval = curves.interval(0.95)
         assert interval.low * (1 - 1e-9) <= rate <= interval.high * (1 + 1e-9)
         assert rate == pytest.approx(np.mean(own)**(-1 / slope), rel=1e-6)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6))
+@examples(40)
+def test_no_end_of_an_interval_is_beyond_what_is_possible(goods):
+    """Goodput is at most the rate, shares are at most 1, and neither is below 0, however few replications differ."""
+    target, rate, count = Target.parse("ttft:p99:1s"), 3.0, 20
+    seen = []
+    for replication, good in enumerate(goods):
+        within = np.arange(count) < good
+        sample = Sample((~within).astype(float), np.ones(count), np.where(within, 0.5, 9.0), count)
+        seen.append(Observation(rate, replication, samples=[sample], good=within))
+    point = RatePoint.of(Plan((target,)), seen)
+    for (value, interval), most in ((point.goodput, rate), (point.attainment[target], 1.0),
+                                    (point.values[target], np.inf)):
+        assert 0 <= interval.low <= value + 1e-12 and value - 1e-12 <= interval.high <= most
