@@ -10,6 +10,7 @@ import tomli_w
 
 from ksim.deploy.launches import Imported, Note
 from ksim.foundation import catalog
+from ksim.foundation.errors import one_line
 
 _WIDTH = 110
 _TABLES = ("serve", "pools", "workload")
@@ -31,7 +32,7 @@ def _section(title: str, notes: Iterable[Note]) -> Iterator[str]:
     if reasons:
         yield from ("#", f"# {title}")
     for why, words in reasons.items():
-        said = " ".join(f"{', '.join(words)}: {why}".split())
+        said = one_line(" ".join(f"{', '.join(words)}: {why}".split()))
         yield from textwrap.wrap(said, _WIDTH, initial_indent="# * ", subsequent_indent="#   ",
                                  break_long_words=False, break_on_hyphens=False)
 

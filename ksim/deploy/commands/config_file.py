@@ -71,7 +71,12 @@ def _flag(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [name] if value else [f"--no-{name[2:]}"]
     if isinstance(value, dict):
-        return [name, json.dumps(value)]
+        return [name, _json(value)]
     if isinstance(value, list):
-        return [name, *(json.dumps(part) if isinstance(part, dict) else str(part) for part in value)] if value else []
+        return [name, *(_json(part) if isinstance(part, dict) else str(part) for part in value)] if value else []
     return [] if value is None else [f"{name}={value}"]
+
+
+def _json(value: dict[Any, Any]) -> str:
+    """*value* in JSON; what YAML has beyond that, such as dates, becomes a text."""
+    return json.dumps({str(key): each for key, each in value.items()}, default=str)

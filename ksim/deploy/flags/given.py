@@ -165,7 +165,7 @@ def _read(flag: Flag, word: Word, name: str) -> Any:
     if _OPEN.search(word.text):
         return word.text
     try:
-        value: Any = READERS[flag.kind](word.text)  # type: ignore[operator]
+        value: Any = READERS[flag.kind](word.text)
     except ValueError as error:
         raise ConfigError(word.where, f"{name}: {error}") from None
     if flag.choices and value not in flag.choices and not flag.until:

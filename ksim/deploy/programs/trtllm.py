@@ -65,8 +65,10 @@ class Trtllm:
 def _keys(keys: Mapping[str, Entry]) -> Iterator[Given]:
     """The keys of the YAML as flags with their places."""
     for key, value in keys.items():
-        flag = _flag(key, value.place)
-        yield Given(flag, value.plain, f"{key}: {value.plain}", value.place)
+        flag, plain = _flag(key, value.place), value.plain
+        if plain is not None or key in options.TABLES:  # an empty key is left out, but a table may be switched off so
+            read = options.read_as(flag.kind, plain, value.place, key) if plain is not None else None
+            yield Given(flag, read, f"{key}: {plain}", value.place)
 
 
 def _flag(name: str, where: str) -> Flag:
@@ -76,7 +78,7 @@ def _flag(name: str, where: str) -> Flag:
         return table[name]
     means = meaning("trtllm")
     if name in options.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
-        return Flag(name, (name,), "json")
+        return Flag(name, (name,), options.KINDS.get(name, "json"))
     known = [*table, *options.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
     raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows{did_you_mean(name, known)}")
 
@@ -91,8 +93,14 @@ def _role(given: Sequence[Given]) -> str:
 
 def _free_share(given: Sequence[Given]) -> float | None:
     """The share, for KV, of the memory that weights leave free; None where nobody says it."""
-    cache: Mapping[str, Any] = value_of(given, "kv_cache_config") or {}
-    share = cache.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
-    return None if share is None else float(share)
+    said = {one.dest: one for one in given if one.dest in ("kv_cache_config", "free_gpu_memory_fraction")}
+    table = options.cache_table(said["kv_cache_config"]) if "kv_cache_config" in said else {}
+    share = table.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
+    if share is None:
+        return None
+    if not 0 <= share <= 1:
+        where = said["kv_cache_config" if "free_gpu_memory_fraction" in table else "free_gpu_memory_fraction"].where
+        raise ConfigError(where, f"free_gpu_memory_fraction: expected 0 to 1, not {share}")
+    return float(share)
 
 
