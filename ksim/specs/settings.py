@@ -1,5 +1,8 @@
 """The settings of a serving engine, as `vllm serve` names them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
@@ -58,6 +61,9 @@ class EngineSettings:
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
+    hf_overrides: Mapping[str, Any] = field(factory=dict)
+    """Keys of config.json in place of the model's own, such as a longer context by YaRN. Default: none. Source: vLLM.
+    Example: {max_position_embeddings = 65536}."""
     gpu_memory_utilization: float | None = field(default=None, validator=optional((gt(0), le(1))))
     """Share of GPU memory for weights, activations and KV cache. Unit: share. Default: set by release. Source: vLLM.
     Example: 0.9."""

@@ -47,7 +47,7 @@ def _ordered(table: Mapping[str, Any]) -> dict[str, Any]:
 def seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """*table* with the paths of its files as a scenario in *folder* writes them."""
     return {key: seen_from(folder, value) if isinstance(value, Mapping) else _path(folder, key, value)
-            for key, value in table.items()}
+            for key, value in table.items() if value is not None}
 
 
 def _path(folder: Path, key: str, value: Any) -> Any:

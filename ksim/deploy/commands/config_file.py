@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from ksim.deploy.commands.command import Command, Word
 from ksim.deploy.shell.script import CONDITIONAL
 from ksim.deploy.texts.documents import documents
@@ -21,10 +23,10 @@ def with_config_file(command: Command, words: Sequence[Word], flag: str = "--con
     for place, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name == flag:
-            path = value if equals else words[place + 1].text if place + 1 < len(words) else ""
+            path = evolve(word, text=value) if equals else (*words[place + 1:place + 2], Word("", word.where))[0]
             rest = [*words[:place], *words[place + (1 if equals else 2):]]
             first = [rest.pop(0)] if rest and not rest[0].text.startswith("-") else []
-            return [*first, *_words(keys_in(command, Word(path, word.where), flag)), *rest]
+            return [*first, *_words(keys_in(command, path.known(), flag)), *rest]
     return [*words]
 
 

@@ -9,7 +9,7 @@ from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.trtllm import options
 from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, value_of, word_of
+from ksim.deploy.flags.given import Given, Parser, is_open, refuse_open, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, meaning
 from ksim.deploy.flags.table import Flag, flag_table
 from ksim.deploy.launches import Launch, Wanted
@@ -67,8 +67,11 @@ def _keys(keys: Mapping[str, Entry]) -> Iterator[Given]:
     for key, value in keys.items():
         flag, plain = _flag(key, value.place), value.plain
         if plain is not None or key in options.TABLES:  # an empty key is left out, but a table may be switched off so
-            read = options.read_as(flag.kind, plain, value.place, key) if plain is not None else None
-            yield Given(flag, read, f"{key}: {plain}", value.place)
+            if is_open(str(plain)) and not meaning("trtllm").is_idle(key):
+                refuse_open(str(plain), value.place)
+            free = plain is None or is_open(str(plain))
+            read = plain if free else options.read_as(flag.kind, plain, value.place, key)
+            yield Given(flag, read, f"{key}: {plain}", value.place, is_open(str(plain)))
 
 
 def _flag(name: str, where: str) -> Flag:

@@ -30,7 +30,7 @@ class Lines:
         files: dict[str, str] = {}
         launches: list[Launch] = []
         proxies: list[Proxy] = []
-        for simple in Script(pasted, wanted.environment).commands(_is_engine):
+        for simple in Script(pasted, wanted.environment).commands():
             simple.keep_document(files)
             command = _command(simple, pasted, files)
             if (inner := _script_of(command)) is not None:
