@@ -65,13 +65,20 @@ def _unconditional(text: str, path: Word) -> str:
 def _words(keys: Mapping[str, Entry]) -> Iterator[Word]:
     """The flags that the keys of a file are, as words."""
     for key, value in keys.items():
-        yield from (Word(text, value.place) for text in _flag(key, value.plain))
+        yield from flag_words(key, value)
 
 
-def _flag(key: str, value: Any) -> list[str]:
+def flag_words(key: str, value: Entry, false: str = "no-") -> list[Word]:
+    """The flag that a *key* of YAML stands for; that of a false one begins with *false*, or is left out."""
+    if value.plain is False and not false:
+        return []
+    return [Word(text, value.place) for text in _flag(key, value.plain, false)]
+
+
+def _flag(key: str, value: Any, false: str) -> list[str]:
     name = f"--{key.replace('_', '-')}"
     if isinstance(value, bool):
-        return [name] if value else [f"--no-{name[2:]}"]
+        return [name] if value else [f"--{false}{name[2:]}"]
     if isinstance(value, dict):
         return [name, _json(value)]
     if isinstance(value, list):
