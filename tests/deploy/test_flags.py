@@ -202,7 +202,7 @@ def test_the_format_that_a_checkpoint_s_name_says_is_kept(model, text):
 
 
 @pytest.mark.parametrize(("yaml", "says"), [
-    ("kv_cache_config: {free_gpu_memory_fraction: x}", "c.yaml:1: kv_cache_config.free_gpu_memory_fraction: expected a"),
+    ("kv_cache_config: {free_gpu_memory_fraction: x}", "c.yaml:1: kv_cache_config.free_gpu_memory_fraction: expect"),
     ("kv_cache_config: {free_gpu_memory_fraction: [1]}", "expected a number, not [1]"),
     ("kv_cache_config: {free_gpu_memory_fraction: true}", "expected a number, not True"),
     ("kv_cache_config: {free_gpu_memory_fraction: 1.5}", "free_gpu_memory_fraction: expected 0 to 1, not 1.5"),

@@ -162,7 +162,7 @@ def test_two_models_of_the_production_stack_that_send_kv_are_two_sides():
 
 @pytest.mark.parametrize("before, after, problem", [
     ("requestGPU: 2", "requestGPU: 1", "needs 2 GPUs (tensor_parallel_size 2), and its pod has 1"),
-    ("requestGPU: 2", "requestGPUs: 2", "f:10: servingEngineSpec.modelSpec[0].requestGPUs: there is no such field; did"),
+    ("requestGPU: 2", "requestGPUs: 2", "f:10: servingEngineSpec.modelSpec[0].requestGPUs: there is no such field"),
     ("requestGPU: 2", "requestGPUMem: 2", "asks for a part of a GPU"),
     ("maxModelLen", "maxModelLength", "vllmConfig.maxModelLength: there is no such field; did you mean 'maxModelLen'?"),
     ("session,", "ttft,", "f:18: routerSpec.routingLogic: 'ttft' is not simulated; there are roundrobin, session"),
@@ -195,14 +195,14 @@ def test_a_recipe_of_srt_slurm_for_tensorrt_llm_has_its_yaml():
 
 
 @pytest.mark.parametrize("before, after, problem", [
-    ("gpu_type: h200", "gpu_type: mi300x", "f:3: resources.gpu_type: 'mi300x' is no GPU that ksim knows"),
+    ("gpu_type: h200", "gpu_type: mi300x", "f:4: resources.gpu_type: 'mi300x' is no GPU that ksim knows"),
     ("tensor-parallel-size: 8", "tensor-parallel-size: 16", "a worker needs 16 GPUs, and resources give it 8"),
-    ("tensor-parallel-size", "tensor-paralel-size", "f:11: --tensor-paralel-size: SGLang"),
-    ("type: dynamo", "type: nginx", "f:4: frontend.type: 'nginx' is no frontend that ksim knows"),
+    ("tensor-parallel-size", "tensor-paralel-size", "f:12: --tensor-paralel-size: SGLang"),
+    ("type: dynamo", "type: nginx", "f:5: frontend.type: 'nginx' is no frontend that ksim knows"),
     ("router-mode: kv", "router-mode: best", "router mode 'best' is not simulated"),
     ("name: two-sides", "base: {name: x}", "f:1: base: is the base of several variants; write one out first: srtctl"),
     ("backend:", "backend:\n  type: mlx", "backend.type: 'mlx' is no engine that ksim simulates: sglang, vllm, trtllm"),
-    ("prefill_workers: 1, decode_nodes: 2, decode_workers: 2", "prefill_workers: 0", "has no workers: expected prefill"),
+    ("prefill_workers: 1, decode_nodes: 2, decode_workers: 2", "prefill_workers: 0", "has no workers: expected"),
 ])
 def test_what_is_wrong_in_a_recipe_of_srt_slurm_is_named(before, after, problem):
     assert problem in refusal(SLURM.replace(before, after))
@@ -211,4 +211,5 @@ def test_what_is_wrong_in_a_recipe_of_srt_slurm_is_named(before, after, problem)
 def test_an_accelerator_of_one_side_overrides_that_of_all():
     one = VALUES.replace("decode:\n", "decode:\n  accelerator: {type: nvidia, dra: false}\n")
     assert made(one.replace("{type: nvidia}", "{type: amd}")) == made(VALUES)
-    assert "decode.accelerator.type: 'amd' is no accelerator" in refusal(one.replace("type: nvidia, dra", "type: amd, dra"))
+    other = one.replace("type: nvidia, dra", "type: amd, dra")
+    assert "decode.accelerator.type: 'amd' is no accelerator" in refusal(other)

@@ -197,7 +197,8 @@ STACK = dedent("""\
 SLURM = dedent("""\
     name: two-sides
     model: {path: dsr1, container: "/c/lmsysorg+sglang+v0.5.8.sqsh", precision: fp8}
-    resources: {gpu_type: h200, prefill_nodes: 1, prefill_workers: 1, decode_nodes: 2, decode_workers: 2, gpus_per_node: 8}
+    resources:
+      {gpu_type: h200, gpus_per_node: 8, prefill_nodes: 1, prefill_workers: 1, decode_nodes: 2, decode_workers: 2}
     frontend: {type: dynamo, args: {router-mode: kv, no-kv-events: true}}
     backend:
       prefill_environment: {PYTHONUNBUFFERED: "1"}

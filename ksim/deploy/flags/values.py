@@ -83,4 +83,5 @@ def of_kind(kind: str, value: Any) -> Any:
     return value
 
 
-READERS: Mapping[str, Callable[[str], Any]] = {"integer": integer, "number": number, "readable": readable, "json": text_or_json, "text": str}
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": integer, "number": number, "readable": readable, "json": text_or_json, "text": str}

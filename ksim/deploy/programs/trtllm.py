@@ -1,7 +1,6 @@
 """TensorRT-LLM: `trtllm-serve MODEL`, with the YAML of its LLM API."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ksim.deploy.commands.command import Command, behind
 from ksim.deploy.commands.config_file import keys_in

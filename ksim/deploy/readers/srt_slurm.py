@@ -1,4 +1,4 @@
-"""Recipes of srt-slurm (`srtctl apply`): workers of SGLang, vLLM or TensorRT-LLM on nodes of Slurm, often disaggregated.
+"""Recipes of srt-slurm (`srtctl apply`): workers of SGLang, vLLM or TensorRT-LLM on nodes of Slurm.
 
 https://github.com/NVIDIA/srt-slurm, docs/config-reference.md
 """
@@ -45,9 +45,9 @@ class SrtSlurm:
 
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
         """The workers, the router and the load; raises ConfigError for a recipe with variants."""
-        recipe, *more = [*documents(pasted), *([] if pasted.text.strip() else [None])]
-        if more or recipe is None:
-            raise ConfigError(pasted.source or "the text", "has several documents; a recipe of srt-slurm has one")
+        recipe, *more = documents(pasted)
+        if more:
+            raise more[0].error("is a second document; a recipe of srt-slurm has one")
         if (base := recipe.get("base")) is not None:
             raise base.error("is the base of several variants; write one out first: srtctl resolve-override -f FILE")
         kind = recipe.get("backend", "type")
