@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 from ksim.specs.shard import QUANTIZATIONS, grouped
 
 _BITS = "-?int4|-?4-?bits?"
@@ -57,11 +58,11 @@ def named(text: str, where: str, folder: Path | None = None, remedy: str = "--mo
     Raises ConfigError for one that is not known; it says what to do, with the option *remedy*.
     """
     path = (folder or Path()) / text
-    if catalog.is_file(text) and (path.exists() or "/" not in text):
+    if catalog.is_file(text) and (is_there(path) or "/" not in text):
         return ModelName(str(path))
     if text in catalog.entries("models"):
         return ModelName(text)
-    if path.is_dir() and (path / "config.json").exists():
+    if is_there(path / "config.json"):
         return ModelName(str(path))
     return _known(_hub_name(text), where, remedy)
 

@@ -62,8 +62,7 @@ class EngineSettings:
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
     hf_overrides: Mapping[str, Any] = field(factory=dict)
-    """Keys of config.json in place of the model's own, such as a longer context by YaRN. Default: none. Source: vLLM.
-    Example: {max_position_embeddings = 65536}."""
+    """Overrides of config.json. Default: none. Source: vLLM. Example: {max_position_embeddings = 65536}."""
     gpu_memory_utilization: float | None = field(default=None, validator=optional((gt(0), le(1))))
     """Share of GPU memory for weights, activations and KV cache. Unit: share. Default: set by release. Source: vLLM.
     Example: 0.9."""
@@ -185,8 +184,7 @@ class EngineSettings:
     """How the model's processor resizes images. Default: as its family does. Source: vLLM. Example:
     {max_pixels = 1003520}."""
     mm_encoder_tp_mode: str = field(default="weights", validator=in_(ENCODER_MODES))
-    """Whether the GPUs of `tensor_parallel_size` share the weights of the vision encoder, or its images. Source: vLLM.
-    """
+    """Whether the GPUs of one rank share the weights of the vision encoder, or its images. Source: vLLM."""
     disable_chunked_mm_input: bool = False
     """Never end a chunk of a prompt inside an image. Source: vLLM."""
     language_model_only: bool = False

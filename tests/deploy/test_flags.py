@@ -10,7 +10,7 @@ from ksim.deploy.flags.meaning import meaning
 from ksim.deploy.flags.older import names_of
 from ksim.deploy.flags.table import flag_table, plain_name
 from ksim.deploy.programs import sglang, vllm
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
@@ -184,6 +184,14 @@ def test_a_context_that_yarn_stretches_is_kept(line):
     table = table_of(line)
     assert table["serve"]["max_model_len"] == 131072
     assert Deployment.of(Scenario.of(table)).model.max_length == 131072
+
+
+@pytest.mark.parametrize("name", ["9" * 400, "a\0b", "a" * 300 + "/b"])
+def test_a_name_that_no_file_may_have_is_no_model(name):
+    with pytest.raises(ConfigError, match="no model of the catalogue is"):
+        served(model=name)
+    with pytest.raises(KsimError, match="no model|there is no such path"):
+        model_of(name)
 
 
 def test_an_override_of_an_inner_config_keeps_its_other_keys():

@@ -11,6 +11,7 @@ import tomli_w
 from ksim.deploy.launches import Imported, Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import one_line
+from ksim.foundation.files import is_there
 
 _WIDTH = 110
 _TABLES = ("serve", "pools", "workload")
@@ -52,5 +53,5 @@ def seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(folder: Path, key: str, value: Any) -> Any:
     is_path = isinstance(value, str) and (key == "path" or (key in ("model", "gpu", "system", "host", "engine") and (
-        catalog.is_file(value) or Path(value).is_dir())))
+        catalog.is_file(value) or is_there(Path(value)))))
     return os.path.relpath(value, folder) if is_path else value

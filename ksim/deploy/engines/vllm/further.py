@@ -14,6 +14,7 @@ from ksim.deploy.flags.meaning import Handler, Reading
 from ksim.deploy.flags.values import integer, json_of
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 
 #: vLLM's formats by ksim's names.
@@ -47,7 +48,7 @@ def _lora_modules(reading: Reading, given: Given) -> None:
 def adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
     """An adapter as a scenario has it; without its adapter_config.json at hand, its rank is assumed."""
     name, path = _name_and_path(given, text)
-    if path and (Path(path) / "adapter_config.json").is_file():
+    if path and is_there(Path(path) / "adapter_config.json"):
         return {"name": name, "path": path}
     why = "its adapter_config.json is not here: it gets rank 16, and all modules that adapters may adapt"
     reading.remarks.append(Note(given.where, f"--lora-modules {name}", why))
