@@ -88,6 +88,8 @@ def test_other_sums_are_refused(text):
     ("python -m dynamo.vllm --model Qwen/Qwen3-8B --disaggregation-mode $MODE", "$MODE is not set in the text"),
     ("M=$(cat model)\nvllm serve $M", "--env M=VALUE"), ("if x; then\nM=a\nfi\nvllm serve $M", "set under `if`"),
     ("vllm serve $1", "an argument of the script"), ("if x; then vllm serve a; fi", "under `if`"),
+    ("echo a\nx --y`-z\nvllm serve Qwen/Qwen3-8B --y`-z", "is what a shell would have to run to know"),
+    ("x` vllm serve Qwen/Qwen3-8B\n`", "is what a shell would have to run to know"),
     ("vllm serve 'a", "quote ' is left open"), ("vllm serve ${A", "is left open"), ("cat << ", "names no mark"),
     ("if x; then\ncat > c.yaml <<E\nseed: 1\nE\nfi\nvllm serve Qwen/Qwen3-8B --config c.yaml", "written under `if`"),
     ("vllm serve Qwen/Qwen3-8B --config none.yaml", "No such file"),
