@@ -164,6 +164,8 @@ def test_two_models_of_the_production_stack_that_send_kv_are_two_sides():
     ("requestGPU: 2", "requestGPU: 1", "needs 2 GPUs (tensor_parallel_size 2), and its pod has 1"),
     ("requestGPU: 2", "requestGPUs: 2", "f:10: servingEngineSpec.modelSpec[0].requestGPUs: there is no such field"),
     ("requestGPU: 2", "requestGPUMem: 2", "asks for a part of a GPU"),
+    ('"10"', '"nan"', "expected a number of GB, not"),
+    ("requestCPU: 6", "requestGPUCores: 50", "requestGPUCores: asks for a part of a GPU"),
     ("maxModelLen", "maxModelLength", "vllmConfig.maxModelLength: there is no such field; did you mean 'maxModelLen'?"),
     ("session,", "ttft,", "f:18: routerSpec.routingLogic: 'ttft' is not simulated; there are roundrobin, session"),
     ("requestCPU: 6", "raySpec: {enabled: true}", "engines of Ray over several nodes are not read"),

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from math import inf, nan
 from typing import Any
 
 from ksim.deploy.launches import Deployed, Note, Wanted
@@ -19,16 +20,18 @@ __all__ = ["ProductionStack"]
 _ENGINES = re.compile(r"(?m)^\s{0,4}[\"']?servingEngineSpec[\"']?\s*:")
 _WHY = "has no part in what engines do"
 _SCALES = "ksim does not scale engines"
+#: Keys that ask for a part of a GPU.
+_SHARES = ("requestGPUMem", "requestGPUMemPercentage", "requestGPUCores", "limitGPUMem", "limitGPUMemPercentage",
+           "limitGPUCores")
 #: Keys of a model's table that are read, and those that change nothing here.
-_READ = ("name", "repository", "tag", "modelURL", "replicaCount", "requestGPU", "requestGPUType", "requestGPUMem",
-         "vllmConfig", "lmcacheConfig", "env", "resources", "nodeSelectorTerms", "enableLoRA", "raySpec")
+_READ = ("name", "repository", "tag", "modelURL", "replicaCount", "requestGPU", "requestGPUType",
+         "vllmConfig", "lmcacheConfig", "env", "resources", "nodeSelectorTerms", "enableLoRA", "raySpec", *_SHARES)
 _IDLE: Mapping[str, str] = {**dict.fromkeys((
-    "annotations", "podAnnotations", "imagePullSecret", "requestCPU", "requestMemory", "requestGPUMemPercentage",
-    "requestGPUCores", "limitCPU", "limitMemory", "limitGPUMem", "limitGPUMemPercentage", "limitGPUCores", "shmSize",
-    "pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "storageClass", "extraVolumes", "extraVolumeMounts",
-    "serviceAccountName", "priorityClassName", "hf_token", "initContainer", "chatTemplate", "chatTemplateConfigMap",
-    "labels", "enableTool", "toolCallParser", "runtimeClassName", "nodeName", "tolerations", "startupProbe",
-    "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY), "keda": _SCALES, "autoscaling": _SCALES}
+    "annotations", "podAnnotations", "imagePullSecret", "requestCPU", "requestMemory", "limitCPU", "limitMemory",
+    "shmSize", "pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "storageClass", "extraVolumes",
+    "extraVolumeMounts", "serviceAccountName", "priorityClassName", "hf_token", "initContainer", "chatTemplate",
+    "chatTemplateConfigMap", "labels", "enableTool", "toolCallParser", "runtimeClassName", "nodeName",
+    "tolerations", "startupProbe", "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY), "keda": _SCALES, "autoscaling": _SCALES}
 #: Keys of vllmConfig, and the flags that the chart makes of them.
 _FLAGS = {"maxModelLen": "--max-model-len", "dtype": "--dtype", "tensorParallelSize": "--tensor-parallel-size",
           "maxNumSeqs": "--max-num-seqs", "gpuMemoryUtilization": "--gpu-memory-utilization",
@@ -100,7 +103,7 @@ def _resources(model: Entry) -> Entry:
     """The GPUs that a model asks for; with LMCache's transfers between GPUs of a pod, by CUDA_VISIBLE_DEVICES."""
     if (whole := model.get("resources")) is not None:
         return whole
-    if (part := model.get("requestGPUMem")) is not None:
+    if (part := next((entry for key in _SHARES if (entry := model.get(key)) is not None), None)) is not None:
         raise part.error("asks for a part of a GPU; ksim simulates whole ones")
     kind, count = model.get("requestGPUType"), model.get("requestGPU")
     devices = model.get("lmcacheConfig", "cudaVisibleDevices")
@@ -160,9 +163,12 @@ def _transfers(values: Entry) -> Iterator[Note]:
 
 def _gigabytes(size: Entry) -> float:
     try:
-        return float(size.text.strip().removesuffix("Gi"))
+        number = float(size.text.strip().removesuffix("Gi"))
     except ValueError:
-        raise size.error(f"expected a number of GB, not {size.text!r}") from None
+        number = nan
+    if not 0 < number < inf:
+        raise size.error(f"expected a number of GB, not {size.text!r}")
+    return number
 
 
 def _router(values: Entry) -> tuple[dict[str, Any], list[Note]]:

@@ -135,10 +135,9 @@ def _environment(recipe: Entry, mode: str) -> dict[str, Word]:
 
 def _fit(recipe: Entry, config: Entry, mode: str, launch: Launch) -> Iterator[Note]:
     """A note on the GPUs of a worker that it does not use; raises ConfigError where it needs more than it has."""
-    short, node = _MODES[mode][0], _resource(recipe, "gpus_per_node") or 4
-    nodes = _resource(recipe, f"{short}_nodes")
-    there = _resource(recipe, f"gpus_per_{mode if short != 'agg' else short}")
-    if there is None and nodes:
+    short, node = _MODES[mode][0], _resource(recipe, "gpus_per_node")
+    nodes, there = _resource(recipe, f"{short}_nodes"), _resource(recipe, f"gpus_per_{short}")
+    if there is None and nodes and node:
         there = nodes * node // max(_workers(recipe, mode), 1)
     needed = launch.gpus * launch.replicas
     if there is not None and needed > there:
