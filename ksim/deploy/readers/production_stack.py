@@ -31,7 +31,8 @@ _IDLE: Mapping[str, str] = {**dict.fromkeys((
     "shmSize", "pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "storageClass", "extraVolumes",
     "extraVolumeMounts", "serviceAccountName", "priorityClassName", "hf_token", "initContainer", "chatTemplate",
     "chatTemplateConfigMap", "labels", "enableTool", "toolCallParser", "runtimeClassName", "nodeName",
-    "tolerations", "startupProbe", "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY), "keda": _SCALES, "autoscaling": _SCALES}
+    "tolerations", "startupProbe", "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY),
+    "keda": _SCALES, "autoscaling": _SCALES}
 #: Keys of vllmConfig, and the flags that the chart makes of them.
 _FLAGS = {"maxModelLen": "--max-model-len", "dtype": "--dtype", "tensorParallelSize": "--tensor-parallel-size",
           "maxNumSeqs": "--max-num-seqs", "gpuMemoryUtilization": "--gpu-memory-utilization",
