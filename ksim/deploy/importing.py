@@ -24,6 +24,7 @@ FOLDER = "deploy.readers"
 
 def read(pasted: Pasted, wanted: Wanted) -> Deployed:
     """What *pasted* deploys; raises ConfigError for a text that no reader recognises, and for what one refuses."""
+    _check_text(pasted)
     pasted = evolve(pasted, text=tidied(pasted.text))
     for name in sorted(catalog.names(FOLDER), key=lambda name: (name == "lines", name)):
         reader = catalog.find(FOLDER, name)()
@@ -31,6 +32,15 @@ def read(pasted: Pasted, wanted: Wanted) -> Deployed:
             deployed: Deployed = reader.read(pasted, wanted)
             return deployed
     raise ConfigError(pasted.source or "the text", _nothing(pasted))
+
+
+def _check_text(pasted: Pasted) -> None:
+    """Raise ConfigError for bytes of a command line that are no UTF-8, which Python keeps as lone surrogates."""
+    try:
+        pasted.text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = pasted.text.count("\n", 0, error.start) + 1
+        raise ConfigError(pasted.at(line), "has bytes that are no text in UTF-8") from None
 
 
 def _nothing(pasted: Pasted) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
-from ksim.foundation.files import FileVersion, regular_file, version
+from ksim.foundation.files import FileVersion, is_there, regular_file, version
 from ksim.foundation.gpu_names import gpu_name, maker
 from ksim.foundation.text_hints import broken_line, not_utf8
 from ksim.foundation.units import quantity
@@ -129,7 +129,7 @@ def path_of(folder: str, name: str) -> Path:
         return path
     if (name := spelled(folder, name)) in entries(folder):
         return next(found for suffix in _PARSERS if (found := DATA / folder / f"{name}{suffix}").exists())
-    if folder in ("models", "drafters") and name and path.is_dir():
+    if folder in ("models", "drafters") and name and is_there(path) and path.is_dir():
         return path / "config.json"
     if folder == "gpus" and (made_by := maker(name)):
         raise ConfigError("gpu", f"{name!r} is hardware of {made_by}, and none of it ships with ksim, which knows"
@@ -153,7 +153,7 @@ def _parsed(path: Path, _: FileVersion) -> bytes:
 def read(path: Path) -> dict[str, Any]:
     """Parse a TOML or JSON file by its ending; raise DataError where it is missing, malformed or neither."""
     parse = _PARSERS.get(path.suffix.lower())
-    if parse is None and not path.is_dir():
+    if parse is None and not (is_there(path) and path.is_dir()):
         raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
         table = loads(_parsed(regular_file(path), version(path)))

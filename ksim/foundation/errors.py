@@ -1,14 +1,30 @@
 """The errors a user can cause; anything else that escapes is a bug in ksim."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class KsimError(Exception):
-    """Base class of every error that ksim raises on purpose.
+    """Base class of every error that ksim raises on purpose; as a text it is one line, whatever it quotes.
 
     Its arguments make it again, as a simulation does that passes it on from one of its processes.
     """
+
+    def __str__(self) -> str:
+        return one_line(self.message())
+
+    def message(self) -> str:
+        """What is wrong, of the arguments."""
+        return super().__str__()
+
+
+def one_line(text: str) -> str:
+    """*text* with what ends a line or controls a terminal escaped, as in ``a\\nb``, and lone surrogates likewise."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ConfigError(KsimError):
@@ -17,7 +33,7 @@ class ConfigError(KsimError):
     def __init__(self, where: str, problem: str):
         super().__init__(where, problem)
 
-    def __str__(self) -> str:
+    def message(self) -> str:
         return ": ".join(self.args)
 
 
@@ -35,7 +51,7 @@ class UnknownName(KsimError):
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         super().__init__(kind, name, tuple(sorted(known)))
 
-    def __str__(self) -> str:
+    def message(self) -> str:
         kind, name, known = self.args
         close = near(name, known)
         hint = f"; did you mean {close!r}?" if close else ""
@@ -95,7 +111,7 @@ class MissingExtra(KsimError):
     def __init__(self, extra: str, what: str):
         super().__init__(extra, what)
 
-    def __str__(self) -> str:
+    def message(self) -> str:
         extra, what = self.args
         return f"{what} needs {_LIBRARIES.get(extra, extra)}: {installing(extra)}"
 

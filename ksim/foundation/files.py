@@ -9,6 +9,14 @@ from pathlib import Path
 from ksim.foundation.errors import ConfigError, DataError
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or a folder is at *path*; a name that none may have, such as one that is too long, is nowhere."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def regular_file(path: Path) -> Path:
     """Return *path* if it is a regular file.
 

@@ -66,7 +66,8 @@ class Deployment:
 
         No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed.
         """
-        model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
+        model = model_of(scenario.model, scenario.serve.hf_overrides)
+        system = system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(scenario.gpu or system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(with_offloading(scenario.serve), version, model, gpu).complete()

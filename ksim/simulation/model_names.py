@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 from ksim.specs.shard import QUANTIZATIONS, grouped
 
 _BITS = "-?int4|-?4-?bits?"
@@ -36,6 +37,8 @@ _GROUP = re.compile(r"-(?:g(32|64|128)|(32|64|128)g)(-actorder[-_]true)?$")
 _REFUSED = (r"gguf|(4|8)bit|exl\d|mlx|ud-.*|q\d_.*")
 #: A release's date behind a name: 0528, 2507, 2024-07-18, v0.3.
 _DATE = re.compile(r"-(?:\d{4}(?:-\d\d){0,2}|v\d+(?:\.\d+)*)$")
+#: A folder of Hugging Face's cache: models--ORG--NAME/snapshots/REVISION.
+_CACHED = re.compile(r"(?:.*/)?models--([^/]+?)--([^/]+)(?:/.*)?")
 #: Organisations whose FP8 is in blocks of 128 x 128, as DeepSeek's.
 _BLOCKS = ("qwen", "minimaxai", "deepseek-ai", "zai-org/glm-5")
 
@@ -55,13 +58,19 @@ def named(text: str, where: str, folder: Path | None = None, remedy: str = "--mo
     Raises ConfigError for one that is not known; it says what to do, with the option *remedy*.
     """
     path = (folder or Path()) / text
-    if catalog.is_file(text) and (path.exists() or "/" not in text):
+    if catalog.is_file(text) and (is_there(path) or "/" not in text):
         return ModelName(str(path))
     if text in catalog.entries("models"):
         return ModelName(text)
-    if path.is_dir() and (path / "config.json").exists():
+    if is_there(path / "config.json"):
         return ModelName(str(path))
-    return _known(text, where, remedy)
+    return _known(_hub_name(text), where, remedy)
+
+
+def _hub_name(text: str) -> str:
+    """ORG/NAME of a folder in Hugging Face's cache; any other *text* as it is."""
+    cached = _CACHED.fullmatch(text)
+    return f"{cached[1]}/{cached[2]}" if cached else text
 
 
 def _known(text: str, where: str, remedy: str) -> ModelName:
@@ -81,13 +90,14 @@ def _known(text: str, where: str, remedy: str) -> ModelName:
 
 def format_of(text: str) -> ModelName:
     """What a name on Hugging Face says of the format of the weights, of whichever model: its settings, and the note."""
+    text = _hub_name(text)
     _, serve = _without_format(text.rstrip("/").rpartition("/")[2].lower(), text.lower())
     return ModelName("", serve, (_said(serve),) if serve else ())
 
 
 def unknown_format(text: str) -> bool:
     """Whether a name ends in a format that is not simulated, such as GGUF."""
-    return re.search(rf"-({_REFUSED})$", text.rstrip("/").lower()) is not None
+    return re.search(rf"-({_REFUSED})$", _hub_name(text).rstrip("/").lower()) is not None
 
 
 def _said(serve: Mapping[str, Any]) -> str:

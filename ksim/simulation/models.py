@@ -12,6 +12,8 @@ from ksim.foundation.errors import ConfigError, nearest
 
 __all__ = ["family", "lookalike", "model_of", "model_of_table"]
 
+#: Two names of one table: how positions are encoded.
+_ROPE = ("rope_scaling", "rope_parameters")
 #: Keys that tell a family, and the family to try; the most specific come first.
 SIGNS = (
     (("mamba_d_ssm",), "falcon_h1"), (("mamba_n_heads", "shared_intermediate_size"), "granitemoehybrid"),
@@ -41,12 +43,24 @@ REFUSED = {
 }
 
 
-def model_of(name: str) -> Model:
-    """Read a model: a catalogue name, or the path of a config.json or of its folder.
+def model_of(name: str, overrides: Mapping[str, Any] = {}) -> Model:
+    """Read a model: a catalogue name, or the path of a config.json or of its folder, with *overrides* of its keys.
 
     Raises UnknownName, DataError or ConfigError.
     """
-    return model_of_table(name, catalog.load("models", name))
+    return model_of_table(name, _overridden(catalog.load("models", name), overrides))
+
+
+def _overridden(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config.json with *overrides*, as vLLM's ``--hf-overrides`` has them (0.33, config/model.py).
+
+    A table takes the place of another, but for a config in the config, such as text_config, which keeps its other keys.
+    """
+    rope = {*_ROPE} & {*overrides}
+    kept = {key: value for key, value in table.items() if not (rope and key in _ROPE)}
+    inner = {key: _overridden(table[key], value) for key, value in overrides.items() if key.endswith("_config")
+             and isinstance(value, Mapping) and isinstance(table.get(key), Mapping)}
+    return {**kept, **overrides, **inner}
 
 
 def model_of_table(name: str, table: Mapping[str, Any]) -> Model:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 
 #: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
@@ -83,7 +84,8 @@ def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def _is_folder(model: str, folder: Path) -> bool:
     """Whether *model* is a folder beside the scenario, and not a name of the catalogue."""
-    return bool(model) and (folder / model).is_dir() and model not in catalog.entries("models")
+    path = folder / model
+    return bool(model) and is_there(path) and path.is_dir() and model not in catalog.entries("models")
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """The settings of a serving engine, as `vllm serve` names them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
@@ -58,6 +61,8 @@ class EngineSettings:
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
+    hf_overrides: Mapping[str, Any] = field(factory=dict)
+    """Overrides of config.json. Default: none. Source: vLLM. Example: {max_position_embeddings = 65536}."""
     gpu_memory_utilization: float | None = field(default=None, validator=optional((gt(0), le(1))))
     """Share of GPU memory for weights, activations and KV cache. Unit: share. Default: set by release. Source: vLLM.
     Example: 0.9."""
@@ -179,8 +184,7 @@ class EngineSettings:
     """How the model's processor resizes images. Default: as its family does. Source: vLLM. Example:
     {max_pixels = 1003520}."""
     mm_encoder_tp_mode: str = field(default="weights", validator=in_(ENCODER_MODES))
-    """Whether the GPUs of `tensor_parallel_size` share the weights of the vision encoder, or its images. Source: vLLM.
-    """
+    """Whether the GPUs of one rank share the weights of the vision encoder, or its images. Source: vLLM."""
     disable_chunked_mm_input: bool = False
     """Never end a chunk of a prompt inside an image. Source: vLLM."""
     language_model_only: bool = False

@@ -10,8 +10,11 @@ from ksim.deploy.flags.meaning import meaning
 from ksim.deploy.flags.older import names_of
 from ksim.deploy.flags.table import flag_table, plain_name
 from ksim.deploy.programs import sglang, vllm
-from ksim.foundation.errors import ConfigError
-from tests.deploy.launching import launched, served
+from ksim.foundation.errors import ConfigError, KsimError
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
+from ksim.simulation.scenario import Scenario
+from tests.deploy.launching import launched, served, table_of, text_of
 
 HANDLERS = {"vllm": vllm.HANDLERS, "sglang": sglang.HANDLERS, "trtllm": options.HANDLERS}
 FLAGS = [(program, flag.dest) for program in HANDLERS for flag in flag_table(program, program).flags]
@@ -105,7 +108,10 @@ def test_a_flag_of_another_release_says_so_and_is_taken_as_todays():
     (["--quantization", "gguf"], "not simulated"),
     (["--quantization", "compressed-tensors"], "name its config.json with --model"),
     (["--scheduler-delay-factor", "0.5"], "up to 0.10"),
-    (['--hf-overrides', '{"num_layers": 2}'], "copy of its config"),
+    (['--hf-overrides', '{"num_layers": 2}'], "--hf-overrides: qwen3-8b: num_layers: ksim does not know what 2"),
+    (['--hf-overrides', '{"rope_scaling": null}'], "copy of config.json"),
+    (['--hf-overrides', '{"rope_scaling": {"rope_type": "x"}}'], "'x' is none of"),
+    (['--hf-overrides', 'x'], "is not valid JSON"),
     (["extra"], "belongs to no flag"),
     (["--lora-modules", "sql"], "NAME=PATH"),
     (["-O9"], "levels 0 to 3"),
@@ -164,3 +170,72 @@ def test_a_refused_flag_may_have_its_default():
 def test_secrets_are_not_repeated():
     launch = launched("vllm", "serve", "Qwen/Qwen3-8B", "--api-key", "sk-123", "--hf-token", "hf-123")
     assert "123" not in str(launch)
+
+
+YARN = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
+
+
+@pytest.mark.parametrize("line", [
+    f"vllm serve Qwen/Qwen3-8B --hf-overrides '{{\"rope_parameters\": {YARN}}}' --max-model-len 131072",
+    f"vllm serve Qwen/Qwen3-8B --rope-scaling '{YARN}' --max-model-len 131072",
+    f"python -m sglang.launch_server --model Qwen/Qwen3-8B --json-model-override-args '{{\"rope_scaling\": {YARN}}}'"
+    " --context-length 131072"])
+def test_a_context_that_yarn_stretches_is_kept(line):
+    table = table_of(line)
+    assert table["serve"]["max_model_len"] == 131072
+    assert Deployment.of(Scenario.of(table)).model.max_length == 131072
+
+
+@pytest.mark.parametrize("name", ["9" * 400, "a\0b", "a" * 300 + "/b"])
+def test_a_name_that_no_file_may_have_is_no_model(name):
+    with pytest.raises(ConfigError, match="no model of the catalogue is"):
+        served(model=name)
+    with pytest.raises(KsimError, match="no model|there is no such path"):
+        model_of(name)
+
+
+def test_an_override_of_an_inner_config_keeps_its_other_keys():
+    assert model_of("gemma-3-27b", {"text_config": {"max_position_embeddings": 4096}}).max_length < model_of(
+        "gemma-3-27b").max_length
+    assert model_of("qwen3-8b", {"num_hidden_layers": 2}).layers == 2
+
+
+@pytest.mark.parametrize(("model", "text"), [
+    ("llama-3.3-70b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"),
+    (None, "/root/.cache/huggingface/hub/models--RedHatAI--Llama-3.3-70B-Instruct-FP8-dynamic/snapshots/0a1b2c/")])
+def test_the_format_that_a_checkpoint_s_name_says_is_kept(model, text):
+    assert table_of(f"vllm serve {text} --tensor-parallel-size 2", model=model) | {"workload": 0} == {
+        "model": "llama-3.3-70b", "engine": "vllm-0.33", "gpu": "h200", "workload": 0,
+        "serve": {"quantization": "fp8", "tensor_parallel_size": 2}}
+
+
+@pytest.mark.parametrize(("yaml", "says"), [
+    ("kv_cache_config: {free_gpu_memory_fraction: x}", "c.yaml:1: kv_cache_config.free_gpu_memory_fraction: expect"),
+    ("kv_cache_config: {free_gpu_memory_fraction: [1]}", "expected a number, not [1]"),
+    ("kv_cache_config: {free_gpu_memory_fraction: true}", "expected a number, not True"),
+    ("kv_cache_config: {free_gpu_memory_fraction: 1.5}", "free_gpu_memory_fraction: expected 0 to 1, not 1.5"),
+    ("kv_cache_config: {max_tokens: x}", "max_tokens: expected a whole number"),
+    ("kv_cache_config: {max_tokens: 9, tokens_per_block: 0}", "tokens_per_block: expected at least 1"),
+    ("kv_cache_config: {host_cache_size: {}}", "host_cache_size: expected a whole number"),
+    ("tensor_parallel_size: x", "c.yaml:1: tensor_parallel_size: expected a whole number, not 'x'"),
+    ("moe_expert_parallel_size: [1]", "moe_expert_parallel_size: expected a whole number"),
+    ("max_num_tokens: 2026-01-01", "max_num_tokens: expected a whole number"),
+    ("port: x", "port: expected a whole number"), ("enable_attention_dp: 3", "expected true or false, not 3"),
+    ("tensor_parallel_size: $TP", "c.yaml:1: $TP is not set in the text; say what it is: --env TP=VALUE"),
+])
+def test_a_wrong_value_of_the_yaml_is_named(yaml, says):
+    with pytest.raises(ConfigError) as refused:
+        table_of(f"cat > c.yaml <<E\n{yaml}\nE\ntrtllm-serve Qwen/Qwen3-8B --extra_llm_api_options c.yaml")
+    assert says in str(refused.value)
+
+
+def test_an_empty_key_of_the_yaml_is_left_out():
+    text = ("cat > c.yaml <<E\nkv_cache_config:\n  free_gpu_memory_fraction:\n  tokens_per_block: '64'\nport: $PORT\n"
+            "max_num_tokens:\nE\ntrtllm-serve Qwen/Qwen3-8B --extra_llm_api_options c.yaml")
+    serve = table_of(text)["serve"]
+    assert serve["block_size"] == 64 and not {"gpu_memory_utilization", "max_num_batched_tokens"} & serve.keys()
+
+
+def test_what_a_name_quotes_leaves_the_scenario_readable():
+    assert "a\\x07\\x7fb" in text_of("vllm serve Qwen/Qwen3-8B --served-model-name 'a\x07\x7fb'")
+    assert table_of("vllm serve Qwen/Qwen3-8B --served-model-name 'a\x07\x7fb'")["model"] == "qwen3-8b"

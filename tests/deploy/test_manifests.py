@@ -85,7 +85,7 @@ def test_a_group_of_pods_is_an_engine_and_its_script_is_read_as_a_shell_reads_it
 
 def test_a_word_of_a_script_is_named_by_its_line():
     assert refusal(changed(("--enable-expert-parallel  #", "--enable-expert-paralel  #"), text=SCRIPT)).startswith(
-        "m.yaml:32: spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].args[0]: --enable-expert-paralel")
+        "m.yaml:25: spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].args[0]: --enable-expert-paralel")
 
 
 def test_a_config_map_gives_variables_files_and_the_router():

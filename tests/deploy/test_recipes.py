@@ -11,7 +11,7 @@ from ksim.deploy.importing import joined, read
 from ksim.deploy.launches import Wanted
 from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import KsimError
-from tests.deploy.texts import BETA, CONFIG, GRAPH, PICKER, VALUES, row
+from tests.deploy.texts import BETA, CONFIG, GRAPH, PICKER, SLURM, STACK, VALUES, row
 
 
 def made(*texts: str, folder: Path = Path(), source: str = "f", **wanted: Any) -> Any:
@@ -148,3 +148,79 @@ def test_what_is_wrong_in_a_row_is_named(columns, problem):
 def test_a_folder_that_no_tool_wrote_is_refused(tmp_path):
     with pytest.raises(KsimError, match="is a folder without generator_config"):
         main_file(tmp_path)
+
+
+def test_values_of_the_production_stack_are_what_its_chart_makes_of_them():
+    table = made(STACK, gpu="h100")
+    assert table["router"] == "session_affinity" and table["pools"] == {"llama3": {"role": "both", "replicas": 2}}
+    transfer = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",
+                "kv_connector_extra_config": {"lmcache.max_local_cpu_size": 10.0}}
+    assert table["serve"] == {"enable_prefix_caching": False, "max_model_len": 16384, "tensor_parallel_size": 2,
+                              "gpu_memory_utilization": 0.8, "max_num_batched_tokens": 4096,
+                              "kv_transfer_config": transfer}
+
+
+def test_two_models_of_the_production_stack_that_send_kv_are_two_sides():
+    model = STACK[STACK.index("  - name"):STACK.index("routerSpec")]
+    sides = [model.replace("llama3", role).replace("cpuOffloadingBufferSize: \"10\"", f"enablePD: true, kvRole: {kv}")
+             for role, kv in (("prefill", "kv_producer"), ("decode", "kv_consumer"))]
+    table = made(STACK.replace(model, "".join(sides)).replace("session,", "disaggregated_prefill,"), gpu="h100")
+    assert {name: (pool["role"], pool["replicas"]) for name, pool in table["pools"].items()} == {
+        "prefill": ("prefill", 2), "decode": ("decode", 2)} and "router" not in table
+
+
+@pytest.mark.parametrize("before, after, problem", [
+    ("requestGPU: 2", "requestGPU: 1", "needs 2 GPUs (tensor_parallel_size 2), and its pod has 1"),
+    ("requestGPU: 2", "requestGPUs: 2", "f:10: servingEngineSpec.modelSpec[0].requestGPUs: there is no such field"),
+    ("requestGPU: 2", "requestGPUMem: 2", "asks for a part of a GPU"),
+    ('"10"', '"nan"', "expected a number of GB, not"),
+    ("requestCPU: 6", "requestGPUCores: 50", "requestGPUCores: asks for a part of a GPU"),
+    ("maxModelLen", "maxModelLength", "vllmConfig.maxModelLength: there is no such field; did you mean 'maxModelLen'?"),
+    ("session,", "ttft,", "f:18: routerSpec.routingLogic: 'ttft' is not simulated; there are roundrobin, session"),
+    ("requestCPU: 6", "raySpec: {enabled: true}", "engines of Ray over several nodes are not read"),
+    ("modelSpec:", "models:", "servingEngineSpec.modelSpec has no model that is served"),
+])
+def test_what_is_wrong_in_the_production_stack_is_named(before, after, problem):
+    assert problem in refusal(STACK.replace(before, after), gpu="h100")
+
+
+def test_a_recipe_of_srt_slurm_is_two_pools_a_router_and_a_load():
+    table = made(SLURM)
+    assert table["model"] == "deepseek-r1" and table["gpu"] == "h200" and table["engine"] == "sglang-0.5.8"
+    assert {name: (pool["role"], pool["replicas"], pool["serve"].get("data_parallel_size"))
+            for name, pool in table["pools"].items()} == {"prefill": ("prefill", 1, None), "decode": ("decode", 2, 8)}
+    assert table["pair_router"]["prefill"] == {"name": "dynamo_kv", "use_kv_events": False}
+    assert table["workload"]["max_concurrency"] == 4 and table["serve"]["max_model_len"] == 9600
+
+
+def test_a_recipe_of_srt_slurm_for_tensorrt_llm_has_its_yaml():
+    text = SLURM[:SLURM.index("  sglang_config")] + """\
+  type: trtllm
+  trtllm_config:
+    prefill: {tensor_parallel_size: 4, max_num_tokens: 16384, cuda_graph_config: null}
+    decode: {tensor_parallel_size: 8, max_batch_size: 64}
+"""
+    pools = made(text.replace("path: dsr1", "path: 'hf:deepseek-ai/DeepSeek-R1'"))["pools"]
+    assert pools["prefill"]["serve"]["max_num_batched_tokens"] == 16384
+    assert pools["decode"]["serve"]["max_num_seqs"] == 64
+
+
+@pytest.mark.parametrize("before, after, problem", [
+    ("gpu_type: h200", "gpu_type: mi300x", "f:4: resources.gpu_type: 'mi300x' is no GPU that ksim knows"),
+    ("tensor-parallel-size: 8", "tensor-parallel-size: 16", "a worker needs 16 GPUs, and resources give it 8"),
+    ("tensor-parallel-size", "tensor-paralel-size", "f:12: --tensor-paralel-size: SGLang"),
+    ("type: dynamo", "type: nginx", "f:5: frontend.type: 'nginx' is no frontend that ksim knows"),
+    ("router-mode: kv", "router-mode: best", "router mode 'best' is not simulated"),
+    ("name: two-sides", "base: {name: x}", "f:1: base: is the base of several variants; write one out first: srtctl"),
+    ("backend:", "backend:\n  type: mlx", "backend.type: 'mlx' is no engine that ksim simulates: sglang, vllm, trtllm"),
+    ("prefill_workers: 1, decode_nodes: 2, decode_workers: 2", "prefill_workers: 0", "has no workers: expected"),
+])
+def test_what_is_wrong_in_a_recipe_of_srt_slurm_is_named(before, after, problem):
+    assert problem in refusal(SLURM.replace(before, after))
+
+
+def test_an_accelerator_of_one_side_overrides_that_of_all():
+    one = VALUES.replace("decode:\n", "decode:\n  accelerator: {type: nvidia, dra: false}\n")
+    assert made(one.replace("{type: nvidia}", "{type: amd}")) == made(VALUES)
+    other = one.replace("type: nvidia, dra", "type: amd, dra")
+    assert "decode.accelerator.type: 'amd' is no accelerator" in refusal(other)

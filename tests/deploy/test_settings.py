@@ -29,6 +29,7 @@ TABLES = {
 SPECIAL = {
     "cudagraph_mode": st.sampled_from(CUDAGRAPH_MODES), "fuse_allreduce_rms": st.booleans(),
     "fi_allreduce_fusion_max_size_mb": st.floats(0.5, 64.0), "num_redundant_experts": st.integers(0, 64),
+    "hf_overrides": st.fixed_dictionaries({"max_position_embeddings": st.integers(4096, 2**20)}),
     "quantization": st.sampled_from(["fp8", "mxfp4", "modelopt_fp4"]),
     "kv_cache_dtype": st.sampled_from(["auto", "bfloat16", "fp8"]),
     "scheduling_policy": st.sampled_from(["fcfs", "priority"]),

@@ -1,5 +1,7 @@
 """Scripts are read as a shell reads them, and what only a shell could know is refused by name."""
 
+import tomllib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,14 +12,14 @@ from ksim.deploy.shell.script import Script
 from ksim.deploy.shell.variables import arithmetic
 from ksim.deploy.texts.pasted import Pasted
 from ksim.foundation.errors import ConfigError
-from tests.deploy.launching import table_of
+from tests.deploy.launching import table_of, text_of
 from tests.properties import examples
 
 
 def commands(text, **variables):
     """The words of each simple command of *text*."""
     return [[word.text for word in simple.words]
-            for simple in Script(Pasted(text), variables).commands(lambda names: names[0] == "vllm")]
+            for simple in Script(Pasted(text), variables).commands()]
 
 
 def test_words_are_those_of_a_shell():
@@ -47,11 +49,27 @@ vllm $TP "${NAME}" ${ARGS[@]} $FLAGS $((TP * 2 + 1)) '$TP' "\\$TP" ${NONE:+x} $O
                                               "$TP", "$TP", "out"]]
 
 
-@given(st.integers(0, 99), st.integers(1, 99), st.sampled_from("+-*/%"))
+def test_a_default_outside_quotes_loses_its_own_quotes_and_may_have_braces():
+    table = '{"a": {"b": [1, 2]}, "c d": {}}'
+    assert commands(f"vllm ${{X:-'{table}'}}\nY=${{X:-'{table}'}}\nvllm \"$Y\" ${{X:-a b}} \"${{X:-a}}\"") == [
+        ["vllm", table], ["vllm", table, "a", "b", "a"]]
+    assert commands(f"vllm ${{X:-'{table}'}}", X="of the user") == [["vllm", "of", "the", "user"]]
+
+
+@given(st.integers(0, 99), st.integers(1, 99), st.sampled_from("+-*/%<>"))
 @examples(30)
 def test_sums_are_those_of_a_shell(left, right, sign):
-    expected = {"+": left + right, "-": left - right, "*": left * right, "/": left // right, "%": left % right}[sign]
+    expected = {"+": left + right, "-": left - right, "*": left * right, "/": left // right, "%": left % right,
+                "<": left < right, ">": left > right}[sign]
     assert arithmetic(f"({left} {sign} {right})") == expected
+    assert arithmetic(f"{left} {sign} {right} ? {left} : 1 < 2 && !(3 == 4) ? {right} : 7") == (
+        left if expected else right)
+
+
+def test_the_user_s_variable_counts_where_the_text_cannot_tell():
+    text = "L=$((A > 8192 ? A : 8192))\nT=$(nproc)\nF=4\nvllm $L $T $F"
+    assert commands(text, A="9000", T="2", F="8") == [["vllm", "9000", "2", "4"]]
+    assert commands(text, L="5", T="2") == [["vllm", "5", "2", "4"]]
 
 
 @pytest.mark.parametrize("text", ["", "1 +", "x", "2 ** 3", "1 / 0", "__import__('os')", "9" * 300, "1.5"])
@@ -62,8 +80,16 @@ def test_other_sums_are_refused(text):
 
 @pytest.mark.parametrize(("text", "says"), [
     ("vllm serve $MODEL", "--env MODEL=VALUE"), ("vllm serve $(cat model)", "have to run to know"),
+    ("vllm serve Qwen/Qwen3-8B --max-model-len $((A > 1 ? A : 1))", "needs A, which is not set in the text; say what"),
+    ("A=(\n--max-num-seqs $N)\nvllm serve Qwen/Qwen3-8B ${A[@]}", "line 2, column 16: $N is not set in the text"),
+    ("A=(vllm serve\n$M)\n${A[@]}", "line 2, column 1: $M is not set in the text; say what it is: --env M=VALUE"),
+    ("docker run vllm/vllm-openai:$TAG Qwen/Qwen3-8B", "$TAG is not set in the text"),
+    ("vllm serve Qwen/Qwen3-8B --config $(pwd)/c.yaml", "$(pwd) is what a shell would have to run to know"),
+    ("python -m dynamo.vllm --model Qwen/Qwen3-8B --disaggregation-mode $MODE", "$MODE is not set in the text"),
     ("M=$(cat model)\nvllm serve $M", "--env M=VALUE"), ("if x; then\nM=a\nfi\nvllm serve $M", "set under `if`"),
     ("vllm serve $1", "an argument of the script"), ("if x; then vllm serve a; fi", "under `if`"),
+    ("echo a\nx --y`-z\nvllm serve Qwen/Qwen3-8B --y`-z", "is what a shell would have to run to know"),
+    ("x` vllm serve Qwen/Qwen3-8B\n`", "is what a shell would have to run to know"),
     ("vllm serve 'a", "quote ' is left open"), ("vllm serve ${A", "is left open"), ("cat << ", "names no mark"),
     ("if x; then\ncat > c.yaml <<E\nseed: 1\nE\nfi\nvllm serve Qwen/Qwen3-8B --config c.yaml", "written under `if`"),
     ("vllm serve Qwen/Qwen3-8B --config none.yaml", "No such file"),
@@ -79,6 +105,13 @@ def test_what_a_shell_would_have_to_find_out_is_refused(text, says):
     with pytest.raises(ConfigError) as refused:
         Lines().read(Pasted(text), Wanted())
     assert says in str(refused.value)
+
+
+def test_a_variable_without_a_value_may_stay_open_in_a_flag_without_effect():
+    text = text_of("vllm serve Qwen/Qwen3-8B --host ${local_ip} --port $((BASE + 1)) --api-key $(cat key) -tp 2")
+    said = " ".join(text.replace("#", "").split())
+    assert "--host ${local_ip} (line 1, column 26), " in said and "the text leaves its value open" in said
+    assert tomllib.loads(text)["serve"] == {"tensor_parallel_size": 2}
 
 
 @given(st.text(st.sampled_from("vllm serve$(){}'\"\\\n#<>|&;=-EOFif`[]@*12 "), max_size=60))

@@ -174,6 +174,49 @@ CONFIG = dedent("""\
     params:
       agg: {tensor_parallel_size: 2, max_batch_size: 64, gemm_quant_mode: fp8, kv_cache_dtype: fp8}
     """)
+STACK = dedent("""\
+    servingEngineSpec:
+      runtimeClassName: ""
+      modelSpec:
+      - name: llama3
+        repository: lmcache/vllm-openai
+        tag: v0.3.9post2
+        modelURL: meta-llama/Llama-3.1-8B-Instruct
+        replicaCount: 2
+        requestCPU: 6
+        requestGPU: 2
+        vllmConfig:
+          maxModelLen: 16384
+          tensorParallelSize: 2
+          gpuMemoryUtilization: 0.8
+          extraArgs: ["--max-num-batched-tokens", "4096"]
+        lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: "10"}
+        env: [{name: HF_HOME, value: /data}]
+    routerSpec: {routingLogic: session, sessionKey: x-user-id}
+    """)
+SLURM = dedent("""\
+    name: two-sides
+    model: {path: dsr1, container: "/c/lmsysorg+sglang+v0.5.8.sqsh", precision: fp8}
+    resources:
+      {gpu_type: h200, gpus_per_node: 8, prefill_nodes: 1, prefill_workers: 1, decode_nodes: 2, decode_workers: 2}
+    frontend: {type: dynamo, args: {router-mode: kv, no-kv-events: true}}
+    backend:
+      prefill_environment: {PYTHONUNBUFFERED: "1"}
+      sglang_config:
+        prefill: &side
+          served-model-name: deepseek-ai/DeepSeek-R1
+          disaggregation-mode: prefill
+          tensor-parallel-size: 8
+          disable-radix-cache: true
+          enable-mixed-chunk: false
+          context-length: 9600
+        decode:
+          <<: *side
+          disaggregation-mode: decode
+          data-parallel-size: 8
+          enable-dp-attention: true
+    benchmark: {type: sa-bench, isl: 8192, osl: 1024, concurrencies: "4x128", req_rate: inf}
+    """)
 
 
 def row(**columns: Any) -> str:

@@ -10,6 +10,8 @@ import tomli_w
 
 from ksim.deploy.launches import Imported, Note
 from ksim.foundation import catalog
+from ksim.foundation.errors import one_line
+from ksim.foundation.files import is_there
 
 _WIDTH = 110
 _TABLES = ("serve", "pools", "workload")
@@ -31,7 +33,7 @@ def _section(title: str, notes: Iterable[Note]) -> Iterator[str]:
     if reasons:
         yield from ("#", f"# {title}")
     for why, words in reasons.items():
-        said = " ".join(f"{', '.join(words)}: {why}".split())
+        said = one_line(" ".join(f"{', '.join(words)}: {why}".split()))
         yield from textwrap.wrap(said, _WIDTH, initial_indent="# * ", subsequent_indent="#   ",
                                  break_long_words=False, break_on_hyphens=False)
 
@@ -46,10 +48,10 @@ def _ordered(table: Mapping[str, Any]) -> dict[str, Any]:
 def seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """*table* with the paths of its files as a scenario in *folder* writes them."""
     return {key: seen_from(folder, value) if isinstance(value, Mapping) else _path(folder, key, value)
-            for key, value in table.items()}
+            for key, value in table.items() if value is not None}
 
 
 def _path(folder: Path, key: str, value: Any) -> Any:
     is_path = isinstance(value, str) and (key == "path" or (key in ("model", "gpu", "system", "host", "engine") and (
-        catalog.is_file(value) or Path(value).is_dir())))
+        catalog.is_file(value) or is_there(Path(value)))))
     return os.path.relpath(value, folder) if is_path else value

@@ -28,6 +28,14 @@ class Word:
 
     text: str
     where: str
+    unknown: str = ""
+    """Why a shell's variable in it has no value here, and what to do; whoever needs the word refuses it so."""
+
+    def known(self) -> "Word":
+        """This word; raises ConfigError where a variable in it has no value."""
+        if self.unknown:
+            raise ConfigError(self.where, self.unknown)
+        return self
 
 
 @frozen

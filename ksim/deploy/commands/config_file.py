@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from ksim.deploy.commands.command import Command, Word
 from ksim.deploy.shell.script import CONDITIONAL
 from ksim.deploy.texts.documents import documents
@@ -21,10 +23,10 @@ def with_config_file(command: Command, words: Sequence[Word], flag: str = "--con
     for place, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name == flag:
-            path = value if equals else words[place + 1].text if place + 1 < len(words) else ""
+            path = evolve(word, text=value) if equals else (*words[place + 1:place + 2], Word("", word.where))[0]
             rest = [*words[:place], *words[place + (1 if equals else 2):]]
             first = [rest.pop(0)] if rest and not rest[0].text.startswith("-") else []
-            return [*first, *_words(keys_in(command, Word(path, word.where), flag)), *rest]
+            return [*first, *_words(keys_in(command, path.known(), flag)), *rest]
     return [*words]
 
 
@@ -63,15 +65,27 @@ def _unconditional(text: str, path: Word) -> str:
 def _words(keys: Mapping[str, Entry]) -> Iterator[Word]:
     """The flags that the keys of a file are, as words."""
     for key, value in keys.items():
-        yield from (Word(text, value.place) for text in _flag(key, value.plain))
+        yield from flag_words(key, value)
 
 
-def _flag(key: str, value: Any) -> list[str]:
+def flag_words(key: str, value: Entry, false: str = "no-") -> list[Word]:
+    """The flag that a *key* of YAML stands for; that of a false one begins with *false*, or is left out."""
+    if value.plain is False and not false:
+        return []
+    return [Word(text, value.place) for text in _flag(key, value.plain, false)]
+
+
+def _flag(key: str, value: Any, false: str) -> list[str]:
     name = f"--{key.replace('_', '-')}"
     if isinstance(value, bool):
-        return [name] if value else [f"--no-{name[2:]}"]
+        return [name] if value else [f"--{false}{name[2:]}"]
     if isinstance(value, dict):
-        return [name, json.dumps(value)]
+        return [name, _json(value)]
     if isinstance(value, list):
-        return [name, *(json.dumps(part) if isinstance(part, dict) else str(part) for part in value)] if value else []
+        return [name, *(_json(part) if isinstance(part, dict) else str(part) for part in value)] if value else []
     return [] if value is None else [f"{name}={value}"]
+
+
+def _json(value: dict[Any, Any]) -> str:
+    """*value* in JSON; what YAML has beyond that, such as dates, becomes a text."""
+    return json.dumps({str(key): each for key, each in value.items()}, default=str)

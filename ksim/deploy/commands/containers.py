@@ -49,7 +49,7 @@ def unwrapped(command: Command) -> Contained:
     if not words:
         raise ConfigError(command.where, f"{names[0]} run names no image")
     inner = ([] if entrypoint is None else [entrypoint]) + words[1:]
-    contained = evolve(command, words=tuple(inner), environment=environment, image=words[0])
+    contained = evolve(command, words=tuple(inner), environment=environment, image=words[0].known())
     return Contained(contained, tuple(idle))
 
 
@@ -66,14 +66,14 @@ def _option(words: Sequence[Word]) -> tuple[Word, Word | None, list[Word]]:
     first = words[0]
     name, equals, value = first.text.partition("=")
     if equals:
-        return Word(name, first.where), Word(value, first.where), [*words[1:]]
+        return Word(name, first.where), evolve(first, text=value), [*words[1:]]
     if name in _SWITCHES:
         return first, None, [*words[1:]]
     if len(name) > 2 and name[:2] in ("-e", "-p", "-v", "-u", "-w") and not name.startswith("--"):
-        return Word(name[:2], first.where), Word(name[2:], first.where), [*words[1:]]
+        return Word(name[:2], first.where), evolve(first, text=name[2:]), [*words[1:]]
     return first, (words[1] if len(words) > 1 else None), [*words[2:]]
 
 
 def _variable(value: Word, known: Mapping[str, Word]) -> dict[str, Word]:
     name, equals, text = value.text.partition("=")
-    return {name: Word(text, value.where)} if equals else {name: known[name]} if name in known else {}
+    return {name: evolve(value, text=text)} if equals else {name: known[name]} if name in known else {}

@@ -111,11 +111,22 @@ def _check_settings(serve: Mapping[str, Any], reading: Reading, where: str) -> N
         raise ConfigError(given.where, f"{shown(given.said)}: {inner}{': ' if inner else ''}{problem}") from None
 
 
+def _check_overrides(model: ModelName, reading: Reading, where: str) -> None:
+    """Raise ConfigError, at the place of the flag, for overrides of config.json that make no model."""
+    try:
+        known_model(model.name, reading.serve.get("hf_overrides", {}))
+    except ConfigError as error:
+        given = reading.places.get("hf_overrides")
+        raise ConfigError(given.where if given else where, f"{given.flag.name}: {error}" if given else str(error)
+                          ) from None
+
+
 def launch(command: Command, release: Release, model: ModelName, reading: Reading, **more: Any) -> Launch:
     """The launch of what was read; settings of the line count more than what the model's name implies."""
     _keep_checkpoint(model, reading, command.where)
     serve: Mapping[str, Any] = {**model.serve, **reading.serve}
     _check_settings(serve, reading, command.where)
+    _check_overrides(model, reading, command.where)
     remarks = (*more.pop("remarks", ()), *release.remarks, *reading.remarks)
     idle = (*reading.idle, *notes_of(more.pop("environment", command.environment)))
     return Launch(command.where, release.engine, model.name, serve, idle=idle, remarks=remarks, **more)

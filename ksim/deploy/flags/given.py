@@ -52,14 +52,14 @@ class Parser:
         """
         given = [self._settled(one) for one in self._all([*words])]
         for word in self.positionals:
-            _refuse_open(word.text, word.where)
+            refuse_open(word.known().text, word.where)
         return self._joined(given)
 
     def _settled(self, given: Given) -> Given:
-        if _OPEN.search(given.said) is None:
+        if given.open or not is_open(given.said):
             return given
         if not self.idle(given.dest):
-            _refuse_open(given.said, given.where)
+            refuse_open(given.said, given.where)
         return evolve(given, open=True)
 
     def _all(self, words: list[Word]) -> Iterator[Given]:
@@ -74,15 +74,18 @@ class Parser:
                 self.positionals.append(word)
                 continue
             given, taken = self._flag(word, words[place:])
+            unknown = next((one for one in (word, *words[place:place + taken]) if one.unknown), None)
+            if unknown is not None and not self.idle(given.dest):
+                unknown.known()
             place += taken
-            yield given
+            yield evolve(given, open=unknown is not None)
 
     def _flag(self, word: Word, after: Sequence[Word]) -> tuple[Given, int]:
         """The flag of *word*, and how many of the words *after* it are its value."""
         name, equals, value = word.text.partition("=")
         stem, dot, path = name.partition(".")
         flag, on = self.table.find(stem, word.where, self.further)
-        own = [Word(value, word.where)] if equals else None
+        own = [evolve(word, text=value)] if equals else None
         if dot:
             return self._dotted(flag, path, word, own, after)
         if flag.kind == "switch":
@@ -117,7 +120,12 @@ class Parser:
         return [*joined.values()]
 
 
-def _refuse_open(text: str, where: str) -> None:
+def is_open(text: str) -> bool:
+    """Whether a *text* has a variable without a value."""
+    return _OPEN.search(text) is not None
+
+
+def refuse_open(text: str, where: str) -> None:
     """Raise ConfigError for a *text* with a variable that has no value."""
     if (match := _OPEN.search(text)) is not None:
         raise ConfigError(where, f"{match[0]} is not set in the text; say what it is: --env"
@@ -162,10 +170,10 @@ def _value(flag: Flag, words: Sequence[Word], name: str) -> Any:
 
 
 def _read(flag: Flag, word: Word, name: str) -> Any:
-    if _OPEN.search(word.text):
+    if word.unknown or is_open(word.text):
         return word.text
     try:
-        value: Any = READERS[flag.kind](word.text)  # type: ignore[operator]
+        value: Any = READERS[flag.kind](word.text)
     except ValueError as error:
         raise ConfigError(word.where, f"{name}: {error}") from None
     if flag.choices and value not in flag.choices and not flag.until:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.deploy.commands.command import Word
 from ksim.deploy.flags.meaning import shown
@@ -59,7 +59,7 @@ def without_older(program: str, words: Sequence[Word]) -> tuple[list[Word], list
             kept.append(word)
             place += 1
             continue
-        own = [Word(value, word.where)] if equals else _following(words[place + 1:], older.values)
+        own = [evolve(word, text=value)] if equals else _following(words[place + 1:], older.values)
         place += 1 if equals else 1 + len(own)
         kept += _instead(older, word, own)
         notes.append(_note(older, word, own))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _READABLE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
@@ -66,4 +67,21 @@ def text_or_json(text: str) -> Any:
     return json_of(text) if re.match(r"\s*[{\[]", text) else text
 
 
-READERS = {"integer": integer, "number": number, "readable": readable, "json": text_or_json, "text": str}
+#: What YAML has for a flag of each kind, and what messages call it.
+_PLAIN: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "integer": ((int,), "a whole number"), "number": ((int, float), "a number"), "switch": ((bool,), "true or false")}
+
+
+def of_kind(kind: str, value: Any) -> Any:
+    """A *value* of YAML for a flag of that *kind*, with numbers in quotes read; raises ValueError with the reason."""
+    plain, word = _PLAIN.get(kind, ((object,), ""))
+    if isinstance(value, str) and kind in ("integer", "number"):
+        value = READERS[kind](value)
+    fits = isinstance(value, plain) and (not isinstance(value, bool) or not word or kind == "switch")
+    if not fits:
+        raise ValueError(f"expected {word}, not {value!r}")
+    return value
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": integer, "number": number, "readable": readable, "json": text_or_json, "text": str}

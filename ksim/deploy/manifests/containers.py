@@ -13,7 +13,7 @@ __all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
 
 #: The value of a variable that only the cluster knows, such as the address of a pod.
 OUTSIDE = "<set-by-the-cluster>"
-_BUILT = re.compile(r"(.*(?:llm-d|dynamo)[^:@]*)[:@].*")
+_BUILT = re.compile(r"(.*(?:llm-d|dynamo|lmcache)[^:@]*)[:@].*")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 #: Accelerators that ksim does not know, by the names of their resources.
 _FOREIGN = re.compile(r"amd\.com/gpu|google\.com/tpu|gpu\.intel\.com/.+|intel\.com/.*gaudi|habana\.ai/.+|huawei\.com/.+"
@@ -66,7 +66,7 @@ def _command(container: Entry, pod: Entry, around: Surroundings) -> Command:
 
 
 def _image(container: Entry) -> Word | None:
-    """The image; of those that llm-d and Dynamo build, the tag is their own release, and no engine's."""
+    """The image; of those that llm-d, Dynamo and LMCache build, the tag is their own release, and no engine's."""
     image = container.get("image")
     if image is None:
         return None

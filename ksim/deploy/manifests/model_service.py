@@ -28,7 +28,7 @@ _SIDE_IDLE: Mapping[str, str] = {
                      "workerTemplate", "headlessService", "securityContext", "priorityClassName", "updateStrategy"),
                     _WHY)}
 _SIDE = ("create", "replicas", "parallelism", "containers", "acceleratorTypes", "nodeSelector", "affinity", "volumes",
-         "extraConfig", "podAnnotations", "requester", "dataParallel", "onePodPerDpRank")
+         "extraConfig", "podAnnotations", "requester", "dataParallel", "onePodPerDpRank", "accelerator")
 _PARALLELISM = ("tensor", "data", "dataLocal", "workers")
 _COMMANDS = ("vllmServe", "imageDefault", "custom")
 _TEMPLATE = re.compile(r"\{\{-?\s*\.Values\.([\w.]+)\s*-?\}\}")
@@ -66,16 +66,21 @@ def _runs(side: Entry | None, default: int) -> bool:
 
 
 def _check(values: Entry) -> None:
-    kind = values.get("accelerator", "type")
-    if kind is not None and kind.text != "nvidia":
-        raise kind.error(f"{kind.text!r} is no accelerator that ksim simulates: expected nvidia")
     for key in ("requester", "encode"):
         enabled = values.get(key, "enable") or values.get(key, "enabled") or values.get(key, "create")
         if enabled is not None and enabled.flag:
             raise enabled.error(f"{key} is not simulated")
 
 
+def _check_accelerator(values: Entry, side: Entry) -> None:
+    """Raise ConfigError for other accelerators than NVIDIA's; the type of a *side* overrides that of all."""
+    kind = side.get("accelerator", "type") or values.get("accelerator", "type")
+    if kind is not None and kind.text != "nvidia":
+        raise kind.error(f"{kind.text!r} is no accelerator that ksim simulates: expected nvidia")
+
+
 def _pods(values: Entry, side: Entry, role: str, notes: list[Note]) -> Pods:
+    _check_accelerator(values, side)
     replicas = side.get("replicas")
     sizes = _sizes(side)
     name = side.get("podAnnotations", POOL)

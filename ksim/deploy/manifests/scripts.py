@@ -21,7 +21,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
     environment = {name: word.text for name, word in command.environment.items()}
     pasted = Embedded(text, "", command.folder, script)
     files = dict(command.files)
-    for simple in Script(pasted, environment).commands(_is_engine):
+    for simple in Script(pasted, environment).commands():
         simple.keep_document(files)
         if _is_engine([word.text for word in simple.words]):
             yield _command(simple, pasted, evolve(command, files=dict(files)))
@@ -31,7 +31,7 @@ def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tupl
     """The words of all commands of *script*, which runs as *command* does."""
     environment = {name: word.text for name, word in command.environment.items()}
     pasted = Embedded(text, "", command.folder, script)
-    for simple in Script(pasted, environment).commands(lambda names: False):
+    for simple in Script(pasted, environment).commands():
         yield simple.words
 
 

@@ -91,7 +91,7 @@ class _Taken:
             else:
                 if not equals and not words:
                     raise ConfigError(word.where, f"{word.text} has no value")
-                self._valued(name, word, Word(value, word.where) if equals else words.pop(0))
+                self._valued(name, word, evolve(word, text=value) if equals else words.pop(0))
 
     def _takes(self, name: str) -> bool:
         """Whether *name* is a flag of Dynamo's own."""
@@ -107,6 +107,8 @@ class _Taken:
         self.idle.append(Note(word.where, word.text, _WHY))
 
     def _valued(self, name: str, word: Word, value: Word) -> None:
+        if name in ("disaggregation-mode", "connector"):
+            value.known()
         if name == "disaggregation-mode":
             if value.text not in _MODES:
                 raise ConfigError(value.where, f"--{name} {value.text}: expected {', '.join(_MODES)}")

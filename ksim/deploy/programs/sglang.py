@@ -46,7 +46,8 @@ def _adapters(reading: Reading, given: Given) -> None:
 
 
 HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), read_with_others),
-                                   "quantization": _quantization, "lora_paths": _adapters}
+                                   "quantization": _quantization, "lora_paths": _adapters,
+                                   "json_model_override_args": further.overrides}
 
 
 class Sglang:

@@ -1,7 +1,6 @@
 """TensorRT-LLM: `trtllm-serve MODEL`, with the YAML of its LLM API."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ksim.deploy.commands.command import Command, behind
 from ksim.deploy.commands.config_file import keys_in
@@ -9,7 +8,7 @@ from ksim.deploy.engines.launching import launch, model_of, model_word
 from ksim.deploy.engines.releases import release_of
 from ksim.deploy.engines.trtllm import options
 from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, value_of, word_of
+from ksim.deploy.flags.given import Given, Parser, is_open, refuse_open, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, meaning
 from ksim.deploy.flags.table import Flag, flag_table
 from ksim.deploy.launches import Launch, Wanted
@@ -65,8 +64,13 @@ class Trtllm:
 def _keys(keys: Mapping[str, Entry]) -> Iterator[Given]:
     """The keys of the YAML as flags with their places."""
     for key, value in keys.items():
-        flag = _flag(key, value.place)
-        yield Given(flag, value.plain, f"{key}: {value.plain}", value.place)
+        flag, plain = _flag(key, value.place), value.plain
+        if plain is not None or key in options.TABLES:  # an empty key is left out, but a table may be switched off so
+            if is_open(str(plain)) and not meaning("trtllm").is_idle(key):
+                refuse_open(str(plain), value.place)
+            free = plain is None or is_open(str(plain))
+            read = plain if free else options.read_as(flag.kind, plain, value.place, key)
+            yield Given(flag, read, f"{key}: {plain}", value.place, is_open(str(plain)))
 
 
 def _flag(name: str, where: str) -> Flag:
@@ -76,7 +80,7 @@ def _flag(name: str, where: str) -> Flag:
         return table[name]
     means = meaning("trtllm")
     if name in options.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
-        return Flag(name, (name,), "json")
+        return Flag(name, (name,), options.KINDS.get(name, "json"))
     known = [*table, *options.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
     raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows{did_you_mean(name, known)}")
 
@@ -91,8 +95,14 @@ def _role(given: Sequence[Given]) -> str:
 
 def _free_share(given: Sequence[Given]) -> float | None:
     """The share, for KV, of the memory that weights leave free; None where nobody says it."""
-    cache: Mapping[str, Any] = value_of(given, "kv_cache_config") or {}
-    share = cache.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
-    return None if share is None else float(share)
+    said = {one.dest: one for one in given if one.dest in ("kv_cache_config", "free_gpu_memory_fraction")}
+    table = options.cache_table(said["kv_cache_config"]) if "kv_cache_config" in said else {}
+    share = table.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
+    if share is None:
+        return None
+    if not 0 <= share <= 1:
+        where = said["kv_cache_config" if "free_gpu_memory_fraction" in table else "free_gpu_memory_fraction"].where
+        raise ConfigError(where, f"free_gpu_memory_fraction: expected 0 to 1, not {share}")
+    return float(share)
 
 

@@ -80,7 +80,7 @@ def _environment(reading: Reading, command: Command) -> None:
     """The variables that change a schedule."""
     word = command.environment.get("VLLM_ALL2ALL_BACKEND")
     known = reading.meaning.values["all2all_backend"].known
-    if word is not None and "all2all_backend" not in reading.serve and word.text in known:
+    if word is not None and "all2all_backend" not in reading.serve and word.known().text in known:
         reading.serve["all2all_backend"] = known[word.text]
         reading.remarks.append(Note(word.where, f"VLLM_ALL2ALL_BACKEND={word.text}", "taken as --all2all-backend"))
 

@@ -17,6 +17,9 @@ from ksim.foundation.errors import ConfigError
 __all__ = ["Lines"]
 
 
+_AGAIN = "runs the whole text again; paste the line that starts the engine"
+
+
 class Lines:
     """Takes the simple commands of a script apart, and starts those that are engines."""
 
@@ -30,10 +33,13 @@ class Lines:
         files: dict[str, str] = {}
         launches: list[Launch] = []
         proxies: list[Proxy] = []
-        for simple in Script(pasted, wanted.environment).commands(_is_engine):
+        for simple in Script(pasted, wanted.environment).commands():
             simple.keep_document(files)
             command = _command(simple, pasted, files)
-            if (inner := _script_of(command)) is not None:
+            inner = _script_of(command)
+            if inner is not None and inner.strip() == pasted.text.strip():
+                raise ConfigError(command.where, next((word.unknown for word in command.words if word.unknown), _AGAIN))
+            if inner is not None:
                 simple.check_unconditional(command.where)
                 # Lines before it keep the numbers of its own.
                 text = "\n" * (simple.line - 1) + inner

@@ -1,9 +1,9 @@
 """A shell script to its commands: variables are filled in, and what no engine's line needs is passed over."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.deploy.commands.command import Word
 from ksim.deploy.shell.variables import Variables
@@ -15,6 +15,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 #: Words that open and close what a shell runs under a condition, or more than once.
 _OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac"}
 _BETWEEN = ("then", "do", "else", "elif", "{", "}", "!", "time", "exec", "nohup", "sudo", "eval")
+#: All elements of an array.
+_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 #: Commands whose output, sent to a file, is the text that they are given.
 _PRINTERS = ("cat", "tee", "echo", "printf")
 #: What stands, with the word of the condition, for the content of a file that is written under one.
@@ -63,13 +65,13 @@ class Script:
     environment: Mapping[str, str]
     _open: list[str] = field(factory=list, init=False)
     _exported: dict[str, Word] = field(factory=dict, init=False)
+    _arrays: dict[str, list[Word]] = field(factory=dict, init=False)
 
-    def commands(self, engine: Callable[[list[str]], bool]) -> Iterator[Simple]:
-        """The simple commands, in order; only those of which `engine` says so by their first words need all variables.
-        """
+    def commands(self) -> Iterator[Simple]:
+        """The simple commands, in order; words with variables that have no value say so."""
         variables = Variables(dict(self.environment))
         for tokens in _statements(self._tokens()):
-            simple = self._simple(tokens, variables, engine)
+            simple = self._simple(tokens, variables)
             if simple is not None:
                 yield simple
 
@@ -77,8 +79,7 @@ class Script:
         where = f"{self.pasted.source}: " if self.pasted.source else ""
         return iter(Tokens(self.pasted.text, where))
 
-    def _simple(self, tokens: list[Token], variables: Variables,
-                engine: Callable[[list[str]], bool]) -> Simple | None:
+    def _simple(self, tokens: list[Token], variables: Variables) -> Simple | None:
         words = [token for token in tokens if token.kind == "word"]
         words = self._without_keywords(words)
         words, assigned = self._assignments(words, variables)
@@ -89,9 +90,8 @@ class Script:
         if names[0] in ("export", "declare", "readonly", "local", "set"):
             self._export(words[1:], variables)
             return None
-        needed = engine(names)
         into, document = self._redirected(tokens, variables)
-        expanded = tuple(word for token in words for word in self._expanded(token, variables, needed))
+        expanded = tuple(word for token in words for word in self._expanded(token, variables))
         return Simple(expanded, words[0].line, assigned, dict(self._exported), self._open[-1] if self._open else "",
                       into, document)
 
@@ -124,11 +124,11 @@ class Script:
     def _array(self, name: str, words: list[Token], variables: Variables) -> list[Token]:
         """Take in `NAME=(...)`; the words behind it."""
         count = next((place for place, token in enumerate(words) if _raw(token).endswith(")")), len(words) - 1) + 1
-        elements = [text for token in words[:count] for text in variables.words(token.pieces, None)]
-        elements[0] = elements[0].partition("(")[2]
-        elements[-1] = elements[-1].removesuffix(")")
-        before = variables.arrays.get(name[:-2], []) if name.endswith("+=") else []
-        variables.arrays[name.rstrip("+=")] = [*before, *(text for text in elements if text)]
+        elements = [word for token in words[:count] for word in self._expanded(token, variables)]
+        elements[0] = evolve(elements[0], text=elements[0].text.partition("(")[2])
+        elements[-1] = evolve(elements[-1], text=elements[-1].text.removesuffix(")"))
+        before = self._arrays.get(name[:-2], []) if name.endswith("+=") else []
+        self._arrays[name.rstrip("+=")] = [*before, *(word for word in elements if word.text)]
         return words[count:]
 
     def _assignment(self, token: Token, variables: Variables) -> tuple[str, Word]:
@@ -152,10 +152,18 @@ class Script:
             elif (value := variables.values.get(_raw(token))) is not None:
                 self._exported[_raw(token)] = Word(value, self.pasted.at(token.line, token.column))
 
-    def _expanded(self, token: Token, variables: Variables, needed: bool) -> Iterator[Word]:
-        where = self.pasted.at(token.line, token.column)
-        for text in variables.words(token.pieces, where if needed else None):
-            yield Word(text, where)
+    def _expanded(self, token: Token, variables: Variables) -> Iterator[Word]:
+        """The words of *token*; the elements of an array stand where the array has them."""
+        array = _ARRAY.fullmatch(_raw(token))
+        if array and array[1] in self._arrays:
+            yield from self._arrays[array[1]]
+            return
+        where, unknown = self.pasted.at(token.line, token.column), ""
+        try:
+            texts = [*variables.words(token.pieces, where)]
+        except ConfigError as error:
+            texts, unknown = [variables.filled(token.pieces, None)], error.args[1]
+        yield from (Word(text, where, unknown) for text in texts)
 
     def _redirected(self, tokens: list[Token], variables: Variables) -> tuple[str, str | None]:
         """The file that output goes to, and the here-document that is read."""

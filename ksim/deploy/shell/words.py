@@ -136,7 +136,8 @@ class Tokens:
         """The place of the *quote* that closes that at *start*."""
         place = start + 1
         while place < len(self.text) and self.text[place] != quote:
-            place += 2 if self.text[place] == "\\" and quote == '"' else 1
+            inner = self._behind(place) if quote == '"' and self.text.startswith(("$(", "${"), place) else None
+            place = inner or place + (2 if self.text[place] == "\\" and quote == '"' else 1)
         if place >= len(self.text):
             line, column = self._at(start)
             raise ConfigError(f"{self.where}line {line}, column {column}", f"the quote {quote} is left open")
@@ -146,13 +147,19 @@ class Tokens:
         """The place behind `$(...)`, `${...}` or backquotes."""
         if self.text[start] == "`":
             return self._closing("`", start) + 1
+        if (behind := self._behind(start)) is not None:
+            return behind
+        line, column = self._at(start)
+        raise ConfigError(f"{self.where}line {line}, column {column}", f"${self.text[start + 1]} is left open")
+
+    def _behind(self, start: int) -> int | None:
+        """The place behind `$(...)` or `${...}`; None where it is left open."""
         opened, closed, depth = self.text[start + 1], {"(": ")", "{": "}"}[self.text[start + 1]], 0
         for place in range(start + 1, len(self.text)):
             depth += (self.text[place] == opened) - (self.text[place] == closed)
             if depth == 0:
                 return place + 1
-        line, column = self._at(start)
-        raise ConfigError(f"{self.where}line {line}, column {column}", f"${opened} is left open")
+        return None
 
     def _note_document(self, token: Token, place: int) -> int:
         """Remember the mark that a here-document ends with, and go behind it."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from attrs import frozen
 
 from ksim.foundation.errors import DataError
+from ksim.foundation.files import is_there
 
 #: No launch line or manifest is longer.
 LONGEST = 4 * 2**20
@@ -12,10 +13,7 @@ LONGEST = 4 * 2**20
 
 def names_path(argument: str) -> bool:
     """Whether *argument* names a file or a folder that is there."""
-    try:
-        return "\n" not in argument and Path(argument).exists()
-    except (OSError, ValueError):  # longer than a name may be, as launch lines are
-        return False
+    return "\n" not in argument and is_there(Path(argument))
 
 
 @frozen

@@ -72,7 +72,7 @@ def _clients(pasted: Pasted, wanted: Wanted,
              before: str = "") -> Iterator[tuple[Command, str, str, list[Word]]]:
     """The commands of a script that start clients; *before* goes before their places in messages."""
     script = Script(evolve(pasted, text=tidied(pasted.text)), wanted.environment)
-    for simple in script.commands(lambda names: _client(Command.of(names, "")) is not None):
+    for simple in script.commands():
         command = Command(tuple(evolve(word, where=f"{before}{word.where}") for word in simple.words),
                           f"{before}{pasted.at(simple.line)}", folder=pasted.folder)
         if (client := _client(command)) is not None:

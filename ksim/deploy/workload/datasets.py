@@ -11,6 +11,7 @@ from attrs import define, field
 from ksim.deploy.flags.given import Given, value_of, where_of
 from ksim.deploy.workload.made_up import MADE_UP
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 
 
 @define
@@ -121,7 +122,7 @@ def _groups(client: Client) -> dict[str, Any]:
 def _file(client: Client) -> str:
     """The dataset's file, if it is here; empty if not."""
     path = client.value("dataset_path")
-    return str(client.folder / path) if path and (client.folder / path).is_file() else ""
+    return str(client.folder / path) if path and is_there(client.folder / path) else ""
 
 
 def _recorded(name: str, own_times: bool) -> Callable[[Client], dict[str, Any]]:

@@ -31,7 +31,7 @@ _DRAWS, _GUESSES = 5, 2
 class OutOfReach(KsimError):
     """A target is missed at any rate: `target`, its value in seconds, and the lowest rate that was tried."""
 
-    def __str__(self) -> str:
+    def message(self) -> str:
         target, value, rate = self.args
         return (f"{target} is out of reach: even at {rate:.3g} requests/s, its {target.statistic} is"
                 f" {1e3 * value:,.0f} ms")

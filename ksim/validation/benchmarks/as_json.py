@@ -33,6 +33,7 @@ def _run(one: Compared) -> dict[str, Any]:
     run = one.recorded
     return {
         "result": str(run.path), "run": run.name, "client": run.tool, "requests": run.count, "failed": run.failed,
+        "incomplete": run.incomplete,
         "load": {key: value for key, value in asdict(run.load).items() if key != "burstiness" or run.load.rate},
         "facts": dict(run.facts), "simulated": one.how,
         "measured": {_key(name): _scaled(name, pair[0]) for name, pair in one.figures.items()},

@@ -17,7 +17,7 @@ from ksim.validation.benchmarks.causes import Cause, Pairs
 from ksim.validation.benchmarks.checks import disagreements
 from ksim.validation.benchmarks.load import Replayed, replayed
 from ksim.validation.benchmarks.match import mismatches
-from ksim.validation.benchmarks.recorded import Recorded, Served, figures_of
+from ksim.validation.benchmarks.recorded import RATES, Recorded, Served, figures_of
 
 #: Parts into which the requests of a run are cut, by load and by length.
 _PARTS = 3
@@ -76,14 +76,39 @@ def _compared(run: Recorded, scenario: Scenario) -> Compared:
     workload = evolve(scenario.workload, max_concurrency=load.concurrency, retries=None)
     result = play(Fleet.of(evolve(scenario, workload=workload)), load.requests)
     simulated = served_of(result)
-    figures = figures_of([one for one in simulated if one.e2e is not None])
+    figures = _figures(run, simulated)
     shared = {name: (value, figures[name]) for name, value in run.figures.items() if name in figures}
-    remarks = (*run.remarks, *mismatches(run, scenario), *disagreements(run), *_losses(run, result))
+    remarks = (*run.remarks, *_cut_short(run), *mismatches(run, scenario), *disagreements(run), *_losses(run, result))
     pairs = _pairs(run, load, simulated, result) if run.served else None
     if pairs is None:
         return Compared(run, load.how, shared, causes=tuple(causes.of_figures(shared)), remarks=remarks)
     return Compared(run, load.how, shared, _cut(pairs, pairs.in_flight, "in flight"),
                     _cut(pairs, pairs.prompt, "prompt tokens"), tuple(causes.of_requests(pairs)), remarks)
+
+
+def _figures(run: Recorded, simulated: Sequence[Served]) -> dict[str, float]:
+    """The simulated figures; of a run that was cut, those of the requests that end within its time.
+
+    Without recorded requests, nobody knows which were under way at its end, so rates are left out.
+    """
+    done = [one for one in simulated if one.e2e is not None]
+    if not run.incomplete:
+        return figures_of(done)
+    if not run.served or not run.duration:
+        return {name: value for name, value in figures_of(done).items() if name not in RATES}
+    ended = [one for one in done if (one.sent or 0.0) + (one.e2e or 0.0) <= run.duration]
+    return figures_of(ended, run.duration, cut=True)
+
+
+def _cut_short(run: Recorded) -> list[str]:
+    """What became of requests that were under way when the run ended."""
+    if not run.incomplete:
+        return []
+    said = f"the run was cut: {run.incomplete} of {run.count + run.incomplete} requests were incomplete when it ended"
+    if not run.served or not run.duration:
+        return [f"{said}; they are not simulated, and throughputs are not compared"]
+    return [f"{said}; {len(run.unfinished)} of them are simulated as load, with outputs as long as the mean of the"
+            f" others, and what ends within the run's {run.duration:,.4g} s is compared"]
 
 
 def served_of(result: Result) -> list[Served]:
@@ -116,7 +141,8 @@ def _losses(run: Recorded, result: Result) -> list[str]:
 
 def _pairs(run: Recorded, load: Replayed, simulated: Sequence[Served], result: Result) -> Pairs | None:
     """Requests that were answered both in the recording and in the simulation, in the order of sending."""
-    measured = [run.served[place] for place in load.order]
+    sent = [*run.served, *run.unfinished]
+    measured = [sent[place] for place in load.order]
     known = [place for place, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
              if theirs.ttft is not None and theirs.e2e is not None and ours.e2e is not None]
     if not known:

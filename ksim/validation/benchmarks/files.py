@@ -118,8 +118,23 @@ def tables_of(path: Path) -> list[Table]:
         raise DataError(str(path), "is not text; expected JSON or YAML, as a benchmark client writes it") from None
     if not text.strip():
         raise DataError(str(path), "is empty; did the benchmark end before it wrote its result?")
+    if (kind := _other_kind(text)) is not None:
+        raise DataError(str(path), f"is {kind}; expected the JSON or YAML that a benchmark client writes, such as"
+                                   f" benchmarks.json (see `ksim list recordings`)")
     documents = list(_yaml(path, text) if path.suffix.lower() in (".yaml", ".yml") else _json(path, text))
     return [table for where, value in documents for table in _tables(where, value)]
+
+
+def _other_kind(text: str) -> str | None:
+    """What a *text* is that is neither JSON nor YAML, by its beginning: HTML, or a table of rows; None otherwise."""
+    first, _, rest = text.lstrip().partition("\n")
+    if re.match(r"<(!doctype|html|\?xml|head|body|table)\b", first, re.IGNORECASE):
+        return "HTML" if "xml" not in first[:6].lower() else "XML"
+    for sign, name in ((",", "CSV"), ("\t", "a table of tabs")):
+        columns = first.count(sign)
+        if columns and not re.search(r"[{}\[\]:]", first) and rest.partition("\n")[0].count(sign) >= columns:
+            return name
+    return None
 
 
 def _tables(where: str, value: Any) -> Iterator[Table]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attrs import evolve
+
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.validation.benchmarks.checks import checked
@@ -51,8 +53,27 @@ def _folder(folder: Path) -> list[Recorded]:
                                      " profile_export.jsonl or benchmarks.json (see `ksim list recordings`)")
     # A client that writes both requests and aggregates means the same run by both.
     detailed = {name for name, runs in results.values() if any(run.served for run in runs)}
-    return [run for name, runs in results.values() for run in runs
-            if run.served or name not in detailed or name not in ("aiperf", "genai_perf")]
+    return _once([run for name, runs in results.values() for run in runs
+                  if run.served or name not in detailed or name not in ("aiperf", "genai_perf")])
+
+
+def _once(runs: Sequence[Recorded]) -> list[Recorded]:
+    """*runs* without those that another file has, too, such as benchmarks.yaml beside benchmarks.json."""
+    kept: list[Recorded] = []
+    for run in runs:
+        place = next((place for place, one in enumerate(kept) if one.path != run.path and _alike(one, run)), None)
+        if place is None:
+            kept.append(run)
+        else:
+            said = f"{run.path.name} has the same run, which counts once"
+            kept[place] = evolve(kept[place], remarks=(*kept[place].remarks, said))
+    return kept
+
+
+def _alike(one: Recorded, other: Recorded) -> bool:
+    """Whether two results are of the same run: all they say is the same."""
+    return one.tool == other.tool and one.count == other.count and one.load == other.load and (
+        one.figures == other.figures and one.duration == other.duration)
 
 
 def _results(folder: Path) -> Iterator[tuple[Path, tuple[str, list[Recorded]]]]:

@@ -32,28 +32,28 @@ def replayed(run: Recorded, seed: int) -> Replayed:
         said = "lengths are not recorded: drawn from their mean and percentiles" if _spread(run) else (
             "lengths are not recorded: all requests have the mean ones")
         return Replayed(_requests(served, arrivals), run.load.concurrency, f"{said}; {how}")
-    if any(one.sent is None for one in run.served):
-        arrivals, how = _drawn(run.load, len(run.served), seed)
-        return Replayed(_requests(run.served, arrivals), run.load.concurrency, f"recorded lengths; {how}",
-                        tuple(range(len(run.served))))
-    return _recorded(run)
+    sent = [*run.served, *run.unfinished]
+    if any(one.sent is None for one in sent):
+        arrivals, how = _drawn(run.load, len(sent), seed)
+        return Replayed(_requests(sent, arrivals), run.load.concurrency, f"recorded lengths; {how}",
+                        tuple(range(len(sent))))
+    return _recorded(sent, run.load)
 
 
-def _recorded(run: Recorded) -> Replayed:
-    """The requests of *run* in the order in which they were sent.
+def _recorded(sent: Sequence[Served], load: Load) -> Replayed:
+    """The requests of a run in the order in which they were *sent*.
 
     A client that keeps to a concurrency sends the next request when one ends, in the simulation as in the recording.
     """
-    order = sorted(range(len(run.served)), key=lambda place: (run.served[place].sent or 0.0, place))
-    load = run.load
+    order = sorted(range(len(sent)), key=lambda place: (sent[place].sent or 0.0, place))
     if load.concurrency and load.rate is None:
         arrivals, how = [0.0] * len(order), f"recorded lengths; closed loop of {load.concurrency}, as the client's"
     else:
-        own = [run.served[place].arrival if load.concurrency else run.served[place].sent for place in order]
+        own = [sent[place].arrival if load.concurrency else sent[place].sent for place in order]
         times = [time or 0.0 for time in own]
         arrivals, how = [max(0.0, time - min(times)) for time in times], "recorded lengths and arrivals"
         order, arrivals = _by_arrival(order, arrivals)
-    return Replayed(_requests([run.served[place] for place in order], arrivals), load.concurrency, how, tuple(order))
+    return Replayed(_requests([sent[place] for place in order], arrivals), load.concurrency, how, tuple(order))
 
 
 def _by_arrival(order: Sequence[int], arrivals: Sequence[float]) -> tuple[list[int], list[float]]:

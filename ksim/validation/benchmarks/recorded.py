@@ -80,8 +80,9 @@ class Recorded:
     """A run of a benchmark, as its result describes it.
 
     `served` has its requests in the order of the file, if they are recorded; else there are `count` requests with
-    `prompts` and `outputs`.  `reported` are figures of the client's own, in seconds and per second.  `facts` are other
-    words of the file: the model, GPUs, tensor parallelism.
+    `prompts` and `outputs`.  Of a run that ended before all its requests did, so many are `incomplete`; `unfinished`
+    has those that were sent, with lengths that are known or taken from the others.  `reported` are figures of the
+    client's own, in seconds and per second.  `facts` are other words of the file: the model, GPUs, tensor parallelism.
     """
 
     path: Path
@@ -97,22 +98,27 @@ class Recorded:
     reported: Mapping[str, float] = field(factory=dict)
     facts: Mapping[str, Any] = field(factory=dict)
     remarks: tuple[str, ...] = ()
+    incomplete: int = 0
+    unfinished: Sequence[Served] = ()
 
     @cached_property
     def figures(self) -> dict[str, float]:
         """The figures of the run: from its requests where they are recorded, else those that the client reports."""
-        computed = figures_of(self.served, self.duration) if self.served else {}
+        computed = figures_of(self.served, self.duration, bool(self.incomplete)) if self.served else {}
         return {**{name: value for name, value in self.reported.items() if name not in computed}, **computed}
 
 
-def figures_of(served: Sequence[Served], duration: float | None = None) -> dict[str, float]:
-    """Statistics of *served*, in seconds, and rates over *duration*, by default from the first to the last of them."""
+def figures_of(served: Sequence[Served], duration: float | None = None, cut: bool = False) -> dict[str, float]:
+    """Statistics of *served*, in seconds, and rates from the first to the last of them, or else over *duration*.
+
+    Of a run that was *cut*, rates are over its whole duration.
+    """
     values: dict[str, Iterable[float | None]] = {
         "ttft": (one.ttft for one in served), "tpot": (one.tpot for one in served),
         "itl": (gap for one in served for gap in one.gaps), "e2el": (one.e2e for one in served)}
     figures = {name: value for latency, numbers in values.items()
                for name, value in statistics(latency, [number for number in numbers if number is not None]).items()}
-    return figures | rates(served, span(served) or duration)
+    return figures | rates(served, duration if cut else span(served) or duration)
 
 
 def statistics(latency: str, values: Sequence[float]) -> dict[str, float]:

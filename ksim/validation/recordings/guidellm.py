@@ -5,6 +5,7 @@ https://github.com/vllm-project/guidellm
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 
 from ksim.validation.benchmarks.files import Table
 from ksim.validation.benchmarks.recorded import STATISTICS, Lengths, Load, Recorded, Served
@@ -51,13 +52,16 @@ def _run(path: Path, table: Table, name: str) -> Recorded:
     model = table.branch("config", "backend").get("model") or table.branch("benchmarker", "backend").get("model")
     done = totals.count("successful") if known else len(served)
     kept = len(served) == done
+    left = _listed(requests, "incomplete")
     return Recorded(
         path, name, "guidellm", len(served) if kept else done,
         totals.count("errored") if "errored" in totals else len(_listed(requests, "errored")),
         tuple(served) if kept else (), prompts=_lengths(table, "prompt_token_count"),
         outputs=_lengths(table, "output_token_count"), load=_load(table), duration=table.maybe("duration"),
         reported=_reported(table), facts={"model": model} if model else {}, remarks=() if kept else (
-            f"the report kept {len(served)} of {done} requests, so its aggregates are compared",))
+            f"the report kept {len(served)} of {done} requests, so its aggregates are compared",),
+        incomplete=max(totals.count("incomplete") if "incomplete" in totals else 0, len(left)),
+        unfinished=tuple(_unfinished(left, served)) if kept and served else ())
 
 
 def _listed(requests: Table, key: str) -> list[Table]:
@@ -78,6 +82,22 @@ def _served(one: Table) -> Served:
     arrival = timings.maybe("targeted_start") if "targeted_start" in timings else start
     return Served(one.count("prompt_tokens"), one.count("output_tokens"), None if ttft is None else ttft / 1e3, end,
                   min(arrival or start, start), start)
+
+
+def _unfinished(left: Sequence[Table], served: Sequence[Served]) -> Iterator[Served]:
+    """Requests that were under way when the run ended, as far as they were sent.
+
+    What is not known of one is the mean of those *served*: none of them would have been shorter than it was then.
+    """
+    prompt, output = (max(1, round(mean(lengths))) for lengths in (
+        [one.prompt for one in served], [one.output for one in served]))
+    for one in left:
+        timings = one.branch("info", "timings")
+        start = one.maybe("request_start_time") or one.maybe("start_time") or timings.maybe("request_start")
+        if start:
+            due = timings.maybe("targeted_start") or start
+            yield Served(int(one.maybe("prompt_tokens") or prompt), max(int(one.maybe("output_tokens") or 0), output),
+                         arrival=min(due, start), sent=start)
 
 
 def _load(table: Table) -> Load:

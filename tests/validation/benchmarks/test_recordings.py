@@ -134,6 +134,62 @@ def test_aiperf_has_its_load_from_the_summary_beside_it_and_a_folder_is_one_run(
     assert all(abs(error) < 0.01 for error in found.values()), found
 
 
+def cut_run():
+    """GuideLLM's report of a run of 60 requests in a closed loop that ended half-way, and when it ended."""
+    served = run(((200, 30),) * 60, concurrency=20)
+    end = max(one.sent + one.e2e for one in served) / 2
+    report = json.loads(fabricate.guidellm([one for one in served if one.sent + one.e2e <= end], 20))
+    (benchmark,) = report["benchmarks"]
+    left = [one for one in served if one.sent < end < one.sent + one.e2e]
+    benchmark["requests"]["incomplete"] = [
+        {"request_start_time": fabricate.ORIGIN + one.sent, "prompt_tokens": one.prompt} for one in left]
+    benchmark["duration"] = end
+    return report, len(left)
+
+
+def test_a_run_that_was_cut_is_compared_by_what_ends_within_its_time(result):
+    report, left = cut_run()
+    (one,) = read(result(json.dumps(report)))
+    found, compared = errors([one])
+    assert left > 10 and one.incomplete == len(one.unfinished) == left
+    assert {"ttft_p99", "output_throughput"} <= found.keys() and not compared.causes
+    assert all(abs(error) < 0.01 for error in found.values()), found
+    said = f"the run was cut: {left} of {one.count + left} requests were incomplete when it ended; {left} of them are"
+    assert any(remark.startswith(said) for remark in compared.remarks)
+
+
+def test_a_run_that_was_cut_without_its_requests_has_no_throughput_to_compare(result):
+    report, left = cut_run()
+    (benchmark,) = report["benchmarks"]
+    done = len(benchmark["requests"]["successful"])
+    lengths = {"successful": {"mean": 200, "min": 200, "max": 200}}
+    benchmark["metrics"] = {
+        "request_totals": {"successful": done, "errored": 0, "incomplete": left}, "prompt_token_count": lengths,
+        "output_token_count": lengths, "time_to_first_token_ms": {"successful": {"mean": 20.0}},
+        "requests_per_second": {"successful": {"mean": 9.0}}}
+    benchmark["requests"] = {"successful": [], "incomplete": []}
+    found, compared = errors(read(result(json.dumps(report))))
+    assert [*found] == ["ttft_mean"] and any("throughputs are not compared" in remark for remark in compared.remarks)
+
+
+def test_the_same_run_as_json_and_as_yaml_counts_once(result):
+    import yaml
+
+    report = json.loads(fabricate.guidellm(run(mixed(14))))
+    result(yaml.dump(report), "benchmarks.yaml")
+    path = result(json.dumps(report), "benchmarks.json")
+    result(fabricate.guidellm(run(mixed(9))), "others.json")
+    one, other = runs_of([path.parent])
+    assert one.count == 14 and one.remarks[-1] == "benchmarks.yaml has the same run, which counts once"
+    assert other.count == 9 and not other.remarks
+
+
+def test_a_key_with_a_newline_leaves_the_message_in_one_line(result):
+    with pytest.raises(DataError) as refused:
+        read(result('{"a\\nb": 1}'))
+    assert "it has a\\nb" in str(refused.value) and "\n" not in str(refused.value)
+
+
 def test_lengths_that_only_quantiles_say_are_spread_over_them(result):
     summary = fabricate.aiperf_summary(run(mixed(14), concurrency=3), 3)
     _, compared = errors(read(result(summary)))
@@ -176,7 +232,9 @@ def test_what_cannot_be_is_an_error(result, change, says):
 @pytest.mark.parametrize(("text", "says"), [
     ("", "is empty"), ("\0\1", "is not JSON"), ('{"a": 1}', "no known client .it has a"), ("[]", "no known client"),
     ("[1]", "holds 1; expected a table"), ("[" * 100_000, "nested too deeply"),
-    ("arrival,prompt\n0,1\n", "is not JSON at column 1"),
+    ("arrival,prompt\n0,1\n", "is CSV; expected the JSON or YAML that a benchmark client writes"),
+    ("a\tb\n1\t2\n", "is a table of tabs; expected"), ("\n<!DOCTYPE html>\n<html>", "is HTML; expected the JSON or"),
+    ("<?xml version='1.0'?>", "is XML"), ("hello, world", "is not JSON at column 1"),
     ('{"hw": "b200", "conc": 2, "tput_per_gpu": 1}', "imply them"),
 ])
 def test_other_files_are_errors(result, text, says):

@@ -7,6 +7,7 @@ from ksim.deploy.engines.vllm.speculation import drafter
 from ksim.deploy.flags.given import Given, value_of
 from ksim.deploy.flags.json_tables import table_of
 from ksim.deploy.flags.meaning import Handler, Reading, read_with_others
+from ksim.deploy.flags.values import of_kind
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
 
@@ -25,8 +26,32 @@ _DRAFTS = {"MTP": "mtp", "EAGLE": "eagle3", "EAGLE3": "eagle3", "NGRAM": "ngram"
 _COUNTS = ("num_nextn_predict_layers", "max_draft_len")
 
 
+#: Kinds of keys of the YAML alone, and of kv_cache_config, that are numbers or switches.
+KINDS = {"enable_attention_dp": "switch", "disable_overlap_scheduler": "switch", "moe_tensor_parallel_size": "integer",
+         "batch_wait_timeout_iters": "integer", "batch_wait_max_tokens_ratio": "number",
+         "free_gpu_memory_fraction": "number", "max_tokens": "integer", "tokens_per_block": "integer",
+         "host_cache_size": "integer", "enable_block_reuse": "switch"}
+
+
+def read_as(kind: str, value: Any, where: str, key: str) -> Any:
+    """The *value* of a *key* of the YAML; raises ConfigError for one of another *kind*."""
+    try:
+        return of_kind(kind, value)
+    except ValueError as error:
+        raise ConfigError(where, f"{key}: {error}") from None
+
+
+def cache_table(given: Given) -> dict[str, Any]:
+    """The keys of kv_cache_config, without those that are left empty; raises ConfigError for values that cannot be."""
+    return {key: read_as(KINDS.get(key, "json"), value, given.where, f"kv_cache_config.{key}")
+            for key, value in table_of(given).items() if value is not None}
+
+
 def _cache(reading: Reading, given: Given) -> None:
-    table = table_of(given)
+    table = cache_table(given)
+    page = table.get("tokens_per_block", 32)
+    if page < 1:
+        raise ConfigError(given.where, f"kv_cache_config.tokens_per_block: expected at least 1, not {page}")
     if (kind := table.pop("dtype", "auto")) not in ("auto", "fp8"):
         raise ConfigError(given.where, f"kv_cache_config.dtype {kind!r} is not simulated; ksim has auto, fp8")
     if kind == "fp8":
@@ -38,7 +63,7 @@ def _cache(reading: Reading, given: Given) -> None:
             reading.serve["kv_offloading_size"] = value / 2**30
             reading.remarks.append(Note(given.where, key, "host memory behind the cache, by vLLM's rules"))
         elif key == "max_tokens" and value:
-            reading.serve["num_gpu_blocks_override"] = value // table.get("tokens_per_block", 32)
+            reading.serve["num_gpu_blocks_override"] = value // page
         elif key in _CACHE_DIFFERS and value:
             reading.remarks.append(Note(given.where, f"kv_cache_config.{key}", _CACHE_DIFFERS[key]))
         elif key in _CACHE_IDLE or key in _CACHE_DIFFERS:

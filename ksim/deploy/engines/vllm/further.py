@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from ksim.deploy.engines.launching import OF_CHECKPOINT
 from ksim.deploy.flags.given import Given
 from ksim.deploy.flags.json_tables import known_keys, table_of
 from ksim.deploy.flags.meaning import Handler, Reading
-from ksim.deploy.flags.values import integer
+from ksim.deploy.flags.values import integer, json_of
 from ksim.deploy.launches import Note
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.files import is_there
 from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 
 #: vLLM's formats by ksim's names.
@@ -20,9 +23,6 @@ _FORMATS = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8", "fb
             "modelopt_fp4": "modelopt_fp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
             **{name: name for name in ("awq", "awq_marlin", "gptq", "gptq_marlin", "bitsandbytes")},
             "auto_awq": "awq", "auto_gptq": "gptq"}
-#: Overrides of config.json that change no shape.
-_SHAPELESS = ("rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "architectures",
-              "tie_word_embeddings", "original_max_position_embeddings", "hf_text_config")
 
 
 def _quantization(reading: Reading, given: Given) -> None:
@@ -48,7 +48,7 @@ def _lora_modules(reading: Reading, given: Given) -> None:
 def adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
     """An adapter as a scenario has it; without its adapter_config.json at hand, its rank is assumed."""
     name, path = _name_and_path(given, text)
-    if path and (Path(path) / "adapter_config.json").is_file():
+    if path and is_there(Path(path) / "adapter_config.json"):
         return {"name": name, "path": path}
     why = "its adapter_config.json is not here: it gets rank 16, and all modules that adapters may adapt"
     reading.remarks.append(Note(given.where, f"--lora-modules {name}", why))
@@ -109,16 +109,21 @@ def _processor(reading: Reading, given: Given) -> None:
     reading.serve["mm_processor_kwargs"] = known_keys(given, table_of(given), MmProcessorKwargs)
 
 
-def _overrides(reading: Reading, given: Given) -> None:
-    table = table_of(given)
-    if others := [key for key in table if key not in _SHAPELESS]:
-        raise ConfigError(given.where, f"{given.flag.name}: {', '.join(others)} may change the model; write it into a"
-                                       f" copy of its config.json, and name that with --model")
+def overrides(reading: Reading, given: Given) -> None:
+    """Keys of config.json that a flag overrides, as a table or as its JSON."""
+    try:
+        read = evolve(given, value=json_of(given.value)) if isinstance(given.value, str) and given.value else given
+    except ValueError as error:
+        raise ConfigError(given.where, f"{given.flag.name}: {error}") from None
+    table = table_of(read)
+    if empty := [key for key, value in table.items() if value is None]:
+        raise ConfigError(given.where, f"{given.flag.name}: {', '.join(empty)}: null takes a key away, which a scenario"
+                                       f" cannot say; take it out of a copy of config.json, and name that with --model")
     if table:
-        reading.pass_over(given, "it changes no shape of the model; a longer context is --max-model-len")
+        reading.serve["hf_overrides"] = table
 
 
 HANDLERS: Mapping[str, Handler] = {
     "quantization": _quantization, "max_model_len": _max_model_len, "lora_modules": _lora_modules,
     "eplb_config": _eplb, "limit_mm_per_prompt": _limits, "mm_processor_kwargs": _processor,
-    "hf_overrides": _overrides}
+    "hf_overrides": overrides}

@@ -1,0 +1,184 @@
+"""Helm values of vLLM's production stack: `servingEngineSpec.modelSpec`, a Deployment of vLLM each, and the router."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from math import inf, nan
+from typing import Any
+
+from ksim.deploy.launches import Deployed, Note, Wanted
+from ksim.deploy.manifests import fields, pods
+from ksim.deploy.manifests.made import listed, tabled, text, texts
+from ksim.deploy.manifests.pods import Pods
+from ksim.deploy.texts.documents import documents
+from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
+from ksim.deploy.texts.pasted import Pasted
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["ProductionStack"]
+
+_ENGINES = re.compile(r"(?m)^\s{0,4}[\"']?servingEngineSpec[\"']?\s*:")
+_WHY = "has no part in what engines do"
+_SCALES = "ksim does not scale engines"
+#: Keys that ask for a part of a GPU.
+_SHARES = ("requestGPUMem", "requestGPUMemPercentage", "requestGPUCores", "limitGPUMem", "limitGPUMemPercentage",
+           "limitGPUCores")
+#: Keys of a model's table that are read, and those that change nothing here.
+_READ = ("name", "repository", "tag", "modelURL", "replicaCount", "requestGPU", "requestGPUType",
+         "vllmConfig", "lmcacheConfig", "env", "resources", "nodeSelectorTerms", "enableLoRA", "raySpec", *_SHARES)
+_IDLE: Mapping[str, str] = {**dict.fromkeys((
+    "annotations", "podAnnotations", "imagePullSecret", "requestCPU", "requestMemory", "limitCPU", "limitMemory",
+    "shmSize", "pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "storageClass", "extraVolumes",
+    "extraVolumeMounts", "serviceAccountName", "priorityClassName", "hf_token", "initContainer", "chatTemplate",
+    "chatTemplateConfigMap", "labels", "enableTool", "toolCallParser", "runtimeClassName", "nodeName",
+    "tolerations", "startupProbe", "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY),
+    "keda": _SCALES, "autoscaling": _SCALES}
+#: Keys of vllmConfig, and the flags that the chart makes of them.
+_FLAGS = {"maxModelLen": "--max-model-len", "dtype": "--dtype", "tensorParallelSize": "--tensor-parallel-size",
+          "maxNumSeqs": "--max-num-seqs", "gpuMemoryUtilization": "--gpu-memory-utilization",
+          "maxLoras": "--max-loras", "runner": "--runner", "convert": "--convert"}
+_CONFIG = (*_FLAGS, "enableChunkedPrefill", "enablePrefixCaching", "extraArgs", "v0")
+_CONFIG_IDLE = {"prometheusMultiprocDir": _WHY}
+#: What the router is called here, by `routingLogic`.
+_ROUTERS = {"roundrobin": "round_robin", "session": "session_affinity", "prefixaware": "prefix_aware",
+            "kvaware": "prefix_aware"}
+_SPLIT = ("disaggregated_prefill", "disaggregated_prefill_orchestrated")
+_BY_PREFIX = "ksim's prefix_aware knows what engines have cached, and weighs their load, too"
+
+
+class ProductionStack:
+    """Makes the pods that the chart makes of values, and reads those."""
+
+    def recognises(self, pasted: Pasted) -> bool:
+        return bool(_ENGINES.search(pasted.text)) and "apiVersion" not in pasted.text
+
+    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+        """The engines, and the router; raises ConfigError for values that the chart does not know."""
+        parts: list[Deployed] = []
+        scenario: dict[str, Any] = {}
+        for values in documents(pasted):
+            if not values.is_table:
+                raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
+            stack = values.get("vllm-stack") or values
+            parts += [pods.deployed(made, {}, wanted) for made in _engines(stack)]
+            router, remarks = _router(stack)
+            scenario |= router
+            parts.append(Deployed((), remarks=(*remarks, *_transfers(stack))))
+        deployed = Deployed.of(parts, scenario)
+        if not deployed.launches:
+            raise ConfigError(pasted.source or "the text", "servingEngineSpec.modelSpec has no model that is served")
+        several = len(deployed.launches) > 1 or deployed.launches[0].replicas > 1
+        return deployed if several else Deployed(deployed.launches, {}, deployed.idle, deployed.remarks)
+
+
+def _engines(values: Entry) -> Iterator[Pods]:
+    """The pods of each model."""
+    spec = values.get("servingEngineSpec")
+    enabled = spec.get("enableEngine") if spec is not None else None
+    if spec is None or (enabled is not None and not enabled.flag):
+        return
+    for model in spec.each("modelSpec"):
+        if (ray := model.get("raySpec")) is not None:
+            raise ray.error("engines of Ray over several nodes are not read; import the line that Ray runs")
+        name, replicas = model.need("name"), model.get("replicaCount")
+        template = tabled(model, {"spec": tabled(model, _pod(model, spec))})
+        yield Pods(name.text, template, replicas.count if replicas is not None else 1,
+                   idle=tuple(fields.notes(model, _READ, _IDLE)))
+
+
+def _pod(model: Entry, spec: Entry) -> dict[str, Entry]:
+    command = [*texts(model, "vllm", "serve", model.need("modelURL").text), *_words(model)]
+    env = [*spec.each("env"), *model.each("env")]
+    image = f"{model.need('repository').text}:{tag.text if (tag := model.get('tag')) is not None else 'latest'}"
+    container = {"name": text(model, "vllm"), "image": text(model, image), "command": listed(model, command),
+                 "resources": _resources(model), **({"env": listed(model, env)} if env else {})}
+    pod = {"containers": listed(model, [tabled(model, container)])}
+    if (terms := model.get("nodeSelectorTerms")) is not None:
+        required = tabled(terms, {"nodeSelectorTerms": terms})
+        pod["affinity"] = tabled(terms, {"nodeAffinity": tabled(terms, {
+            "requiredDuringSchedulingIgnoredDuringExecution": required})})
+    return pod
+
+
+def _resources(model: Entry) -> Entry:
+    """The GPUs that a model asks for; with LMCache's transfers between GPUs of a pod, by CUDA_VISIBLE_DEVICES."""
+    if (whole := model.get("resources")) is not None:
+        return whole
+    if (part := next((entry for key in _SHARES if (entry := model.get(key)) is not None), None)) is not None:
+        raise part.error("asks for a part of a GPU; ksim simulates whole ones")
+    kind, count = model.get("requestGPUType"), model.get("requestGPU")
+    devices = model.get("lmcacheConfig", "cudaVisibleDevices")
+    if count is None and devices is not None:
+        count = text(devices, str(len([device for device in devices.text.split(",") if device.strip()])))
+    limits = {kind.text if kind is not None else "nvidia.com/gpu": count} if count is not None and count.count else {}
+    return tabled(model, {"limits": tabled(model, limits)})
+
+
+def _words(model: Entry) -> Iterator[Entry]:
+    """The flags that the chart gives to vLLM."""
+    lora = model.get("enableLoRA")
+    if lora is not None and lora.flag:
+        yield text(lora, "--enable-lora")
+    config = model.get("vllmConfig")
+    if config is not None:
+        yield from _of_config(config)
+    cache = model.get("lmcacheConfig")
+    if cache is not None and (enabled := cache.get("enabled")) is not None and enabled.flag:
+        yield from texts(cache, "--kv-transfer-config", json.dumps(_transfer(cache)))
+
+
+def _of_config(config: Entry) -> Iterator[Entry]:
+    fields.notes(config, _CONFIG, _CONFIG_IDLE)
+    old = config.get("v0")
+    if old is not None and old.text == "1":
+        raise old.error("vLLM's V0 engine is not simulated")
+    chunked, caching = config.get("enableChunkedPrefill"), config.get("enablePrefixCaching")
+    if chunked is not None:
+        yield text(chunked, f"--{'' if chunked.flag else 'no-'}enable-chunked-prefill")
+    # The chart switches prefix caching off where the values do not say.
+    yield text(caching or config, f"--{'' if caching is not None and caching.flag else 'no-'}enable-prefix-caching")
+    for key, flag in _FLAGS.items():
+        if (value := config.get(key)) is not None and value.text:
+            yield from texts(value, f"{flag}={value.text}")
+    yield from config.each("extraArgs")
+
+
+def _transfer(cache: Entry) -> dict[str, Any]:
+    """LMCache as vLLM's connector: between engines that prefill and decode apart, or in front of host memory."""
+    role, size = cache.get("kvRole"), cache.get("cpuOffloadingBufferSize")
+    apart = cache.get("enablePD")
+    config: dict[str, Any] = {"kv_connector": "LMCacheConnectorV1", "kv_role": role.text if role else "kv_both"}
+    if apart is not None and apart.flag:
+        return {**config, "kv_connector": "NixlConnector"}
+    if size is not None and size.text.strip() not in ("", "0"):
+        config["kv_connector_extra_config"] = {"lmcache.max_local_cpu_size": _gigabytes(size)}
+    return config
+
+
+def _transfers(values: Entry) -> Iterator[Note]:
+    """What differs where LMCache sends KV between engines."""
+    for model in values.each("servingEngineSpec", "modelSpec"):
+        if (apart := model.get("lmcacheConfig", "enablePD")) is not None and apart.flag:
+            yield Note(apart.where, "enablePD", "KV goes as with NixlConnector; LMCache's buffers are not simulated")
+
+
+def _gigabytes(size: Entry) -> float:
+    try:
+        number = float(size.text.strip().removesuffix("Gi"))
+    except ValueError:
+        number = nan
+    if not 0 < number < inf:
+        raise size.error(f"expected a number of GB, not {size.text!r}")
+    return number
+
+
+def _router(values: Entry) -> tuple[dict[str, Any], list[Note]]:
+    """The router by `routerSpec.routingLogic`, and what differs."""
+    logic, enabled = values.get("routerSpec", "routingLogic"), values.get("routerSpec", "enableRouter")
+    if logic is None or logic.text in _SPLIT or (enabled is not None and not enabled.flag):
+        return {}, []
+    if logic.text not in _ROUTERS:
+        raise logic.error(f"{logic.text!r} is not simulated; there are {', '.join((*_ROUTERS, *_SPLIT))}")
+    router = _ROUTERS[logic.text]
+    said = Note(logic.where, f"routingLogic: {logic.text}", _BY_PREFIX)
+    return {"router": router}, [said] if router == "prefix_aware" else []
