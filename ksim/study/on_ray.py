@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from ksim.foundation.errors import KsimError
+from ksim.foundation.outside import TRUST
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -97,7 +98,8 @@ def _start(ray: Any, jobs: int | None, address: str | None) -> None:
             ray.init("local", num_cpus=jobs or os.cpu_count(), num_gpus=0, include_dashboard=False,
                      object_store_memory=_STORE, **common)
         else:
-            ray.init(address, runtime_env={"py_modules": own_modules(Path.cwd())}, **common)
+            trusted = {name: os.environ[name] for name in (TRUST,) if name in os.environ}
+            ray.init(address, runtime_env={"py_modules": own_modules(Path.cwd()), "env_vars": trusted}, **common)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = f"of the cluster at {address} " if address else ""
         raise KsimError(f"Ray {where}cannot be used: {str(error).strip().splitlines()[0]}") from error
