@@ -48,7 +48,7 @@ def pareto(
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Run a scenario with every combination of some settings, and show those that no other beats."""
-    from ksim.cli.pareto_output import check
+    from ksim.cli.pareto_output import claimed
     from ksim.study.grid import Axis
     from ksim.study.objectives import Requirement
     from ksim.study.pareto import TOLERATED, objectives, rank, refusal
@@ -56,10 +56,10 @@ def pareto(
     axes = tuple(map(Axis.parse, _given(scenario, over, sample, jobs, settings, pool, seed)))
     wanted, required = objectives(objective or []), [*map(Requirement.parse, require or [])]
     plan = _plan(scenario, axes, sample, settings, seed, pool) if axes else None
-    check(output, json_file, force)
-    outcomes, stopped = _outcomes(plan, jobs or os.cpu_count() or 1) if plan else (_kept(scenario), None)
-    points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
-    _show_and_write(scenario, points, wanted, required, output, json_file)
+    with claimed(output, json_file, force):
+        outcomes, stopped = _outcomes(plan, jobs or os.cpu_count() or 1) if plan else (_kept(scenario), None)
+        points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
+        _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
         ran = sum(outcome.summary is not None for outcome in outcomes)
         stop(stopped, f"{ran} of {len(points)} points were run{'; they are written' if output or json_file else ''}")
