@@ -155,15 +155,14 @@ def _told(path: Path) -> Iterator[None]:
         raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 
-def check(path: Path, force: bool, resumes: bool = True) -> None:
-    """Raise ConfigError unless a study, of a kind that *resumes* or not, can be written at *path*.
+def check(path: Path, force: bool) -> None:
+    """Raise ConfigError unless a study can be written at *path*.
 
     An earlier study is replaced with *force*, or where none of its runs had ended.
     """
     replaced = is_study(path) and (force or all(row.status == NOT_RUN for row in _rows(path)))
     if is_study(path) and not replaced:
-        raise ConfigError(str(path), "holds an earlier study; " + ("--resume goes on with it, --force replaces it" if
-                          resumes else "choose another name, or --force to replace it"))
+        raise ConfigError(str(path), "holds an earlier study; --resume goes on with it, --force replaces it")
     run_directory.check(path.resolve(), MARKS, force or replaced)
     if (path / LINES).exists():
         with (path / LINES).open("rb") as file:

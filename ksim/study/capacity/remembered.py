@@ -86,7 +86,7 @@ def _read(file: Path) -> Observation | None:
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         arrays = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
         head = json.loads(str(arrays["head"]))
-        samples = [Sample(*(arrays[f"{name}{place}"] for name in ("amount", "counted", "value")), end)
+        samples = [Sample(arrays[f"amount{place}"], arrays[f"counted{place}"], arrays[f"value{place}"], end)
                    for place, end in enumerate(head.pop("ends"))]
         return Observation(**head, samples=samples, good=arrays["good"])
     return None
