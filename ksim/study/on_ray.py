@@ -27,9 +27,8 @@ _AHEAD = 2
 _STORE = 100_000_000
 #: Seconds for the head of a cluster to answer.
 _PATIENCE = 10.0
-#: What Ray reads from the environment: it reports and logs nothing, and counts no accelerators.
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0",
-          "RAY_BACKEND_LOG_LEVEL": "fatal"}
+#: What Ray reads from the environment: it reports nothing, and counts no accelerators.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
 
 
 @frozen
