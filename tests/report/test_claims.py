@@ -1,7 +1,5 @@
 """Two processes that want one directory: the first has it, the other is told so before it runs anything."""
 
-import fcntl
-
 import pytest
 
 from ksim.foundation.errors import ConfigError
@@ -9,6 +7,7 @@ from ksim.report import run_directory
 from ksim.study.directory import StudyDirectory
 from tests.cli.command import SCENARIO, ksim_here
 
+fcntl = pytest.importorskip("fcntl")
 HELD = "out: another process is writing there"
 
 
