@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from attrs import frozen
 
@@ -46,8 +46,7 @@ def claimed(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> I
     made = [parent for parent in target.parents if not parent.exists()]
     lock = target.parent / f".{target.name}.ksim-lock"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("ab") as file:
+        with _opened(lock) as file:
             if taken(file.fileno()) or not _is_at(lock, file.fileno()):
                 raise ConfigError(str(target), "another process is writing there; choose another name, or wait for it")
             try:
@@ -98,6 +97,16 @@ def _swap(new: Path, target: Path, old: Path) -> None:
 def _replaceable(target: Path, marks: Sequence[str]) -> bool:
     """Whether it is an earlier run or an empty directory."""
     return target.is_dir() and (all((target / mark).is_file() for mark in marks) or not any(target.iterdir()))
+
+
+def _opened(lock: Path) -> IO[bytes]:
+    """The file *lock*, made with its folder; raises ConfigError where it cannot be."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return lock.open("ab")
+    except OSError as error:
+        target = lock.with_name(lock.name.removeprefix(".").removesuffix(".ksim-lock"))
+        raise ConfigError(str(target), f"cannot be written: {error.strerror or error}") from None
 
 
 def _is_at(path: Path, file: int) -> bool:
