@@ -1,6 +1,6 @@
 """The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
 
-import os
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -41,12 +41,12 @@ def main() -> None:
     An error that the user can correct prints one line and exits with status 1; Ctrl-C exits with 130, SIGTERM with 143.
     """
     terminal.prepare()
-    sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
     try:
-        with process.terminable():
+        sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
+        with process.terminable(), terminal.flushed():
             completion.offer(app) if completion.is_asked() else app(prog_name="ksim")
     except KsimError as error:
-        print(f"ksim: {error}", file=sys.stderr)
+        print(f"ksim: {terminal.shortened(str(error))}", file=sys.stderr)
         sys.exit(1)
     except process.Terminated as stop:
         print(f"ksim: {stop.message}", file=sys.stderr)
@@ -58,13 +58,22 @@ def main() -> None:
             print(f"ksim: {said}", file=sys.stderr)
         raise
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.forget()
         sys.exit(141)
     except OSError as error:  # such as a name that is too long, or a full disk
-        if error.filename is None or error.strerror is None:
+        if error.strerror is None:
             raise
-        print(f"ksim: {error.filename}: {error.strerror}", file=sys.stderr)
+        said = terminal.shortened(f"{error.filename}: " if error.filename else "")
+        print(f"ksim: {said}{error.strerror}{_remedy(error)}", file=sys.stderr)
+        terminal.forget()
         sys.exit(1)
+
+
+def _remedy(error: OSError) -> str:
+    """What to do about *error*, where its own words do not say what it is about."""
+    if error.errno == errno.ENOENT and not error.filename:
+        return ": the working directory is gone; change to one that there is"
+    return ": a disk, or what output goes to, is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
 
 
 def _register() -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
-from ksim.cli.studies import Address, Jobs, On, stop
+from ksim.cli.studies import Address, Jobs, On, Resume, stop
 from ksim.cli.terminal import moves
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
@@ -44,8 +45,9 @@ def capacity(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     slo: Slo = None, rate: Rate = None, over: Over = None, requests: Requests = None, replications: Replications = None,
     no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, wide: Wide = False,
+    trust: Trust = False,
     jobs: Jobs = None, on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
-    seed: StudySeed = None, force: Force = False,
+    seed: StudySeed = None, force: Force = False, resume: Resume = False,
 ) -> None:
     """How many requests a second keep the latency targets or, with --rate, how many GPUs that takes."""
     from ksim.simulation.scenario import Scenario
@@ -55,7 +57,7 @@ def capacity(
     with _stopped(output), _progress() as say:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
                     model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
-                    title=scenario.stem, on_progress=say)
+                    resume=resume, title=scenario.stem, on_progress=say)
     _show(found, output)
     write_json(json_file, found.document)
     if found.best is None:
@@ -85,7 +87,7 @@ def _stopped(output: Path | None) -> Iterator[None]:
     except (KeyboardInterrupt, process.Terminated) as reason:
         if output is None or not (output / "runs.parquet").is_file():
             raise
-        stop(reason, f"the runs so far are in {output / 'runs.parquet'}")
+        stop(reason, f"the runs so far are in {output / 'runs.parquet'}; --resume goes on")
 
 
 @contextmanager

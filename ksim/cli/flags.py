@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
@@ -12,6 +13,7 @@ from ksim.cli.output import JsonFile
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
+from ksim.foundation.outside import TRUST
 from ksim.specs.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -25,6 +27,17 @@ SystemName = Annotated[str | None, typer.Option(help="system, in place of a GPU"
 Nodes = Annotated[int | None, typer.Option(help="number of nodes of the system")]
 OracleName = Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
                                                 " profile; by default measured where one ships, else learned")]
+
+
+def _trusted(context: typer.Context, trust: bool) -> bool:
+    if trust and not context.resilient_parsing:
+        os.environ[TRUST] = "1"  # which processes of this one inherit
+    return trust
+
+
+#: What every command has that may import a plug-in.
+Trust = Annotated[bool, typer.Option("--trust", callback=_trusted, help="import plug-ins (package.module:Class) also"
+                                     " from installed packages, not only from your own folders")]
 
 #: How a trace is read.
 Format = Annotated[str, typer.Option("--format", help="format of the trace, if it is not recognised; see `ksim list"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +39,15 @@ class Kept:
     force: bool = False
     json_file: Path | None = None
 
-    def check(self) -> None:
-        """Raise ConfigError for results that cannot be kept, before the run starts."""
+    def claimed(self) -> AbstractContextManager[None]:
+        """Holds the directory while the run goes on; raises ConfigError for results that cannot be kept."""
         from ksim.report import run_directory
 
         if self.stream and (self.output is None or self.window):
             raise ConfigError("--stream", "writes rows to a directory, and no trace; give -o, and no --trace-window")
         if self.window and not (self.output and self.trace):
             raise ConfigError("--trace-window", "is of the trace that -o writes; give -o, and no --no-trace")
-        if self.output is not None:
-            run_directory.check(self.output.resolve(), force=self.force)
+        return nullcontext() if self.output is None else run_directory.claimed(self.output.resolve(), force=self.force)
 
 
 def run_and_keep(scenario: "Scenario", kept: Kept, quiet: bool, jobs: int) -> None:
@@ -58,19 +58,19 @@ def run_and_keep(scenario: "Scenario", kept: Kept, quiet: bool, jobs: int) -> No
     from ksim.simulation.fleet import Fleet
     from ksim.simulation.workload_size import WorkloadSize
 
-    kept.check()
-    fleet = Fleet.of(scenario)
-    fleet.check_memory()
-    size = WorkloadSize.of(scenario)
-    streamed = streams(size, kept.output, kept.stream, whole=kept.window is not None or jobs > 1)
-    _remark(warnings(size, streamed, kept.stream))
-    if streamed and jobs > 1:
-        _remark([f"runs in one process, not in {jobs}: --stream writes the rows of all replicas in turn"])
-    with Progress(size.requests, quiet) as progress:
-        if streamed:
-            _stream(fleet, kept, quiet, progress)
-        else:
-            _simulate(fleet, kept, quiet, jobs, progress)
+    with kept.claimed():
+        fleet = Fleet.of(scenario)
+        fleet.check_memory()
+        size = WorkloadSize.of(scenario)
+        streamed = streams(size, kept.output, kept.stream, whole=kept.window is not None or jobs > 1)
+        _remark(warnings(size, streamed, kept.stream))
+        if streamed and jobs > 1:
+            _remark([f"runs in one process, not in {jobs}: --stream writes the rows of all replicas in turn"])
+        with Progress(size.requests, quiet) as progress:
+            if streamed:
+                _stream(fleet, kept, quiet, progress)
+            else:
+                _simulate(fleet, kept, quiet, jobs, progress)
 
 
 def streams(size: "WorkloadSize", output: Path | None, wished: bool | None, whole: bool) -> bool:

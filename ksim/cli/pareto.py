@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
@@ -42,12 +43,12 @@ def pareto(
     sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
-    json_file: JsonFile = None, wide: Wide = False,
+    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Run a scenario with every combination of some settings, and show those that no other beats."""
-    from ksim.cli.pareto_output import check
+    from ksim.cli.pareto_output import claimed
     from ksim.study.grid import Axis
     from ksim.study.objectives import Requirement
     from ksim.study.pareto import TOLERATED, objectives, rank, refusal
@@ -55,10 +56,10 @@ def pareto(
     axes = tuple(map(Axis.parse, _given(scenario, over, sample, jobs, settings, pool, seed)))
     wanted, required = objectives(objective or []), [*map(Requirement.parse, require or [])]
     plan = _plan(scenario, axes, sample, settings, seed, pool) if axes else None
-    check(output, json_file, force)
-    outcomes, stopped = _outcomes(plan, jobs or os.cpu_count() or 1) if plan else (_kept(scenario), None)
-    points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
-    _show_and_write(scenario, points, wanted, required, output, json_file)
+    with claimed(output, json_file, force):
+        outcomes, stopped = _outcomes(plan, jobs or os.cpu_count() or 1) if plan else (_kept(scenario), None)
+        points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
+        _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
         ran = sum(outcome.summary is not None for outcome in outcomes)
         stop(stopped, f"{ran} of {len(points)} points were run{'; they are written' if output or json_file else ''}")

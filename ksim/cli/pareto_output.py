@@ -4,6 +4,7 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ _LONGEST = 120
 _MULTIPLE = 2.0
 
 
-def check(folder: Path | None, json_file: Path | None, force: bool) -> None:
-    """Raise ConfigError unless both can be written, so that nobody learns it after the runs."""
-    if folder is not None:
-        run_directory.check(folder.resolve(), MARKS, force)
+def claimed(folder: Path | None, json_file: Path | None, force: bool) -> AbstractContextManager[None]:
+    """Holds *folder* for the runs; raises ConfigError unless both can be written, so that nobody learns it after them.
+    """
     if json_file is not None and (json_file.is_dir() or not os.access(json_file.resolve().parent, os.W_OK)):
         raise ConfigError(str(json_file), "cannot be written: name a file in a directory that may be written to")
+    return nullcontext() if folder is None else run_directory.claimed(folder.resolve(), MARKS, force)
 
 
 def show(points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:

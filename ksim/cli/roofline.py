@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags, words_of
+from ksim.cli.flags import (
+    GpuName,
+    ModelName,
+    OracleName,
+    SystemName,
+    Trust,
+    batch_of,
+    scenario_of,
+    with_serve_flags,
+    words_of,
+)
 from ksim.cli.output import STDOUT, JsonInFolder, Wide, write_json
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ def roofline(
                                       " catalogue")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="where to draw roofline.png and"
                                          " eta_map.png")] = Path("roofline"),
-    json_file: JsonInFolder = None, wide: Wide = False,
+    json_file: JsonInFolder = None, wide: Wide = False, trust: Trust = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Draw a step's kernels under the roofline, and which families are equally far from it on every GPU."""

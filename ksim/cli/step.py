@@ -12,6 +12,7 @@ from ksim.cli.flags import (
     ModelName,
     OracleName,
     SystemName,
+    Trust,
     batch_of,
     scenario_of,
     with_adapters,
@@ -48,7 +49,7 @@ def step(
                                                     " mtp,k=3,acceptance=0.8")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the time a token over the batch, with"
                                               " speculation and without")] = None,
-    json_file: JsonFile = None, wide: Wide = False,
+    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""

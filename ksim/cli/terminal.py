@@ -1,15 +1,19 @@
 """What the terminal can show: colours, moving lines and a width, by the usual environment variables."""
 
 import os
+import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TextIO
 
 from ksim.report.wording import UNLIMITED
 
 #: The terminals, by TERM, that can neither colour nor move.
 DUMB = ("dumb", "unknown")
+_LONG_WORD = re.compile(r"\S{400,}")
 
 
 def settle(environment: MutableMapping[str, str]) -> None:
@@ -56,7 +60,35 @@ def never_fails(*streams: TextIO) -> None:
             stream.reconfigure(errors="replace")
 
 
+def shortened(text: str) -> str:
+    """*text* with the middle left out of words that are longer than any name or path."""
+    return _LONG_WORD.sub(lambda found: f"{found[0][:60]}...{found[0][-20:]}", text)
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Write what was printed by the end of the block, where an error can still be told; Python would at its exit."""
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+
+
+def forget() -> None:
+    """Have what cannot be printed any more go nowhere, or Python would complain at its exit."""
+    with suppress(OSError, ValueError):  # ValueError: a stream in memory has no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_streams() -> None:
+    """Open the standard streams that were closed (``<&-``) on nothing; files would get their numbers otherwise."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
+
+
 def prepare() -> None:
     """Prepare this process's environment and streams for output."""
+    _open_streams()
     settle(os.environ)
     never_fails(sys.stdout, sys.stderr)

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
-from ksim.foundation.files import FileVersion, is_there, regular_file, version
+from ksim.foundation.files import LONGEST, FileVersion, is_there, regular_file, version
 from ksim.foundation.gpu_names import gpu_name, maker
+from ksim.foundation.outside import outside
 from ksim.foundation.text_hints import broken_line, not_utf8
 from ksim.foundation.units import quantity
 
@@ -52,26 +53,16 @@ def is_data(folder: str) -> bool:
 def find(folder: str, name: str) -> Any:
     """Return the plug-in called *name* in *folder*, or the object that ``package.module:object`` names.
 
-    Raises UnknownName for a name that the folder lacks, ConfigError for an import that fails.
+    Raises UnknownName for a name that the folder lacks, and what `outside` raises.
     """
     module_name, _, attribute = name.partition(":")
     if attribute:
-        return _outside(module_name, attribute)
+        return outside(folder, module_name, attribute)
     if name not in names(folder):
         raise UnknownName(_singular(folder), name, names(folder))
     module = import_module(f"ksim.{folder}.{name}")
     (public,) = module.__all__
     return getattr(module, public)
-
-
-def _outside(module_name: str, attribute: str) -> Any:
-    where = f"{module_name}:{attribute}"
-    try:
-        return getattr(import_module(module_name), attribute)
-    except AttributeError:
-        raise ConfigError(where, f"module {module_name} has no {attribute}") from None
-    except Exception as error:  # whatever a user's module raises while it is imported is the user's to see
-        raise ConfigError(where, f"cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _singular(folder: str) -> str:
@@ -156,7 +147,7 @@ def read(path: Path) -> dict[str, Any]:
     if parse is None and not (is_there(path) and path.is_dir()):
         raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
-        table = loads(_parsed(regular_file(path), version(path)))
+        table = loads(_parsed(regular_file(path, LONGEST), version(path)))
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
     except UnicodeDecodeError as error:

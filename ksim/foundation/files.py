@@ -1,12 +1,20 @@
 """Files that a user names: checked before they are read, and replaced only by whole ones."""
 
+import gzip
+import io
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from ksim.foundation.errors import ConfigError, DataError
+
+#: The most bytes of a file that is read whole, such as a scenario or a config.json.
+LONGEST = 64 * 2**20
+#: A gzip file may unpack to so many bytes, or to so many times its own size.  Traces are packed 5 to 50 times.
+_ANY_RATIO, _MOST_RATIO = 2**28, 200
 
 
 def is_there(path: Path) -> bool:
@@ -17,13 +25,14 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def regular_file(path: Path) -> Path:
-    """Return *path* if it is a regular file.
+def regular_file(path: Path, most: int | None = None) -> Path:
+    """Return *path* if it is a regular file, of no more than *most* bytes.
 
     Raises DataError for anything else: a missing file, a folder, and pipes and devices, which could block for ever.
     """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
+        mode = found.st_mode
     except OSError as error:
         raise DataError(str(path), f"{error.strerror or error}{nearest(path)}") from None
     except ValueError as error:  # a null character
@@ -32,7 +41,37 @@ def regular_file(path: Path) -> Path:
         raise DataError(str(path), "is a folder; name a file in it")
     if not stat.S_ISREG(mode):
         raise DataError(str(path), "is a pipe or a device; save its content to a file, and name that")
+    if most is not None and found.st_size > most:
+        raise DataError(str(path), f"is {found.st_size / 2**20:,.0f} MiB long; a file of its kind is read up to"
+                                   f" {most / 2**20:,.0f} MiB")
     return path
+
+
+class Unpacked(io.RawIOBase):
+    """What is in the gzip file at *path*, as it is read: a few bytes cannot become more than any memory or time.
+
+    Reading raises DataError where the file unpacks to more than `_ANY_RATIO` and to `_MOST_RATIO` times its size.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self._path, self._file = path, gzip.GzipFile(path)
+        self._left = max(_ANY_RATIO, _MOST_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise DataError(str(self._path), f"unpacks to more than {_MOST_RATIO} times its size, as no trace or table"
+                                             f" does; if it is right, unpack it first: gunzip {self._path.name}")
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def nearest(path: Path) -> str:

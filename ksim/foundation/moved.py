@@ -105,7 +105,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "ksim.simulation.assembly": {"Site": "Deployment"},
     "ksim.simulation.hardware": {
         **{name: f"ksim.simulation.models:{name}" for name in ("model_of", "model_of_table")},
-        **{name: f"ksim.simulation.plugins:{name}" for name in ("oracle_choice", "plugin", "policy_of")}},
+        **{name: f"ksim.simulation.plugins:{name}" for name in ("oracle_choice", "plugin")}},
     "ksim.simulation.layer_cost": {"Priced": "LayerCost", "Row": "LaunchCost"},
     "ksim.simulation.models": {"alike": "lookalike"},
     "ksim.study.pareto": {

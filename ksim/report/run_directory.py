@@ -6,12 +6,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.hidden_directory import OLD, hidden_directory
+from ksim.foundation.hidden_directory import OLD, hidden_directory, taken
 
 #: What tells the directory of an earlier run from one that is not ours to replace.
 MARKS = ("summary.json", "scenario.toml")
@@ -33,6 +33,29 @@ def check(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> Non
         raise ConfigError(str(target), f"cannot be written: {parent} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(str(target), f"cannot be written: no permission to write in {parent}")
+
+
+@contextmanager
+def claimed(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> Iterator[None]:
+    """Keep other processes from writing to *target* within the block, in which a run is made; checks as `check` does.
+
+    A file beside *target* is locked, which the system unlocks however this process ends.  Raises ConfigError where
+    another process holds it.
+    """
+    check(target, marks, force)
+    made = [parent for parent in target.parents if not parent.exists()]
+    lock = target.parent / f".{target.name}.ksim-lock"
+    try:
+        with _opened(lock) as file:
+            if taken(file.fileno()) or not _is_at(lock, file.fileno()):
+                raise ConfigError(str(target), "another process is writing there; choose another name, or wait for it")
+            try:
+                check(target, marks, force)  # again: what held the lock until now may have written a run
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    finally:
+        _remove_empty(made)
 
 
 @contextmanager
@@ -76,6 +99,24 @@ def _replaceable(target: Path, marks: Sequence[str]) -> bool:
     return target.is_dir() and (all((target / mark).is_file() for mark in marks) or not any(target.iterdir()))
 
 
+def _opened(lock: Path) -> IO[bytes]:
+    """The file *lock*, made with its folder; raises ConfigError where it cannot be."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return lock.open("ab")
+    except OSError as error:
+        target = lock.with_name(lock.name.removeprefix(".").removesuffix(".ksim-lock"))
+        raise ConfigError(str(target), f"cannot be written: {error.strerror or error}") from None
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether the open *file* is still the one at *path*, which its last owner may have removed."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
 def _nearest(path: Path) -> Path:
     """The nearest existing path among *path* and its parents."""
     return next((parent for parent in (path, *path.parents) if parent.exists()), path)
@@ -85,6 +126,17 @@ def _remove_empty(directories: list[Path]) -> None:
     for directory in directories:
         with suppress(OSError):
             directory.rmdir()
+
+
+class _Summary(dict[str, Any]):
+    """The numbers of a run from the file at *path*; one that is missing raises DataError."""
+
+    def __init__(self, numbers: Mapping[str, Any], path: Path):
+        super().__init__(numbers)
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise DataError(str(self._path), f"has no {key}, as the summary of a run has; run it again")
 
 
 @frozen(eq=False)
@@ -112,7 +164,7 @@ class Whole:
             summary = None
         if not isinstance(summary, dict):
             raise DataError(str(directory / "summary.json"), "is not the summary of a run; run it again")
-        return cls(directory, summary, _settings(directory / "scenario.toml"))
+        return cls(directory, _Summary(summary, directory / "summary.json"), _settings(directory / "scenario.toml"))
 
     @property
     def pools(self) -> dict[str, dict[str, Any]]:

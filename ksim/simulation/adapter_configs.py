@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import LONGEST, regular_file
 
 __all__ = ["with_configs"]
 
@@ -38,7 +38,7 @@ def _read(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """An entry with what its config says, in the place of its `path`."""
     path = folder / entry["path"] / "adapter_config.json"
     try:
-        config = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        config = json.loads(regular_file(path, LONGEST).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(str(path), f"is not valid JSON: {error}") from None
     if not isinstance(config, dict):

@@ -47,7 +47,7 @@ from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.hicache import sglang_cache
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.offloading import Offloads, tiers_of_pool
-from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.routers import pair_router_of, router_of
 from ksim.simulation.schedulers import scheduler_of
@@ -134,7 +134,7 @@ class _Assembly:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
         connector, worker, endpoint = transfer_assembly.connector_and_worker(
             self.offloads, pool, number, place, cache) if self.offloads else (None, None, None)
-        parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
+        parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
         scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
                                  vision_of(deployment.model, serve), adapter_store(serve))

@@ -12,7 +12,7 @@ from typing import Any
 from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import LONGEST, regular_file
 from ksim.specs.shard import Routing
 
 __all__ = ["routing_of"]
@@ -54,7 +54,7 @@ def _measured(path: Path, model: Model) -> Routing:
 def _rows(path: Path) -> list[list[float]]:
     """The numbers in a file, row by row."""
     try:
-        text = regular_file(path).read_text(encoding="utf-8")
+        text = regular_file(path, LONGEST).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(str(path), f"cannot be read: {error}") from None
     try:

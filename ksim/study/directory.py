@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -59,11 +60,13 @@ class StudyDirectory:
         path = path.resolve()
         check(path, force)
         head = Head(kind, title, plain(command))
-        with run_directory.replacing(path, MARKS) as new:
-            head.write(new)
-            (new / SCENARIO).write_text(scenario, encoding="utf-8")
-            (new / LINES).touch()
-        return cls(path, head)._opened()
+        with run_directory.claimed(path, MARKS):
+            check(path, force)
+            with run_directory.replacing(path, MARKS) as new:
+                head.write(new)
+                (new / SCENARIO).write_text(scenario, encoding="utf-8")
+                (new / LINES).touch()
+            return cls(path, head)._opened()
 
     @classmethod
     def open(cls, path: Path, kind: str, command: Mapping[str, Any], scenario: str) -> "StudyDirectory":
@@ -87,9 +90,10 @@ class StudyDirectory:
     def add(self, row: Row) -> None:
         """Keep *row*, whatever becomes of this process."""
         assert self._lines is not None, "rows are added within a `with`"
+        with _told(self.path):
+            self._lines.write(row.line.encode())
+            self._lines.flush()
         self.rows[row.key] = row
-        self._lines.write(row.line.encode())
-        self._lines.flush()
 
     def without(self, rows: Sequence[Row]) -> list[Row]:
         """Those of *rows* that have not been run yet."""
@@ -100,9 +104,12 @@ class StudyDirectory:
         from pyarrow import parquet
 
         new = self.path / f".{TABLE}.new"
-        with arrow.frugally():
-            parquet.write_table(to_table([*self.rows.values(), *left]), new, compression="zstd")
-        new.replace(self.path / TABLE)
+        with _told(self.path), arrow.frugally():
+            try:
+                parquet.write_table(to_table([*self.rows.values(), *left]), new, compression="zstd")
+                new.replace(self.path / TABLE)
+            finally:
+                new.unlink(missing_ok=True)
         if not left:
             self.close()  # Windows keeps files that are open
             (self.path / LINES).unlink(missing_ok=True)
@@ -117,7 +124,8 @@ class StudyDirectory:
     def close(self) -> None:
         """Let others add to the study."""
         if self._lines is not None:
-            self._lines.close()
+            with suppress(OSError):  # what a full disk does not take has been told, or is there by now
+                self._lines.close()
             self._lines = None
 
     def _opened(self) -> "StudyDirectory":
@@ -138,15 +146,23 @@ class StudyDirectory:
         return self
 
 
-def check(path: Path, force: bool, resumes: bool = True) -> None:
-    """Raise ConfigError unless a study, of a kind that *resumes* or not, can be written at *path*.
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Raise ConfigError where the study at *path* cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
+
+
+def check(path: Path, force: bool) -> None:
+    """Raise ConfigError unless a study can be written at *path*.
 
     An earlier study is replaced with *force*, or where none of its runs had ended.
     """
     replaced = is_study(path) and (force or all(row.status == NOT_RUN for row in _rows(path)))
     if is_study(path) and not replaced:
-        raise ConfigError(str(path), "holds an earlier study; " + ("--resume goes on with it, --force replaces it" if
-                          resumes else "choose another name, or --force to replace it"))
+        raise ConfigError(str(path), "holds an earlier study; --resume goes on with it, --force replaces it")
     run_directory.check(path.resolve(), MARKS, force or replaced)
     if (path / LINES).exists():
         with (path / LINES).open("rb") as file:

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from ksim.foundation.errors import KsimError
+from ksim.foundation.outside import TRUST
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,12 +49,21 @@ class RayWorkers:
                     flying[task.remote(paths, shared, item)] = place
                 if not flying:
                     return
-                ended, _ = self._ray.wait(list(flying))
+                ended, _ = self._wait(list(flying))
                 for reference in ended:
                     yield flying.pop(reference), self._result(reference)
         finally:
-            for reference in flying:
-                self._ray.cancel(reference)
+            with suppress(self._ray.exceptions.RayError):  # it is gone, which has been told
+                for reference in flying:
+                    self._ray.cancel(reference)
+
+    def _wait(self, flying: list[Any]) -> Any:
+        """Those of the tasks *flying* that have ended first; raises KsimError where Ray itself has ended."""
+        try:
+            return self._ray.wait(flying)
+        except self._ray.exceptions.RayError as lost:
+            raise KsimError(f"Ray's own processes have ended, as happens when they are killed or memory is gone:"
+                            f" {str(lost).strip().splitlines()[0]}") from lost
 
     def _result(self, reference: Any) -> Any:
         """What a task has computed; raises what it has raised, and KsimError where its process was killed."""
@@ -97,7 +107,8 @@ def _start(ray: Any, jobs: int | None, address: str | None) -> None:
             ray.init("local", num_cpus=jobs or os.cpu_count(), num_gpus=0, include_dashboard=False,
                      object_store_memory=_STORE, **common)
         else:
-            ray.init(address, runtime_env={"py_modules": own_modules(Path.cwd())}, **common)
+            trusted = {name: os.environ[name] for name in (TRUST,) if name in os.environ}
+            ray.init(address, runtime_env={"py_modules": own_modules(Path.cwd()), "env_vars": trusted}, **common)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = f"of the cluster at {address} " if address else ""
         raise KsimError(f"Ray {where}cannot be used: {str(error).strip().splitlines()[0]}") from error

@@ -12,7 +12,7 @@ import attrs
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from ksim.testing.case import Arrival, Case
 from ksim.testing.counter_example import TURN
@@ -78,7 +78,8 @@ def replay(path: Path, written: Written) -> Replayed:
     scenario = Scenario.read(path)
     case = _case(scenario)
     serve = scenario.serve
-    subject = Subject(policy_of(serve.scheduling_policy), admission=plugin("scheduling.admissions", serve.admission),
+    subject = Subject(plugin("scheduling.policies", serve.scheduling_policy),
+                      admission=plugin("scheduling.admissions", serve.admission),
                       invariants=(written.invariant,))
     found = examine(subject, case)
     return Replayed(case, found and found[1:], subject.play(case).schedules)

@@ -1,11 +1,12 @@
 """Case files: the requests that vLLM's scheduler was given, and what it did, step by step."""
 
-import gzip
+import io
 import json
 import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from attrs.validators import ge, gt, in_, le
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import Unpacked, regular_file
 from ksim.kv_cache.groups import Group, Kind
 from ksim.scheduling.limits import Limits
 from ksim.validation import prompts
@@ -26,6 +27,7 @@ Row = Mapping[str, Any]
 STEP_KEYS = ("s", "sched", "free", "q", "upd", "free2", "q2")
 OUTCOME_KEYS = ("first", "tokens", "preempt", "hit", "end", "why")
 _ENDINGS = (".json.gz", ".json")
+LONGEST_CASE = 2**30  # bytes
 _MOST = 1 << 24  # tokens, and blocks: more than any server has
 
 
@@ -226,9 +228,13 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
 def load_json(path: Path) -> Mapping[str, Any]:
     """The table in a JSON file, gzipped or not; raises DataError."""
     try:
-        content = regular_file(path).read_bytes()
-        table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        packed = regular_file(path, LONGEST_CASE).suffix == ".gz"
+        with io.BufferedReader(Unpacked(path)) if packed else path.open("rb") as file:
+            content = file.read(LONGEST_CASE + 1)
+        if len(content) > LONGEST_CASE:
+            raise DataError(str(path), f"unpacks to more than {LONGEST_CASE // 2**20} MiB, which is the most of a case")
+        table = json.loads(content)
+    except (BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(str(path), f"is not a gzip file, or cut short: {error}") from None
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None

@@ -1,24 +1,30 @@
 """The lines of a text file, with line numbers for messages."""
 
-import gzip
 import io
 import json
 import re
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import Unpacked, regular_file
 
 _GZIP = b"\x1f\x8b"
 #: The most lines of a JSON document by which its format is recognised.
 _BEGINNING = 200
+#: Bytes that are read at once, and the most of a line, or of an object in a list that stands on one line.
+_PIECE, LONGEST_LINE = 2**20, 64 * 2**20
 #: Keys of an object that holds nothing but the list of rows, its beginning, and what may become one with the next line.
 _LISTS = r'"(?:data|requests|rows)"'
 _WRAPPED, _OPEN = re.compile(rf"\{{\s*{_LISTS}\s*:\s*\["), re.compile(rf"\{{(?:\s*{_LISTS}(?:\s*:)?)?")
+#: So many empty lines in a row are no trace.
+_MOST_BLANK = 100_000
+#: What matters for where an object ends: texts, also one that is cut, and braces.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?\Z))|[{}]', re.DOTALL)
 #: Files of a folder that may be read as one trace.
 _PARTS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -78,16 +84,44 @@ class Lines:
 
     def _texts(self) -> Iterator[str]:
         """Yield the lines of the file."""
-        self.number = 0
+        self.number = blank = 0
         try:
             with self._open() as file:
-                for raw in file:
+                for raw in iter(partial(file.readline, _PIECE), b""):
                     self.number += 1
-                    if text := self._text(raw):
-                        yield text
+                    blank = blank + 1 if len(raw) < 2 else 0
+                    if blank > _MOST_BLANK:
+                        raise self.error(f"has {_MOST_BLANK:,} empty lines before it, as no trace has")
+                    for part in (raw,) if len(raw) < _PIECE or raw.endswith(b"\n") else self._long(raw, file):
+                        if text := self._text(part):
+                            yield text
         except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: an impossible file name
             reason = getattr(error, "strerror", None) or error
             raise self.error(f"cannot be read: {reason}") from None
+
+    def _long(self, raw: bytes, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the line that begins with *raw*: whole, or, if it is a list, some objects of it at a time.
+
+        Raises DataError where that is more than `LONGEST_LINE`.
+        """
+        splits, held, place, depth = raw.lstrip(b"\xef\xbb\xbf \t").startswith(b"["), bytearray(raw), 0, 0
+        while not held.endswith(b"\n") and (more := file.readline(_PIECE)):
+            cut = 0
+            for token in _TOKEN.finditer(held, place) if splits else ():
+                if token[1] is not None:
+                    break
+                place = token.end()
+                depth += {b"{": 1, b"}": -1}.get(token[0], 0)
+                cut = place if token[0] == b"}" and depth == 0 else cut
+            if cut:
+                yield bytes(held[:cut])
+                del held[:cut]
+                place -= cut
+            held += more
+            if len(held) > LONGEST_LINE:
+                raise self.error(f"has {'an object' if splits else 'a line'} of more than {LONGEST_LINE // 2**20} MiB,"
+                                 f" which is the most; write a request a line (jq -c '.[]' makes such lines of a list)")
+        yield bytes(held)
 
     def first(self) -> str:
         """Return the first line; raise DataError for an empty file."""
@@ -112,7 +146,7 @@ class Lines:
         """Open the file at its start; it is read more than once."""
         with regular_file(self.path).open("rb") as file:
             packed = file.read(2) == _GZIP
-        return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")
+        return io.BufferedReader(Unpacked(self.path), _PIECE) if packed else self.path.open("rb")
 
     def _text(self, raw: bytes) -> str:
         first = self.number == 1

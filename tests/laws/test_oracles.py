@@ -351,7 +351,7 @@ def test_an_answer_that_is_no_time_names_the_oracle_and_the_kernel(package, answ
     ("import nowhere", "Constant", "mine.oracles:Constant: cannot be imported: ModuleNotFoundError: No module"),
     (OWN, "Constand", "mine.oracles:Constand: module mine.oracles has no Constand"),
     (OWN.replace("def seconds", "def second"), "Constant",
-     "oracle Constant: has neither seconds(kernel, gpu) nor estimate(kernel, gpu)"),
+     "mine.oracles:Constant: has none of estimates, seconds, estimate, so it is no oracle"),
     (OWN.replace("def seconds", "def estimate"), "Constant",
      "oracle Constant: estimates 1e-05, which is no ksim.oracles.Estimate"),
 ])

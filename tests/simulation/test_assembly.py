@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownNa
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
-from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 
@@ -143,4 +143,4 @@ def test_a_policy_without_a_policys_members_is_refused(tmp_path, monkeypatch):
     (tmp_path / "misspelt.py").write_text("class Mine:\n    def propse(self, waiting, running, now): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="misspelt:Mine: has none of order, victim, propose, queue"):
-        policy_of(Choice("misspelt:Mine"))
+        plugin("scheduling.policies", Choice("misspelt:Mine"))

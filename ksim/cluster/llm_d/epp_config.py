@@ -10,7 +10,7 @@ from attrs.validators import min_len
 
 from ksim.cluster.llm_d.parameters import key_of, made
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import LONGEST, regular_file
 
 __all__ = ["EndpointPickerConfig", "PluginRef", "PluginSpec", "SchedulingProfile", "path_or_table"]
 
@@ -203,7 +203,7 @@ def _check_keys(node: Any, seen: set[int]) -> None:
 
 def _document(path: Path) -> Any:
     try:
-        text = regular_file(path).read_text(encoding="utf-8")
+        text = regular_file(path, LONGEST).read_text(encoding="utf-8")
         _check_keys(yaml.compose(text, yaml.SafeLoader), set())
         return yaml.safe_load(text)
     except UnicodeDecodeError:

@@ -14,6 +14,7 @@ from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.assumptions import assumptions
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.judge import LIVES, ByRuns
+from ksim.study.capacity.remembered import Remembering, check_unanswered, forget
 from ksim.study.capacity.result import Capacity
 from ksim.study.capacity.search import Search
 from ksim.study.capacity.setups import set_ups
@@ -32,12 +33,13 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
              over: Over = (), *, requests: int | None = None, replications: int | None = None,
              model_errors: bool = True, seed: int | None = None, jobs: int | None = None, on: str = "processes",
              address: str | None = None, output: str | PathLike[str] | None = None, force: bool = False,
-             title: str = "", on_progress: Say = silent) -> Capacity:
+             resume: bool = False, title: str = "", on_progress: Say = silent) -> Capacity:
     """The highest request rate at which *scenario* keeps its latency targets or, with a *rate*, the fewest GPUs for it.
 
     *slo* are targets such as "ttft:p99:1s"; without any, those of the scenario's `[slo]` count, for 99 % of requests.
     *over* makes a set-up of each combination of some settings, and the best comes first.  A replication has so many
-    *requests*, and a rate gets up to so many *replications*.  The study is kept in *output*.  Raises KsimError.
+    *requests*, and a rate gets up to so many *replications*.  The study is kept in *output*, and *resume* goes on with
+    what is there.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
     if rate is not None and not 0 < rate < float("inf"):
@@ -46,21 +48,35 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     Search.of(read, plan, InProcess())  # what is too short, or has no rate, is told before anything runs
     made = set_ups(read, axes_of(over))
     folder = None if output is None else Path(output)
-    if folder is not None:
-        check(folder, force, resumes=False)
+    _check(folder, resume, force)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
-    command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
-               axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}
-    with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force) as directory:
+    command = _command(plan, rate, over)
+    with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force, resume) as directory:
         watch = Watch(len(made) + 2, directory, on_progress)
-        judge = ByRuns(plan, pool, watch)
+        judge = ByRuns(plan, pool if directory is None else Remembering(pool, directory), watch)
         standings = contest(judge, made, rate, watch.stage)
         notes = (*notes, *_notes(standings), *_long(plan, judge.requests))
         found = Capacity(name, plan, rate, standings, notes, watch.runs, assumptions(read, made, plan))
         if directory is not None:
             finished(directory)
             found.save(directory.path)
+            forget(directory)
     return found
+
+
+def _check(folder: Path | None, resume: bool, force: bool) -> None:
+    """Raise ConfigError unless a study can be kept in *folder*, or gone on with."""
+    if folder is not None:
+        check_unanswered(folder) if resume else check(folder, force)
+    elif resume:
+        raise ConfigError("--resume", "goes on with a study that is kept; name its directory with -o")
+
+
+def _command(plan: Plan, rate: float | None, over: Over) -> dict[str, Any]:
+    """What tells this question of its scenario from another, for study.json."""
+    return {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
+            axes_of(over)}, "requests": plan.count, "replications": plan.replications,
+            "model_errors": plan.model_errors, "seed": plan.seed}
 
 
 def planned(scenario: Scenario, slo: Sequence[str | Target], requests: int | None, replications: int | None,
@@ -107,12 +123,14 @@ def _notes(standings: Sequence[Standing]) -> list[str]:
 
 @contextmanager
 def _kept(folder: Path | None, title: str, command: Mapping[str, Any], scenario: Scenario,
-          force: bool) -> Iterator[StudyDirectory | None]:
+          force: bool, resume: bool) -> Iterator[StudyDirectory | None]:
     """The study's directory, if it has a *folder*; its table has what was run, however it ends."""
     if folder is None:
         yield None
         return
-    with StudyDirectory.create(folder, "capacity", title, command, scenario.to_toml(), force) as directory:
+    text = scenario.to_toml()
+    with (StudyDirectory.open(folder, "capacity", command, text) if resume else
+          StudyDirectory.create(folder, "capacity", title, command, text, force)) as directory:
         try:
             yield directory
         except BaseException:

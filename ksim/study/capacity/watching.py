@@ -48,7 +48,8 @@ class Watch:
         self._tell()
         if self.directory is not None:
             point = self._points[setup.name, replicas, trial.rate, trial.draw]
-            self.directory.add(_row(plan, point, setup, replicas, trial, observation))
+            if (point, trial.replication) not in self.directory.rows:  # a study that goes on has it
+                self.directory.add(_row(plan, point, setup, replicas, trial, observation))
 
     def _tell(self) -> None:
         self.say(f"{self._text} ({self.runs} runs)" if self.runs else self._text, max(0, self._done), self.parts)

@@ -15,6 +15,8 @@ from ksim.foundation.files import regular_file
 
 #: Endings of files that may be results.
 ENDINGS = (".json", ".jsonl", ".yaml", ".yml", ".txt")
+#: The most bytes of a result: clients write the text of every answer.
+_LONGEST = 2**30
 _BLANK = re.compile(r"\s*")
 
 
@@ -111,7 +113,7 @@ def tables_of(path: Path) -> list[Table]:
     Raises DataError, with the line, for a file that is neither.
     """
     try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
+        text = regular_file(path, _LONGEST).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(str(path), f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

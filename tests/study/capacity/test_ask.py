@@ -10,6 +10,8 @@ import ksim
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import serve
+from ksim.study.capacity import trial
 from ksim.study.capacity.ask import axes_of, planned
 from ksim.study.capacity.assumptions import assumptions
 from ksim.study.capacity.replicas import gpus_of
@@ -129,10 +131,39 @@ def test_progress_names_each_stage_and_never_goes_back(asked):
     assert any(f"({found.runs} runs)" in text for text, *_ in stages)
 
 
-def test_an_earlier_answer_is_not_resumed(asked):
+def test_an_answer_has_nothing_left_to_resume(asked):
     _, folder, _ = asked
-    with pytest.raises(ConfigError, match="choose another name, or --force to replace it"):
+    with pytest.raises(ConfigError, match="is finished, so there is nothing to go on with"):
+        ksim.capacity(Scenario.of(TABLE), [TARGET], output=folder, resume=True, **FEW)
+    with pytest.raises(ConfigError, match="--resume goes on with it, --force replaces it"):
         ksim.capacity(Scenario.of(TABLE), ["ttft:p90:1s"], output=folder, **FEW)
+    assert not (folder / "observations").exists()
+
+
+def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monkeypatch):
+    """No trial is run twice, also where what a trial has shown was kept and its row was not, or the other way round."""
+    ran = []
+    monkeypatch.setattr(trial, "serve", lambda *given: ran.append(1) or serve(*given))
+    question = {"scenario": Scenario.of(TABLE), "slo": [TARGET], "jobs": 1, **FEW, "requests": 20, "replications": 2}
+    whole = ksim.capacity(**question, output=tmp_path / "whole")
+    all_runs = len(ran)
+
+    def killed(text, *_):
+        if "(9 runs)" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ksim.capacity(**question, output=tmp_path / "cut", on_progress=killed)
+    kept = sorted((tmp_path / "cut" / "observations").iterdir())
+    kept[0].write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="cannot be resumed"):
+        ksim.capacity(**{**question, "slo": ["ttft:median:30ms"]}, output=tmp_path / "cut", resume=True)
+    ran.clear()
+    found = ksim.capacity(**question, output=tmp_path / "cut", resume=True)
+    assert found.document == whole.document and len(ran) == all_runs - len(kept) + 1
+    one, other = (StudyDirectory.read(tmp_path / name).rows for name in ("whole", "cut"))
+    assert sorted(row.line for row in one) == sorted(row.line for row in other)
+    assert not (tmp_path / "cut" / "observations").exists()
 
 
 def test_set_ups_are_made_of_lists_and_not_of_ranges():
