@@ -60,7 +60,7 @@ class Vision:
                                                                 f" max_num_batched_tokens = {tokens}; raise it, or"
                                                                 " limit items by limit_mm_per_prompt or"
                                                                 " mm_processor_kwargs")
-        budget = max(tokens, most) if most else 0  # no item may come
+        budget = max(tokens, most)
         return EncoderLimits(budget, budget, limit.image, not self.settings.disable_chunked_mm_input)
 
     @property
@@ -101,8 +101,6 @@ class Vision:
     @property
     def activations(self) -> float:
         """Bytes that the encoder needs for as many of the largest items as its budget allows, as vLLM profiles it."""
-        if not self.most_embeds:
-            return 0.0
         image, embeds = self.largest, self.limits.budget // self.most_embeds * self.most_embeds
         share = max(embeds // self.ways, self.most_embeds) / image.embeds
         batch = encoder_batch([image])
@@ -137,8 +135,8 @@ def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
         return None
     limit, given = _limit(settings), settings.mm_processor_kwargs
     processor = adjusted(encoder.images, given.given if given else {})
-    if settings.language_model_only or not (limit.image or limit.video):
-        return None
+    if settings.language_model_only or not (limit.image or (limit.video and processor.video_embeds(1))):
+        return None  # no item may come; some models have no videos anyway
     vision = Vision(_tower(model.name, encoder), processor, settings)
     if processor.keeps_heads and encoder.sizes["K"] % vision.shard.tensor:
         return evolve(vision, model=_tower(model.name, whole_attention(encoder)))

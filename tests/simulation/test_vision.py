@@ -113,6 +113,14 @@ def test_an_encoder_takes_room_from_the_cache():
     assert room > 2 * 676_550_144
 
 
+@pytest.mark.parametrize(("model", "none"), [
+    ("gemma-3-4b", {"image": 0}), ("qwen2.5-vl-7b", {"image": 0, "video": 0})])
+def test_an_encoder_to_which_nothing_may_come_is_not_there(model, none):
+    without, blind = (Deployment.of(scenario(model, **serve)).kv_blocks for serve in (
+        {"limit_mm_per_prompt": none}, {"language_model_only": True}))
+    assert without == blind
+
+
 def test_budgets_hold_the_largest_item():
     def limits(model: str, **serve: Any) -> Any:
         deployment = Deployment.of(scenario(model, **serve))
