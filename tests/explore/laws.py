@@ -23,7 +23,6 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
 from ksim.workload.row import Ledger
 from tests.laws.happenings import facts, times
-from tests.results.partition import assert_a_partition
 
 #: Columns and numbers of the summary that are shares.
 SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
@@ -160,7 +159,15 @@ def numbers_are_within_bounds(run: Run) -> None:
 
 
 def attribution_adds_up(run: Run) -> None:
-    assert_a_partition(run.result)
+    """The phases of a request last as long as it waited for its first token, and for the others."""
+    rows = {row["id"]: row for row in run.result.requests.to_pylist()}
+    for phases in run.result.attribution.to_pylist():
+        row, seconds = rows[phases.pop("id")], {"to_first": 0.0, "after": 0.0}
+        for name, spent in phases.items():
+            assert spent is None or spent >= -1e-9, name
+            seconds[name.partition(".")[0]] += spent or 0.0
+        assert seconds["to_first"] == pytest.approx(row["ttft_s"], abs=1e-8)
+        assert sum(seconds.values()) == pytest.approx(row["e2e_s"], abs=1e-8)
 
 
 def links_conserve_bytes(run: Run) -> None:
