@@ -17,12 +17,13 @@ def first_token(request: Request) -> Request:
 def rest_of(request: Request, decode: Engine, connector: KvConnector) -> tuple[Request, bool]:
     """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
 
-    It computes a token that is the only one by itself.  Log-probabilities of a prompt come with the first token: those
-    whom it is handed to need not compute the prompt again.
+    It computes a token that is the only one by itself.  Where tokens are handed over, so are log-probabilities of the
+    prompt: it takes the prompt's KV, and need not compute the prompt again.
     """
-    longest = decode.scheduler.limits.max_model_len
-    if not connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
+    if not connector.hands_over_token:
         return request, False
+    taken = evolve(request, prompt_logprobs=None)
+    if request.output == 1 or request.prompt + 1 >= decode.scheduler.limits.max_model_len:
+        return taken, False
     most = None if request.max_tokens is None else request.max_tokens - 1
-    return evolve(request, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most,
-                  prompt_logprobs=None), True
+    return evolve(taken, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most), True

@@ -136,7 +136,10 @@ def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
     processor = adjusted(encoder.images, given.given if given else {})
     if settings.language_model_only or not (limit.image or (limit.video and processor.video_embeds(1))):
         return None  # no item may come; some models have no videos anyway
-    return Vision(_tower(model.name, encoder), processor, settings)
+    vision = Vision(_tower(model.name, encoder), processor, settings)
+    if processor.keeps_heads and encoder.sizes["K"] % vision.shard.tensor:
+        return evolve(vision, model=_tower(model.name, whole_attention(encoder)))
+    return vision
 
 
 def _keys_of_images(settings: EngineSettings) -> Iterator[str]:

@@ -23,11 +23,12 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
 from ksim.workload.row import Ledger
 from tests.laws.happenings import facts, times
-from tests.results.partition import assert_a_partition
 
 #: Columns and numbers of the summary that are shares.
 SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
           "throttled_share", "slo_attainment", "extrapolated_share")
+#: Columns of tokens that came from below the GPUs.
+TIERS = ("cpu_tokens", "disk_tokens", "storage_tokens")
 #: As exact as sums of many floats are.
 CLOSE: dict[str, Any] = {"rel": 1e-6, "abs": 1e-6}
 
@@ -91,7 +92,8 @@ def tokens_are_conserved(run: Run) -> None:
     if several or summary["failed"] or run.fleet.splits:
         return
     rows = result.requests
-    lacking = sum(rows["prompt_tokens"].to_pylist()) - sum(rows["cached_tokens"].to_pylist())
+    found = [name for name in rows.column_names if name in ("cached_tokens", *TIERS)]
+    lacking = sum(rows["prompt_tokens"].to_pylist()) - sum(sum(rows[name].to_pylist()) for name in found)
     assert computed >= lacking
     if not summary["preemptions"]:
         assert computed == lacking
@@ -157,7 +159,15 @@ def numbers_are_within_bounds(run: Run) -> None:
 
 
 def attribution_adds_up(run: Run) -> None:
-    assert_a_partition(run.result)
+    """The phases of a request last as long as it waited for its first token, and for the others."""
+    rows = {row["id"]: row for row in run.result.requests.to_pylist()}
+    for phases in run.result.attribution.to_pylist():
+        row, seconds = rows[phases.pop("id")], {"to_first": 0.0, "after": 0.0}
+        for name, spent in phases.items():
+            assert spent is None or spent >= -1e-9, name
+            seconds[name.partition(".")[0]] += spent or 0.0
+        assert seconds["to_first"] == pytest.approx(row["ttft_s"], abs=1e-8)
+        assert sum(seconds.values()) == pytest.approx(row["e2e_s"], abs=1e-8)
 
 
 def links_conserve_bytes(run: Run) -> None:
@@ -184,8 +194,7 @@ def links_conserve_bytes(run: Run) -> None:
 def loads_are_hits(run: Run) -> None:
     """Tokens that came from tiers are those that first admissions loaded, and the bytes go with them."""
     result = run.result
-    found = sum(sum(result.requests[name].to_pylist()) for name in result.requests.column_names
-                if name in ("cpu_tokens", "disk_tokens", "storage_tokens"))
+    found = sum(sum(result.requests[name].to_pylist()) for name in result.requests.column_names if name in TIERS)
     copies = result.log.columns(Copied)
     loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
     assert found == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)

@@ -27,6 +27,7 @@ PARTS = 10
 #: So many keys, one after the other, get other values; a scenario stays as it was where that is refused.
 CHANGES = 10
 
+
 @pytest.fixture(scope="module")
 def first_seed(pytestconfig: pytest.Config) -> int:
     """What `make explore SEED=...` says."""
@@ -35,23 +36,24 @@ def first_seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_features_in_pairs_keep_the_laws(part, first_seed, tmp_path):
-    for seed in range(first_seed + part, first_seed + share(600), PARTS):
+    for seed in range(first_seed + part, first_seed + share(1500), PARTS):
         names = accepted(features_of(seed), seed, tmp_path)
         if fault := breach(with_files(table_of(names, seed), tmp_path)):
             names = smallest(names, seed, tmp_path)
-            pytest.fail(f"seed {seed}, {' + '.join(names)}: {fault}\n{tomli_w.dumps(table_of(names, seed))}")
+            text = tomli_w.dumps(table_of(names, seed))
+            raise AssertionError(f"seed {seed}, {' + '.join(names)}\n{text}") from fault
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_other_values_of_any_keys_are_refused_or_keep_the_laws(part, first_seed, tmp_path):
-    for seed in range(first_seed + part, first_seed + share(200), PARTS):
+    for seed in range(first_seed + part, first_seed + share(400), PARTS):
         chance, table = Random(seed), table_of(accepted(features_of(seed)[:2], seed, tmp_path), seed)
         for _ in range(CHANGES):
             other = changed(table, chance)
             if is_accepted(with_files(other, tmp_path)):
                 table = other
         if fault := breach(with_files(table, tmp_path)):
-            pytest.fail(f"seed {seed}: {fault}\n{tomli_w.dumps(table)}")
+            raise AssertionError(f"seed {seed}\n{tomli_w.dumps(table)}") from fault
 
 
 @given(table=scenarios())
@@ -104,11 +106,13 @@ def is_told(error: KsimError) -> bool:
 
 
 def is_accepted(table: dict[str, Any]) -> bool:
+    """Whether *table* is not refused in one line; a run of one that fails otherwise fails, too."""
     try:
         try_to_build(Scenario.of(table))
     except KsimError as error:
-        assert is_told(error)
-        return False
+        return not is_told(error)
+    except Exception:
+        return True
     return True
 
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from ksim.flow.events import (
     Failed,
     Released,
+    Transferred,
 )
+from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.handover import HANDOVER
@@ -18,8 +20,10 @@ from ksim.results.footprint import Rates
 from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import requests_of, serve, simulate
+from ksim.workload.row import Ledger
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
@@ -91,6 +95,17 @@ def test_phases_add_up_where_decode_engines_draft_or_compute_prompts_by_themselv
     times = [np.unique(found.steps.time[found.token_steps[begin:end]]) for begin, end in pairwise(found.first.tolist())]
     assert found.gap_counts.tolist() == [len(each) - 1 for each in times]
     assert found.gaps == pytest.approx(np.concatenate([np.diff(each) for each in times]))
+
+
+@pytest.mark.parametrize("connector", ["sglang", "tensorrt_llm"])
+def test_a_decode_engine_takes_kv_for_one_token_whatever_is_asked_of_the_prompt(connector, tmp_path):
+    """Otherwise a prefill engine without leases would hold the blocks for ever."""
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    load = requests(8, 100, uniform(20, 90), uniform(1, 1), prompt_logprobs=2)
+    log, fleet = Log(), Fleet.of(Scenario.of(scenario(str(tmp_path), connector, workload=load)))
+    cluster = serve(fleet, requests_of(fleet, Ledger()), log, lambda: None)
+    assert [engine.scheduler.cache.pool.used for engine in cluster.engines] == [0] * len(cluster.engines)
+    assert len(log.columns(Transferred)["time"]) == 8
 
 
 @given(fleets())

@@ -71,7 +71,10 @@ class DrawnOracle:
         return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
 
     def factor(self, layer: AttentionLayer, gpu: Gpu) -> float:
-        """By what the times of all kernels of *layer* are multiplied; one of images errs as one of tokens."""
+        """By what the times of all kernels of *layer* are multiplied.
+
+        Layers of one shape err alike, those of images or with windows too: their kernels do not say which they are.
+        """
         typical = _layer(layer)
         answers = estimates(self.oracle, [typical.over(batch) for batch in _TYPICAL], gpu)
         low, high = (float(np.exp(np.log(ends / answers.seconds).mean())) for ends in (answers.low, answers.high))

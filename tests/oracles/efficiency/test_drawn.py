@@ -63,8 +63,9 @@ def test_compiled_attention_errs_like_estimates(seed):
     assert np.maximum(seconds, least) == pytest.approx(told, rel=1e-6)
 
 
-def test_attention_to_images_errs_as_attention_to_tokens_does():
-    layer, oracle = PatchAttentionLayer(32, 8, 128), DrawnOracle(Measured(), 1)
+@pytest.mark.parametrize("layer", [PatchAttentionLayer(32, 8, 128), AttentionLayer(32, 8, 128, window=64)])
+def test_attention_to_images_or_in_windows_errs_as_any_other_of_its_shape(layer):
+    oracle = DrawnOracle(Measured(), 1)
     assert oracle.factor(layer, H200) == oracle.factor(LAYER, H200) != 1.0
 
 
