@@ -93,7 +93,7 @@ def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:
         cut += request.prompt < longest < request.prompt + request.output
         yield request
     if cut:
-        ledger.notes.append(f"requests whose outputs end early, at max_model_len = {longest}: {cut:,}")
+        ledger.notes.append(f"requests whose output max_model_len = {longest} cuts short: {cut:,}")
 
 
 def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result:

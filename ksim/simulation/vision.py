@@ -9,6 +9,7 @@ from ksim.compute.further import FurtherModel
 from ksim.compute.model import Decoder, Model
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
+from ksim.compute.vision.towers import whole_attention
 from ksim.cost.encoder_batch import encoder_batch
 from ksim.cost.graphs import Graphs
 from ksim.cost.passes import Pass, without_inputs

@@ -40,7 +40,7 @@ def test_an_empty_directory_needs_no_force(trace):
 
 @pytest.mark.parametrize("flags", [(), ("--stream",)])
 def test_a_run_that_rejected_everything_fails_and_is_written_with_the_reasons(trace, flags):
-    folder = trace("0,100,2", "1,200,2", "2,300,2", "3,60,40")
+    folder = trace("0,100,2", "1,200,2", "2,300,2", "3,60,4")
     outcome = ksim_here(*REPLAY, *flags, "--max-model-len", "64", "--num-gpu-blocks-override", "3", folder=folder)
     assert outcome.status == 1 and outcome.stdout == ""
     assert outcome.stderr == ("ksim: all 4 requests were rejected: its prompt of 100 tokens leaves no room for output"

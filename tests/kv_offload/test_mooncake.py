@@ -150,6 +150,6 @@ def pool_of_same(made: MooncakePool) -> Counter[str]:
     return other.hosts(range(500))
 
 
-def test_a_pool_without_room_keeps_nothing(model):
-    result = run(with_pool(model, blocks=0.5))
-    assert result.summary["cpu_hit_rate"] == 0 and not len(result.log.columns(Copied)["time"])
+def test_a_pool_without_room_for_a_chunk_is_refused(model):
+    with pytest.raises(ConfigError, match="host memory for KV would hold nothing: a chunk of KV takes"):
+        run(with_pool(model, blocks=0.5))

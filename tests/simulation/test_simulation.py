@@ -45,6 +45,6 @@ def test_a_run_says_how_many_outputs_end_early_at_max_model_len(tmp_path):
     result = simulate(made)
     cut = sum(row["status"] == "completed" and row["output_tokens"] < 30 for row in result.requests.to_pylist())
     assert 0 < cut < 12
-    said = f"requests whose outputs end early, at max_model_len = 100: {cut}"
+    said = f"requests whose output max_model_len = 100 cuts short: {cut}"
     assert said in result.remarks and said in stream(made, tmp_path / "run").remarks
     assert not simulate(small()).remarks
