@@ -54,10 +54,10 @@ def capacity(
     from ksim.study.capacity.ask import capacity as ask
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    with _stopped(output), _progress() as say:
+    with _stopped(output), _progress() as told:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
                     model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
-                    resume=resume, title=scenario.stem, on_progress=say)
+                    resume=resume, title=scenario.stem, on_progress=told)
     _show(found, output)
     write_json(json_file, found.document)
     if found.best is None:

@@ -47,4 +47,3 @@ def remarks(deployment: Any) -> tuple[str, ...]:
     if vision_of(deployment.model, deployment.serve):
         told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)
-

@@ -87,4 +87,3 @@ def _line(axes: Axes, rates: Sequence[float], bands: Sequence[Band], colour: str
     value, low, high = (np.array(column) for column in zip(*bands, strict=True))
     axes.plot(rates, value, color=colour, linestyle=dashes, marker="o", markersize=3, label=label or None)
     axes.fill_between(np.array(rates), low, high, color=colour, alpha=0.15, linewidth=0)
-
