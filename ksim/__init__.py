@@ -40,8 +40,6 @@ Data flows one way, and each package answers one question about it:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ksim.foundation.moved import install as _install
-
 if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checkers
     from ksim.compute.notation.attention import attend
     from ksim.compute.notation.communicate import communicate
@@ -148,9 +146,6 @@ if not TYPE_CHECKING:  # a type checker that saw this would take any name for on
             raise AttributeError(f"module 'ksim' has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
-
-
-_install()
 
 
 def __dir__() -> list[str]:

@@ -58,7 +58,6 @@ from attrs import evolve, frozen
 
 from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.moved import renamed
 from ksim.specs.shard import Shard
 
 #: Pairs of an index and the group of ranks that splits it.
@@ -74,7 +73,6 @@ class Sizes:
 
     of: Mapping[str, int]
     expert_rows: MeanExpertRows = ()
-    loads = renamed("loads", "expert_rows")
 
     def volume(self, indices: Iterable[str]) -> int:
         """The number of elements of a tensor over *indices*."""

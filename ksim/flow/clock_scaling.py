@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import field, fields, frozen
 
-from ksim.foundation.moved import renamed
-
-__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "FormerNames", "Scalable"]
+__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable"]
 
 
 @frozen
@@ -54,17 +52,6 @@ class ClockScaling:
 AT_BOOST = ClockScaling()
 #: The joules that the SM clock changes, in the order of `ClockScaling.joule_factors`.
 JOULES = ("sm_action_joules", "sm_active_joules", "compute_bound_joules")
-
-
-class FormerNames:
-    """What numbers of a step were called before, for governors."""
-
-    __slots__ = ()
-
-    clocked, paced = renamed("clocked", "compute_bound"), renamed("paced", "seconds_at")
-    core_joules, drawn = renamed("core_joules", "sm_action_joules"), renamed("drawn", "joules_at")
-    busy_joules = renamed("busy_joules", "sm_active_joules")
-    clocked_joules = renamed("clocked_joules", "compute_bound_joules")
 
 
 class Scalable:

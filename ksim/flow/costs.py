@@ -8,9 +8,9 @@ import numpy as np
 from attrs import define, fields
 from numpy.typing import NDArray
 
-from ksim.flow.clock_scaling import AT_BOOST, JOULES, ClockScaling, FormerNames, Scalable
+from ksim.flow.clock_scaling import AT_BOOST, JOULES, ClockScaling, Scalable
 
-__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Costed", "Costs", "FormerNames", "Scalable", "StepSummary"]
+__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Costed", "Costs", "Scalable", "StepSummary"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -174,7 +174,7 @@ for _name in (*NAMES, "low", "high"):
 
 
 @define(eq=False)
-class StepSummary(Scalable, FormerNames):
+class StepSummary(Scalable):
     """What the clock has to know of a step, named as in `Costs`: numbers, or columns of many steps."""
 
     seconds: Any

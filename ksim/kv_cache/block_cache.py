@@ -10,13 +10,13 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from ksim.kv_cache.block_pool import BlockPool, EvictionPool
 from ksim.kv_cache.block_trie import BlockNode, BlockTrie, TrackedNode
-from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.evictions import Eviction
 from ksim.kv_cache.telling_trie import TellingTrie
 
 
 @define
-class BlockCache(OldNames):
+class BlockCache:
     """A cache of `capacity` blocks of `block_tokens` tokens; without `prefix_caching`, no block is ever reused.
 
     Free blocks are evicted in vLLM's order, or in that of an `eviction`.

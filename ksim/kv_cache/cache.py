@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 from attrs import Factory, define, field
 
 from ksim.flow.request import Request
-from ksim.foundation.moved import renamed
 
 
 class PrefixHit(NamedTuple):
@@ -192,14 +191,3 @@ class Cache(Protocol):
         With *async_scheduling*, a token is known one step after it is scheduled.
         """
         ...
-
-
-class OldNames:
-    """The names that policies and admissions used for a cache's questions in ksim 0.1."""
-
-    __slots__ = ()
-
-    lookup = renamed("lookup", "find_prefix")
-    fits = renamed("fits", "can_allocate")
-    enters_computed = renamed("enters_computed", "publishes_computed")
-    holding = renamed("holding", "block_table")

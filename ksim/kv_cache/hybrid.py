@@ -10,7 +10,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.group_table import NEVER, GroupTable, StateTable
 from ksim.kv_cache.groups import Group
 from ksim.kv_cache.hybrid_lookup import Lookup
@@ -19,7 +19,7 @@ from ksim.kv_cache.hybrid_table import HybridTable
 
 
 @define(eq=False)
-class HybridCache(OldNames):
+class HybridCache:
     """A cache of `capacity` blocks for `groups` of layers; without `prefix_caching`, no block is ever reused.
 
     A request has at most `in_flight` tokens in flight and `max_model_len` in all: a window never holds more blocks

@@ -8,7 +8,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.eviction_queue import EvictionQueue
 from ksim.kv_cache.evictions import Eviction
 from ksim.kv_cache.evictions.lru import lru
@@ -52,7 +52,7 @@ class SlotPool:
 
 
 @define
-class SglangCache(OldNames):
+class SglangCache:
     """A cache of `capacity` tokens; without `prefix_caching`, no token is ever reused.
 
     Tokens enter the tree when a chunk of a prompt has been computed, and when

@@ -9,13 +9,13 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.extents import Extent, ExtentNode, ExtentPool, ExtentTree
 from ksim.kv_cache.radix_tree import common_tokens
 
 
 @define(eq=False)
-class VllmCache(OldNames):
+class VllmCache:
     """A cache of `capacity` blocks of `block_tokens` tokens; without `prefix_caching`, no block is ever reused.
 
     Positions in the tree count tokens, and are multiples of `block_tokens`.

@@ -14,7 +14,6 @@ from attrs import define, field
 from ksim.flow.images import PlacedImage
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
-from ksim.foundation.moved import renamed
 from ksim.kv_cache.cache import BlockTable
 
 
@@ -98,12 +97,6 @@ class Job:
         return cls(request, number, output, output if limit is None else limit,
                    BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
                    request.arrival if arrived is None else arrived, reads_cache=request.prompt_logprobs is None)
-
-    # Names that plug-ins may read for one more release.
-    known = renamed("known", "num_tokens")
-    computed = renamed("computed", "num_computed_tokens")
-    due = renamed("due", "num_output_placeholders")
-    holding = renamed("holding", "block_table")
 
     @property
     def images(self) -> Sequence[PlacedImage]:

@@ -12,7 +12,6 @@ from ksim.compute.kernels import Launch, Work
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.batches import Batches
-from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["Attention"]
@@ -53,7 +52,6 @@ class Attention:
     cache: DType = DType.BF16
 
     family = "attention"
-    chunk_reach = renamed("chunk_reach", "chunk_unmasked_pairs")
 
     def __str__(self) -> str:
         template, numbers = self.printed

@@ -6,7 +6,6 @@ from attrs import frozen
 
 from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.flow.batch import Batch
-from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["CausalConv"]
@@ -25,8 +24,6 @@ class CausalConv:
     tokens: int
     channels: int
     width: int
-
-    part = renamed("part", "phase")
 
     @property
     def family(self) -> str:

@@ -7,7 +7,6 @@ from attrs import frozen
 
 from ksim.compute.kernels import Launch, Phase, Work
 from ksim.flow.batch import Batch
-from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["DeltaRule"]
@@ -36,8 +35,6 @@ class DeltaRule:
     size: int
     state: DType = DType.FP32
     by_channel: bool = False
-
-    part = renamed("part", "phase")
 
     @property
     def family(self) -> str:
