@@ -1,9 +1,7 @@
 """`ksim list`: the GPUs, systems, models, grids and plug-ins to choose from."""
 
-import ast
 from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -208,9 +206,7 @@ def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
 
-    root = Path(catalog.__file__).parent.parent
-    return ("name", "what it is"), (
-        (name, _summary(root / folder.replace(".", "/") / f"{name}.py")) for name in catalog.names(folder))
+    return ("name", "what it is"), ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
 
 
 def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
@@ -223,8 +219,3 @@ def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     return (*header, "source", "signals"), (
         (*row, getattr(chooser, "source", ""), ", ".join(getattr(chooser, "signals", USUAL)) or "none")
         for row, chooser in made)
-
-
-def _summary(path: Path) -> str:
-    """The first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -1,11 +1,14 @@
 """Names to plug-ins and data files: the folder is the registry.
 
-A plug-in is a module in a plug-in folder; it is called what its file is called,
-and it defines one public object, named in ``__all__``.  ``package.module:object``
-names one that lives outside ksim.
+A plug-in is a public object of a module in a plug-in folder: ``__all__`` names it.
+It is called what its file is called; where a file has several, each is called what
+the object is called, in snake case.  ``package.module:object`` names one that lives
+outside ksim.
 """
 
+import ast
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -31,13 +34,44 @@ _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
 
 def names(folder: str) -> list[str]:
     """List the plug-ins in *folder*, such as ``"cluster.routers"``."""
-    return [*_modules(folder)]
+    return [*_plug_ins(folder)]
 
 
 @cache
-def _modules(folder: str) -> tuple[str, ...]:
-    package = import_module(f"ksim.{folder}")
-    return tuple(sorted(module.name for module in iter_modules(package.__path__) if not module.ispkg))
+def _plug_ins(folder: str) -> dict[str, tuple[Path, str]]:
+    """The file and the object of each plug-in in *folder*, by its name; no module of the folder is imported."""
+    paths = [Path(path, f"{module.name}.py") for path in import_module(f"ksim.{folder}").__path__
+             for module in iter_modules([path]) if not module.ispkg]
+    objects = [(path, _public(path)) for path in paths]
+    return dict(sorted((path.stem if len(public) == 1 else _snake_case(name), (path, name))
+                       for path, public in objects for name in public))
+
+
+def _public(path: Path) -> list[str]:
+    listed = re.search(r"^__all__ = (\[[^]]*\])", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [*ast.literal_eval(listed[1])] if listed else []
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def summary(folder: str, name: str) -> str:
+    """The first line that the plug-in called *name* in *folder* says of itself: its file's, or its own among several.
+
+    Raises UnknownName for a name that the folder lacks.
+    """
+    path, attribute = _plug_in(folder, name)
+    tree: Any = ast.parse(path.read_text(encoding="utf-8"))
+    if path.stem != name:
+        tree = next(node for node in tree.body if getattr(node, "name", "") == attribute)
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+
+def _plug_in(folder: str, name: str) -> tuple[Path, str]:
+    if name not in _plug_ins(folder):
+        raise UnknownName(_singular(folder), name, names(folder))
+    return _plug_ins(folder)[name]
 
 
 def choices(folder: str) -> list[str]:
@@ -58,11 +92,8 @@ def find(folder: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if attribute:
         return outside(folder, module_name, attribute)
-    if name not in names(folder):
-        raise UnknownName(_singular(folder), name, names(folder))
-    module = import_module(f"ksim.{folder}.{name}")
-    (public,) = module.__all__
-    return getattr(module, public)
+    path, public = _plug_in(folder, name)
+    return getattr(import_module(f"ksim.{folder}.{path.stem}"), public)
 
 
 def _singular(folder: str) -> str:
