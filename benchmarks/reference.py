@@ -3,10 +3,7 @@
 That is the tables of docs/scenario.md and the JSON Schema in ksim/data.  And docs/cli.md, from the commands.
 """
 
-import ast
-import inspect
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -150,7 +147,7 @@ def _plugins() -> Iterator[str]:
     folders = dict.fromkeys(folder for cls in SECTIONS.values() for key in keys(cls) for folder in key.folders)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
         yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
-        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"
+        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
                     for name in catalog.names(folder))
         yield ""
 
@@ -166,11 +163,6 @@ def _options(made: Any) -> str:
 def _plain(default: Any) -> bool:
     """Whether a default says something: an unlimited number does not."""
     return isinstance(default, str) or (isinstance(default, int | float) and default < _UNLIMITED)
-
-
-def _summary(folder: str, name: str) -> str:
-    module = inspect.getsource(sys.modules[f"ksim.{folder}.{name}"])
-    return (ast.get_docstring(ast.parse(module)) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

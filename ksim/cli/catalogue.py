@@ -29,11 +29,7 @@ class Kind(StrEnum):
     OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
-    LLM_D_SCORERS = "llm_d_scorers"
-    LLM_D_FILTERS = "llm_d_filters"
-    LLM_D_PICKERS = "llm_d_pickers"
-    LLM_D_PRODUCERS = "llm_d_producers"
-    LLM_D_DECIDERS = "llm_d_deciders"
+    LLM_D_PARTS = "llm_d_parts"
     FLOW_CONTROLS = "flow_controls"
     CONNECTORS = "connectors"
     GOVERNORS = "governors"
@@ -53,8 +49,7 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
             Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
-            Kind.DATASETS: "workload.datasets",
-            **{kind: kind.replace("llm_d_", "cluster.llm_d.") for kind in Kind if kind.startswith("llm_d_")}}
+            Kind.DATASETS: "workload.datasets", Kind.LLM_D_PARTS: "cluster.llm_d.parts"}
 
 #: Those that go by signals of engines, and what one goes by that does not say it.
 _CHOOSERS = (Kind.ROUTERS, Kind.PAIR_ROUTERS, Kind.FLOW_CONTROLS)

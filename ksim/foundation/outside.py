@@ -25,7 +25,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "scheduling.acceptances": ("rates",), "kv_cache.evictions": (), "kv_offload.evictions": ("evict",),
     "kv_offload.connectors": ("connector",), "kv_transfer.connectors": ("start", "share", "lease"),
     "cluster.routers": ("choose",), "cluster.pair_routers": ("choose",), "cluster.flow_controls": ("refusal", "pick"),
-    "cluster.llm_d.scorers": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
+    "cluster.llm_d.parts": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
     "oracles": ("estimates", "seconds", "estimate"), "network.collectives": ("rounds",), "workload.traces": ("rows",),
     "workload.datasets": ("rows",), "compute.architectures": (),
 }

@@ -11,7 +11,7 @@ from ksim.flow.request import Request
 from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.eviction_queue import EvictionQueue
 from ksim.kv_cache.evictions import Eviction
-from ksim.kv_cache.evictions.lru import lru
+from ksim.kv_cache.evictions.by_history import lru
 from ksim.kv_cache.radix_tree import RadixNode, RadixTree, common_tokens
 
 

@@ -32,7 +32,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.evictions.vllm import vllm
+from ksim.kv_cache.evictions.by_history import vllm
 from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork

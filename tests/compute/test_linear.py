@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.compute.architectures.qwen3_next import qwen3_next
+from ksim.compute.architectures.qwen import qwen3_next
 from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.model import Config

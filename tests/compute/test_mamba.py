@@ -2,8 +2,8 @@
 
 import pytest
 
-from ksim.compute.architectures.falcon_h1 import falcon_h1
-from ksim.compute.architectures.nemotron_h import nemotron_h
+from ksim.compute.architectures.hybrids import falcon_h1
+from ksim.compute.architectures.nemotron import nemotron_h
 from ksim.compute.kernels.selective_scan import ScanLayer
 from ksim.compute.kernels.state_space import StateSpaceLayer
 from ksim.compute.model import Config

@@ -10,6 +10,7 @@ from ksim.specs.settings import CUDAGRAPH_MODES, EXCHANGES
 from ksim.specs.shard import PARTS, QUANTIZATIONS
 
 Tables = some.SearchStrategy[dict[str, Any]]
+LLM_D_PARTS = "cluster.llm_d.parts"
 SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]
 
 
@@ -135,8 +136,9 @@ def offloading() -> Tables:
 
 def routers() -> Tables:
     """Routers, some with options that change what they go by, or let them refuse requests."""
-    scorers = some.dictionaries(some.sampled_from([name.replace("_", "-") for name in catalog.names(
-        "cluster.llm_d.scorers")]), some.sampled_from([0.5, 1, 3]), min_size=1, max_size=4)
+    scorers = some.dictionaries(some.sampled_from([
+        name.replace("_", "-") for name in catalog.names(LLM_D_PARTS)
+        if hasattr(catalog.find(LLM_D_PARTS, name), "score")]), some.sampled_from([0.5, 1, 3]), min_size=1, max_size=4)
     some_options = some.sampled_from([
         {"name": "dynamo_kv", "router_temperature": 0.5}, {"name": "dynamo_kv", "use_kv_events": False},
         {"name": "mooncake", "ttft_slo": "20 ms"}, {"name": "mooncake", "tbt_slo": "5 ms"},

@@ -259,5 +259,5 @@ def test_an_eviction_is_chosen_by_name(prefix_cache):
     rates = {name: summary(prefix_cache=prefix_cache, num_gpu_blocks_override=700, **serve)["prefix_cache_hit_rate"]
              for name, serve in {"default": {}, "own": {"eviction": {"vllm": "vllm", "sglang": "lru"}[prefix_cache]},
                                  "mru": {"eviction": "mru"},
-                                 "elsewhere": {"eviction": "ksim.kv_cache.evictions.mru:mru"}}.items()}
+                                 "elsewhere": {"eviction": "ksim.kv_cache.evictions.by_history:mru"}}.items()}
     assert rates["default"] == rates["own"] != rates["mru"] == rates["elsewhere"]

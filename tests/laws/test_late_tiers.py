@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
+from ksim.cluster.llm_d.parts.producers import PrecisePrefixCacheProducer
 from ksim.cluster.routers.dynamo_kv import DynamoKv
 from ksim.cluster.signals.kv_index import KvIndex
 from ksim.cluster.signals.tier_index import SharedTier, TierIndexes

@@ -10,7 +10,7 @@ from ksim.cluster.llm_d.endpoint_picker import EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile
 from ksim.cluster.llm_d.handlers import HANDLERS
 from ksim.cluster.llm_d.parameters import key_of, made
-from ksim.cluster.llm_d.part_types import INERT, KINDS, part_type
+from ksim.cluster.llm_d.part_types import INERT, METHODS, part_type
 from ksim.cluster.llm_d.profile import Bounded, Profile
 from ksim.foundation.errors import ConfigError
 
@@ -103,7 +103,7 @@ class _Assembly:
 
     def _profile(self, profile: SchedulingProfile) -> Profile:
         where = self.config.place_of_profile(profile.name)
-        chosen: dict[str, list[tuple[float, Any]]] = {kind: [] for kind in KINDS}
+        chosen: dict[str, list[tuple[float, Any]]] = {kind: [] for kind in METHODS}
         for ref in profile.plugins:
             if ref.plugin_ref in self.made:
                 made_part = self.made[ref.plugin_ref]

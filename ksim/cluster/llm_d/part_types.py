@@ -6,10 +6,11 @@ from typing import Any
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["INERT", "KINDS", "part_type"]
+__all__ = ["INERT", "METHODS", "part_type"]
 
-KINDS = ("scorers", "filters", "pickers", "producers", "deciders")
-_METHODS = {"scorers": "score", "filters": "keep", "pickers": "pick", "producers": "look", "deciders": "splits"}
+#: The method of each kind of part.
+METHODS = {"scorers": "score", "filters": "keep", "pickers": "pick", "producers": "look", "deciders": "splits"}
+_FOLDER = "cluster.llm_d.parts"
 #: Types without effect here: metrics come as the scenario's `signals` say, tokens are known, requests are plain.
 INERT = ("single-profile-handler", "metrics-data-source", "core-metrics-extractor", "endpoint-notification-source",
           "k8s-notification-source", "token-producer", "tokenizer", "openai-parser", "vllmgrpc-parser",
@@ -29,21 +30,19 @@ _NOT_SIMULATED = ("latency-scorer", "slo-headroom-tier-filter", "predicted-laten
 
 def part_type(name: str, where: str) -> tuple[str, type[Any]]:
     """The kind and class of the part of type *name*."""
-    module = name.replace("-", "_")
-    for kind in KINDS:
-        if ":" not in name and module in catalog.names(f"cluster.llm_d.{kind}"):
-            return kind, catalog.find(f"cluster.llm_d.{kind}", module)
-    if ":" in name:
-        cls = catalog.find("cluster.llm_d.scorers", name)
-        for kind, method in _METHODS.items():
-            if hasattr(cls, method):
-                return kind, cls
-        raise ConfigError(where, f"{name} has none of {', '.join(_METHODS.values())}, so it is no part of llm-d")
-    raise ConfigError(where, _absent(name))
+    known = name if ":" in name else name.replace("-", "_")
+    if ":" not in name and known not in catalog.names(_FOLDER):
+        raise ConfigError(where, _absent(name))
+    cls = catalog.find(_FOLDER, known)
+    for kind, method in METHODS.items():
+        if hasattr(cls, method):
+            return kind, cls
+    raise ConfigError(where, f"{name} has none of {', '.join(METHODS.values())}, so it is no part of llm-d")
 
 
 def _absent(name: str) -> str:
-    known = {kind: [module.replace("_", "-") for module in catalog.names(f"cluster.llm_d.{kind}")] for kind in KINDS}
+    parts = {part.replace("_", "-"): catalog.find(_FOLDER, part) for part in catalog.names(_FOLDER)}
+    known = {kind: [part for part, cls in parts.items() if hasattr(cls, method)] for kind, method in METHODS.items()}
     there = "; ".join(f"{kind}: {', '.join(types)}" for kind, types in known.items())
     if name in _NOT_SIMULATED:
         return f"llm-d's {name} is not simulated ({there})"

@@ -3,7 +3,8 @@
 An eviction is one key function.  It is called with a node when the last request
 that uses the node leaves it.  The smallest key is evicted first; equal keys go
 in the order in which their nodes became free.  Blocks without reusable content
-always go before.  To add an eviction, add a file with such a function:
+always go before.  To add an eviction, add such a function to `by_history` or in
+a file of its own:
 
     def lru(node):
         return node.last_use
