@@ -1,4 +1,4 @@
-"""The page of one run: each module is a section, which reads a `Run` and adds to a `Document`."""
+"""The page of one run: each section reads a `Run` and adds to a `Document`."""
 
 from ksim.page.document import Document
 from ksim.page.reading import Run
@@ -18,13 +18,14 @@ from ksim.page.run import (
 )
 
 #: In the order of the page.
-SECTIONS = (insights, latency, timeline, phases, kernels, roofline, missed, chooser, pools, routing, settings)
+SECTIONS = (insights.add, latency.add, timeline.add, phases.add, kernels.add, roofline.add, missed.add, chooser.add,
+            pools.add, routing.add, settings.add)
 
 
 def run_page(run: Run) -> Document:
     """The page of *run*."""
     document = Document(run.subject, f"ksim run · {run.directory.name}", scripts=("requests.js",))
     document.lead.extend(answer.lead(run))
-    for section in SECTIONS:
-        section.add(document, run)
+    for add in SECTIONS:
+        add(document, run)
     return document

@@ -1,4 +1,4 @@
-"""The page of a study: each module is a section, which reads a `Study` and adds to a `Document`."""
+"""The page of a study: each section reads a `Study` and adds to a `Document`."""
 
 from ksim.page.document import Document
 from ksim.page.studies import capacity, chosen, front, history, parallel, points, routers, settings
@@ -6,7 +6,7 @@ from ksim.page.studies.lead import lead
 from ksim.page.studies.reading import Study
 
 #: In the order of the page; a study of capacity has its own first.
-SECTIONS = (routers, front, chosen, history, parallel, points)
+SECTIONS = (routers.add, front.add, chosen.add, history.add, parallel.add, points.add)
 
 
 def study_page(study: Study) -> Document:
@@ -18,8 +18,8 @@ def study_page(study: Study) -> Document:
         capacity.add(document, study)
     else:
         document.lead.extend(lead(study))
-        for section in SECTIONS:
-            section.add(document, study)
+        for add in SECTIONS:
+            add(document, study)
     settings.add(document, study)
     return document
 
