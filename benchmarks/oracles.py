@@ -14,13 +14,13 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile, shipped
 from ksim.oracles.efficiency.profiled import Profiled
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")

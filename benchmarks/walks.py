@@ -29,11 +29,11 @@ from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.oracles import estimate
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 

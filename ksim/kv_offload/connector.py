@@ -10,7 +10,8 @@ from ksim.flow.request import Request
 from ksim.kv_offload.copies_under_way import CopiesUnderWay, job_blocks
 from ksim.kv_offload.offloaded_job import OffloadedJob
 from ksim.kv_offload.store import ChunkStore
-from ksim.scheduling.connector import Contents, Copy, Load
+from ksim.scheduling.connector import Contents
+from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL

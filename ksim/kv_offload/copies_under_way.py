@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.scheduling.connector import Copy
+from ksim.scheduling.copies import Copy
 
 
 @define(eq=False)

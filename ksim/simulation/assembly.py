@@ -30,6 +30,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.by_history import vllm
@@ -47,7 +48,6 @@ from ksim.simulation.gateway_assembly import gateway_of, tell_measured
 from ksim.simulation.hicache import sglang_cache
 from ksim.simulation.image_prompts import prepare
 from ksim.simulation.offloading import Offloads, tiers_of_pool
-from ksim.simulation.plugins import plugin
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.routers import pair_router_of, router_of
 from ksim.simulation.schedulers import scheduler_of

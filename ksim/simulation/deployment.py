@@ -13,6 +13,7 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DoesNotFit
+from ksim.foundation.plugins import plugin
 from ksim.network.network import Network
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
@@ -26,7 +27,7 @@ from ksim.simulation.further_passes import passes_of
 from ksim.simulation.graph_sizes import graphs
 from ksim.simulation.hardware import beside, engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
-from ksim.simulation.plugins import oracle_choice, plugin
+from ksim.simulation.plugins import oracle_choice
 from ksim.simulation.remarks import remarks
 from ksim.simulation.routing import routing_of
 from ksim.simulation.sampling import check_sampling

@@ -9,7 +9,7 @@ from ksim.cluster.step_model import models_of
 from ksim.engine.horizon import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.config import Choice
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 
 __all__ = ["gateway_of", "tell_measured"]

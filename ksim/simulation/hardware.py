@@ -15,12 +15,12 @@ from ksim.calibration.datasheet import check_quantities, gpu_named, merge
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.foundation.units import HOUR, KWH
 from ksim.network.network import Network
 from ksim.network.protocols import Protocol, measured
 from ksim.network.system_links import Machines, SystemLinks
 from ksim.results.footprint import Rates
-from ksim.simulation.plugins import plugin
 from ksim.specs.engine import EngineVersion
 from ksim.specs.footprint import Footprint, Grid
 from ksim.specs.hardware import Gpu, Link, System, Transport

@@ -18,11 +18,12 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.foundation.plugins import plugin
 from ksim.report.formats import html_block, html_table
 from ksim.report.tables import Table
 from ksim.simulation.hardware import gpu_of, network_of, system_of
 from ksim.simulation.layer_cost import LaunchCost, LayerCost
-from ksim.simulation.plugins import oracle_choice, plugin
+from ksim.simulation.plugins import oracle_choice
 from ksim.simulation.scenario import COLLECTIVES
 from ksim.specs.power import PowerSettings
 

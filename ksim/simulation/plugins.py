@@ -1,10 +1,9 @@
-"""Plug-ins by name, with the options that a scenario gives them."""
+"""The latency oracle of a GPU, where a scenario names none."""
 
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.oracles.efficiency.profile import shipped
 
-__all__ = ["oracle_choice", "plugin"]
+__all__ = ["oracle_choice"]
 
 
 def oracle_choice(choice: Choice | None, gpu: str) -> Choice:

@@ -1,9 +1,9 @@
 """Speculative decoding as an engine's settings describe it, and what an engine refuses to speculate with."""
 
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.scheduling.acceptances.by_position import ByPosition
 from ksim.scheduling.drawn_speculation import DrawnSpeculation
-from ksim.simulation.plugins import plugin
 from ksim.specs.settings import EngineSettings
 
 KEY = "serve.speculative_config"

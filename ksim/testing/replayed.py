@@ -12,7 +12,7 @@ import attrs
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from ksim.testing.case import Arrival, Case
 from ksim.testing.counter_example import TURN

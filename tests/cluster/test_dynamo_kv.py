@@ -10,7 +10,7 @@ from ksim.cluster.routers.dynamo_kv import _Cached as Cached
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 

@@ -14,7 +14,7 @@ from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"

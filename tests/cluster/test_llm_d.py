@@ -11,7 +11,7 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 

@@ -10,7 +10,7 @@ from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 ONE = Request(0, 0.0, prompt=1000, output=10)

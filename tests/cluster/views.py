@@ -8,7 +8,7 @@ from attrs import field, frozen
 from ksim.cluster.step_model import models_of
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.idle import idle_engines
 
 

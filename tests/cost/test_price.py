@@ -11,9 +11,9 @@ from ksim.flow.batch import Batch
 from ksim.flow.costs import NAMES, Costs
 from ksim.flow.steps import StepCost
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.oracles.measured import Measured
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples

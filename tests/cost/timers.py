@@ -6,8 +6,8 @@ from attrs import evolve
 
 from ksim.cost.step import StepTimer
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 

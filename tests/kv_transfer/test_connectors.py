@@ -9,9 +9,9 @@ import pytest
 from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefilled, Received, Released, Transferred
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.kv_transfer.connectors.nixl import Nixl
 from ksim.kv_transfer.connectors.sglang import Sglang
-from ksim.simulation.plugins import plugin
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
 
 ALONE = requests(1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 5})

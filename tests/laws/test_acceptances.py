@@ -13,10 +13,10 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.scheduling.acceptances.by_position import ByPosition
 from ksim.scheduling.drawn_speculation import DrawnSpeculation, uniform
 from ksim.scheduling.job import Job
-from ksim.simulation.plugins import plugin
 from tests.properties import examples
 
 chances = st.floats(0, 1)

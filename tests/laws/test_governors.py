@@ -14,8 +14,8 @@ from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
 
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),

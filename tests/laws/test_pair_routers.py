@@ -15,7 +15,7 @@ from ksim.cluster.signals.view import view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
-from ksim.simulation.plugins import plugin
+from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 from tests.properties import examples
 

@@ -5,9 +5,9 @@ from attrs import evolve
 
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.plugins import plugin
 from ksim.foundation.units import DType
 from ksim.oracles.roofline import Roofline
-from ksim.simulation.plugins import plugin
 from tests.cost.toys import TOY, Shape, blocks
 
 

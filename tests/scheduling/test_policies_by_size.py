@@ -7,12 +7,12 @@ import pytest
 
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.earliest_deadline_first import EarliestDeadlineFirst
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.shortest_remaining import ShortestRemaining
 from ksim.scheduling.policies.srpt_predicted import SrptPredicted
-from ksim.simulation.plugins import plugin
 from ksim.testing.loop import Loop, loop
 
 #: A burst with a heavy tail: of sixty outputs, six have two thirds of the tokens.

@@ -3,10 +3,10 @@
 import pytest
 
 from ksim.foundation.config import Choice
+from ksim.foundation.plugins import plugin
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fair_share import FairShare
 from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.simulation.plugins import plugin
 from ksim.testing.loop import Loop, loop
 
 SEATS, PROMPT, OUTPUT = 4, 8, 12

@@ -9,10 +9,10 @@ from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
+from ksim.foundation.plugins import plugin
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
-from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 

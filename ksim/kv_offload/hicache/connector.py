@@ -9,7 +9,8 @@ from attrs import define, field, frozen
 from ksim.flow.request import Request
 from ksim.kv_offload.hicache.cache import HiCache, HostNode
 from ksim.kv_offload.hicache.prefetch import Prefetches
-from ksim.scheduling.connector import Contents, Copy, Load
+from ksim.scheduling.connector import Contents
+from ksim.scheduling.copies import Copy, Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL

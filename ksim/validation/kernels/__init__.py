@@ -15,9 +15,9 @@ from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.plugins import plugin
 from ksim.oracles.efficiency.profile import Profile, shipped
 from ksim.oracles.efficiency.profiled import Profiled, ProfileOracle
-from ksim.simulation.plugins import plugin
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Cell, PredictedRows, cells, coverage, families
 from ksim.validation.kernels.protocols import (

@@ -172,8 +172,8 @@ def most_logprobs(asked: CompletionFields | ChatFields) -> int | None:
 
 def check_logprobs(asked: CompletionFields | ChatFields, allowed: int, vocabulary: int) -> None:
     """Raise ApiError if a request asks for more likeliest tokens than are *allowed* (max_logprobs); -1 allows all."""
-    for kind, number in (("sample", most_logprobs(asked)), ("prompt", asked.prompt_logprobs)):
-        wanted = vocabulary if number == -1 else number or 0
+    for kind, count in (("sample", most_logprobs(asked)), ("prompt", asked.prompt_logprobs)):
+        wanted = vocabulary if count == -1 else count or 0
         if 0 <= allowed < wanted:
             name = "logprobs" if kind == "sample" else "prompt_logprobs"
             raise invalid(f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}", name,
