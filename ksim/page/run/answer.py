@@ -21,7 +21,7 @@ def lead(run: Run) -> Iterator[Markup]:
         yield element("p", "The oracle of this run, or its streaming, gives no intervals.", cls="note")
 
 
-def figure(summary: Summary, key: str, show: Callable[[Any], str] = number) -> Markup:
+def shown(summary: Summary, key: str, show: Callable[[Any], str] = number) -> Markup:
     """The number of the summary at *key*."""
     return told(summary.get(key), show(summary.get(key)), key)
 
@@ -33,11 +33,11 @@ def _sentence(run: Run) -> Iterator[Any]:
         yield f"No request completed ({counts}), so this run has no latencies. The insights say why."
         return
     yield f"{counts} in "
-    yield figure(summary, "duration")
+    yield shown(summary, "duration")
     yield " s: "
-    yield figure(summary, "request_throughput")
+    yield shown(summary, "request_throughput")
     yield " requests/s and "
-    yield figure(summary, "output_throughput")
+    yield shown(summary, "output_throughput")
     yield " output tokens/s."
     yield from _verdict(run)
 
@@ -46,7 +46,7 @@ def _verdict(run: Run) -> Iterator[Any]:
     """Whether the run met its targets, and whether its latencies mean anything."""
     if run.targets:
         yield " "
-        yield figure(run.summary, "slo_attainment", percent)
+        yield shown(run.summary, "slo_attainment", percent)
         yield " of the requests met "
         limits = [f"{name.upper()} {number(limit)} ms" for name, limit in run.targets.items()]
         yield f"{'all targets' if len(limits) > 1 else 'the target'} ({', '.join(limits)})."
@@ -68,7 +68,7 @@ def _latencies(summary: Summary) -> Iterator[Markup]:
 
 def _statistics(summary: Summary, name: str) -> Iterator[tuple[Any, ...]]:
     for statistic, word in (("median", "median"), ("p99", "p99")):
-        yield (figure(summary, f"{statistic}_{name}_ms"), element("span", " ms ", word, cls="unit"),
+        yield (shown(summary, f"{statistic}_{name}_ms"), element("span", " ms ", word, cls="unit"),
                *_interval(summary, f"{statistic}_{name}_low_ms", f"{statistic}_{name}_high_ms"))
 
 
@@ -76,15 +76,15 @@ def _interval(summary: Summary, low: str, high: str, show: Callable[..., str] = 
               unit: str = "") -> Iterator[Any]:
     """The ends of a 90 % interval in small print; nothing where they are unknown."""
     if summary.get(low) is not None:
-        yield element("span", "90 %: ", figure(summary, low, partial(show, rounding=DOWN)), " to ",
-                      figure(summary, high, partial(show, rounding=UP)), unit,
+        yield element("span", "90 %: ", shown(summary, low, partial(show, rounding=DOWN)), " to ",
+                      shown(summary, high, partial(show, rounding=UP)), unit,
                       cls="interval")
 
 
 def _throughput(summary: Summary) -> Iterator[Markup]:
-    offered = (element("span", "offered: ", figure(summary, "offered_request_rate"), cls="interval"),)
-    yield _card("Throughput", (figure(summary, "output_throughput"), element("span", " output tokens/s", cls="unit")),
-                (figure(summary, "request_throughput"), element("span", " requests/s", cls="unit"),
+    offered = (element("span", "offered: ", shown(summary, "offered_request_rate"), cls="interval"),)
+    yield _card("Throughput", (shown(summary, "output_throughput"), element("span", " output tokens/s", cls="unit")),
+                (shown(summary, "request_throughput"), element("span", " requests/s", cls="unit"),
                  *(offered if summary["offered_request_rate"] is not None else ())))
 
 
@@ -92,9 +92,9 @@ def _targets(run: Run) -> Iterator[Markup]:
     if not run.targets:
         yield _card("Targets", ("-",), ("none is set ([slo] of the scenario)",))
         return
-    yield _card("Targets met", (figure(run.summary, "slo_attainment", percent),
+    yield _card("Targets met", (shown(run.summary, "slo_attainment", percent),
                                 element("span", " of requests", cls="unit")),
-                (figure(run.summary, "request_goodput"), element("span", " requests/s of goodput", cls="unit")))
+                (shown(run.summary, "request_goodput"), element("span", " requests/s of goodput", cls="unit")))
 
 
 def _kilo(joules: float | None, **rounding: str) -> str:
@@ -102,18 +102,18 @@ def _kilo(joules: float | None, **rounding: str) -> str:
 
 
 def _energy(summary: Summary) -> Iterator[Markup]:
-    yield _card("Energy", (figure(summary, "joules_per_output_token"), element("span", " J/output token", cls="unit")),
-                (figure(summary, "energy_joules", _kilo), element("span", " kJ of GPUs", cls="unit"),
+    yield _card("Energy", (shown(summary, "joules_per_output_token"), element("span", " J/output token", cls="unit")),
+                (shown(summary, "energy_joules", _kilo), element("span", " kJ of GPUs", cls="unit"),
                  *_interval(summary, "energy_joules_low", "energy_joules_high", _kilo)),
-                (figure(summary, "average_watts"), element("span", " W on average", cls="unit")))
+                (shown(summary, "average_watts"), element("span", " W on average", cls="unit")))
 
 
 def _cost(summary: Summary) -> Iterator[Markup]:
     if summary["dollars_per_million_output_tokens"] is None:
         yield _card("Cost", ("-",), ("no price is set ([energy] of the scenario)",))
         return
-    yield _card("Cost", ("$", figure(summary, "dollars_per_million_output_tokens"),
+    yield _card("Cost", ("$", shown(summary, "dollars_per_million_output_tokens"),
                          element("span", " per million output tokens", cls="unit")),
-                *(("$", figure(summary, key), element("span", f" {word}", cls="unit"))
+                *(("$", shown(summary, key), element("span", f" {word}", cls="unit"))
                   for key, word in (("gpu_dollars", "for GPUs"), ("energy_dollars", "for energy"))
                   if summary[key] is not None))

@@ -8,7 +8,7 @@ from ksim.page.charts import BLUE, ORANGE, Figure, axis, figure, numbers, safe
 from ksim.page.document import Document
 from ksim.page.markup import Markup, details, element, missing, table
 from ksim.page.reading import STREAMED, Run
-from ksim.page.run.answer import figure
+from ksim.page.run.answer import shown
 from ksim.report.wording import number, outwards, percent
 from ksim.results.kernels import HOST, IDLE, FamilyShare, families
 
@@ -60,7 +60,7 @@ def _facts(run: Run) -> Iterator[Markup]:
         ("preemptions", "preemptions", number), ("J of prefill", "prefill_energy_joules", number),
         ("J of decode", "decode_energy_joules", number), ("J between steps", "idle_energy_joules", number)]
     for title, key, show in entries:
-        yield element("div", element("dt", title), element("dd", figure(run.summary, key, show)))
+        yield element("div", element("dt", title), element("dd", shown(run.summary, key, show)))
 
 
 def _every(run: Run) -> tuple[list[str], list[list[Any]]]:

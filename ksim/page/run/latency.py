@@ -10,7 +10,7 @@ from ksim.page.charts import BLUE, INK, PURPLE, RED, Figure, axis, figure, label
 from ksim.page.document import Document
 from ksim.page.markup import Markup, element, missing, note, table
 from ksim.page.reading import Run
-from ksim.page.run.answer import figure
+from ksim.page.run.answer import shown
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats
 from ksim.results.metrics import LATENCIES, PERCENTILES
@@ -33,7 +33,7 @@ def add(document: Document, run: Run) -> None:
 
 def _table(run: Run) -> Markup:
     statistics = ("mean", *(f"p{share}" for share in PERCENTILES))
-    rows = [[TITLES[name], *(figure(run.summary, f"{statistic}_{name}_ms") for statistic in statistics)]
+    rows = [[TITLES[name], *(shown(run.summary, f"{statistic}_{name}_ms") for statistic in statistics)]
             for name in LATENCIES]
     return table(("Latency, ms", *(f">{statistic}" for statistic in statistics)), rows,
                  "Latencies of completed requests in milliseconds")
@@ -41,7 +41,7 @@ def _table(run: Run) -> Markup:
 
 def _remarks(run: Run) -> Iterator[Markup]:
     if run.summary.get("extrapolated_share"):
-        yield note(figure(run.summary, "extrapolated_share", percent), " of the kernels' time is in shapes outside what"
+        yield note(shown(run.summary, "extrapolated_share", percent), " of the kernels' time is in shapes outside what"
                    " was measured. Intervals say how far kernels' times may be off; effects on batches and queues are"
                    " not included.")
     if run.breakdown is None:
@@ -57,7 +57,7 @@ def _panel(document: Document, run: Run, name: str) -> Markup | None:
     met = "" if limit is None else f"; {percent(float((values <= limit).mean()))} within {number(limit)} ms, the target"
     caption = element("span", element("strong", TITLES[name]),
                       f": share of {len(values):,} requests that took at most so long{met}.")
-    rows = [(f"p{share}", figure(run.summary, f"p{share}_{name}_ms")) for share in PERCENTILES]
+    rows = [(f"p{share}", shown(run.summary, f"p{share}_{name}_ms")) for share in PERCENTILES]
     return document.figure(f"latency-{name}", _drawn(run, name, values, limit), caption, ("share", ">ms"), rows)
 
 
