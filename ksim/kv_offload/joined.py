@@ -10,7 +10,8 @@ from ksim.flow.request import Request
 from ksim.kv_offload.worker import OffloadWorker
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.transfer import Transfer
-from ksim.scheduling.connector import Connector, ConnectorOutput, Contents, Load
+from ksim.scheduling.connector import Connector, ConnectorOutput, Contents
+from ksim.scheduling.copies import Load
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
