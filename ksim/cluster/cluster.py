@@ -125,23 +125,20 @@ class Cluster:
     def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         if request.aborted is not None:
-            hang_up(self, request, done)
+            hang_up(request, self.engines, self.env, lambda: self.abort(request.id, done))
         if self.gateway is not None:
             self.gateway.take(request, done, timely)
         else:
             self.forward(request, done, timely)
 
-    def abort(self, request: int) -> bool:
-        """Drop *request*, by its number, as its client has gone; return whether it had not ended.
-
-        `done` is not called.
+    def abort(self, request: int, done: Callable[[], object] = lambda: None) -> None:
+        """Drop *request*, by its number, wherever it is, as its client has gone; *done* is called if it had not ended.
         """
         if self.gateway is not None and self.gateway.abort(request):
-            return True
-        had = [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]
-        if had:
+            done()
+        elif had := [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]:
             self.log.add(Failed(self.env.now, request, had[-1], GONE))
-        return bool(had)
+            done()
 
     def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.

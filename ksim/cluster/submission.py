@@ -1,17 +1,14 @@
 """How a request enters an engine, whole, as several sequences, or as a beam search; and leaves it before its end."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
+from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.parent_request import ParentRequest
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-
-if TYPE_CHECKING:
-    from ksim.cluster.cluster import Cluster
 
 __all__ = ["hang_up", "submit"]
 
@@ -28,17 +25,13 @@ def submit(engine: Engine, request: Request, done: Callable[[], object], timely:
             engine.submit(child, parent, timely)
 
 
-def hang_up(cluster: "Cluster", request: Request, done: Callable[[], object]) -> None:
-    """Have *cluster* abort *request*, which is sent now, when its client hangs up; *done* is called if that ends it.
+def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Callable[[], None]) -> None:
+    """Have *request*, which is sent now to one of *engines*, *leave* when its client hangs up.
 
-    Raises KsimError where an engine goes ahead of the clock: it would have taken steps after that moment before.
+    Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
     """
-    if any(isinstance(engine, LookaheadEngine) for engine in cluster.engines):
+    assert request.aborted is not None, "its client hangs up"
+    if any(isinstance(engine, LookaheadEngine) for engine in engines):
         raise KsimError(f"request {request.id} is aborted after {request.aborted:g} s, and an engine goes ahead of the"
                         " clock; play such requests with fleet.stepping()")
-
-    def leave() -> None:
-        if cluster.abort(request.id):
-            done()
-
-    cluster.env.call_at(cluster.env.now + (request.aborted or 0.0), leave)
+    env.call_at(env.now + request.aborted, leave)

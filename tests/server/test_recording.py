@@ -155,7 +155,7 @@ def test_lengths_and_names_that_cannot_be_are_refused(tmp_path, row, problem):
 def test_a_line_of_the_trace_says_all_that_was_asked_for(tmp_path, prompt_logprobs):
     request = Request(0, 0.0, 90, 7, chunks=(5, 6, 7, 8, 9, 10), priority=3, session="s", tenant="t", adapter="a",
                       images=(Image(20, 30, 40, "cat"), Image(20, 30, 50)), acceptance=0.5, max_tokens=9, n=2,
-                      outputs=(7, 3), prompt_logprobs=prompt_logprobs)
+                      outputs=(7, 3), prompt_logprobs=prompt_logprobs, aborted=0.25)
     trace = tmp_path / "requests.jsonl"
     trace.write_text(json.dumps(row_of(request)) + "\n")
     assert [*Replay(trace).requests(0)] == [request]
