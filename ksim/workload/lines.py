@@ -77,9 +77,10 @@ class Lines:
         try:
             with self._open() as file:
                 while piece := file.read(_PIECE):
-                    if wanted in held + piece:
+                    held += piece
+                    if wanted in held:
                         return True
-                    held = piece[1 - len(wanted):]
+                    held = held[max(0, len(held) - len(wanted)):]
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise self.error(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
         return False

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.engine.engine import Engine
@@ -215,8 +215,7 @@ def choices_are_of_candidates(run: Run) -> None:
 def it_is_the_same_step_by_step(run: Run) -> None:
     """Engines that go ahead of the clock do what engines do that take every step."""
     if any(isinstance(engine, LookaheadEngine) for engine in run.cluster.engines):
-        pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in run.fleet.pools)
-        stepped = run_of(evolve(run.fleet, pools=pools))
+        stepped = run_of(run.fleet.stepping())
         blocks_are_free(stepped)
         assert facts(run.result.log) == facts(stepped.result.log)
         assert times(run.result.log) == pytest.approx(times(stepped.result.log), rel=1e-9)
