@@ -43,7 +43,6 @@ class EventEngine(Inbox):
     stages: Stages
     collective_flows: CollectiveFlows | None = None
     _begins: float = field(default=0.0, init=False)  # when the loop can go on, once its turn has been launched
-    _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
     def __attrs_post_init__(self) -> None:

@@ -9,6 +9,9 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 
+#: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
+GONE, GONE_AFTER_REFUSAL = "its client has gone", "its client has gone, and did not try again"
+
 
 @frozen
 class Event:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.engine.engine import Engine
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.flow.copied import Copied
-from ksim.flow.events import LinkUsed, Transferred
+from ksim.flow.events import GONE, LinkUsed, Transferred
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.metrics import LATENCIES, PERCENTILES
@@ -58,6 +58,8 @@ def requests_are_accounted_for(run: Run) -> None:
     sent = {request.id: request for request in run.scenario.workload.requests(run.scenario.seed)}
     assert summary["completed"] + summary["failed"] + summary["unfinished"] == len(rows) == len(sent)
     assert summary["unfinished"] == 0
+    gone = {row["id"] for row in rows if (row["reason"] or "").startswith(GONE)}
+    assert summary.get("aborted", 0) == len(gone) and all(sent[number].aborted is not None for number in gone)
     longest = [pool.deployment.serve.max_model_len for pool in run.fleet.pools for _ in pool.places]
     for row in rows:
         request = sent[row["id"]]
@@ -67,7 +69,9 @@ def requests_are_accounted_for(run: Run) -> None:
                 assert row["output_tokens"] == min(request.output, longest[row["engine"]] - row["prompt_tokens"])
             assert 0 <= row["cached_tokens"] < row["prompt_tokens"] + request.output
         else:
-            assert row["reason"] and (not row["output_tokens"] or row.get("prefill_engine", -1) >= 0)
+            gone, split = row["reason"] == GONE, (row.get("prefill_engine", -1) not in (None, -1))
+            assert row["reason"] and (gone or split or not row["output_tokens"])
+            assert not gone or row["output_tokens"] < request.output_tokens
     done = [row for row in rows if row["status"] == "completed"]
     assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
     assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
@@ -87,9 +91,8 @@ def tokens_are_conserved(run: Run) -> None:
     result, summary, steps = run.result, run.result.summary, run.result.steps
     computed, sampled = (int(np.sum(steps[name].to_numpy())) for name in ("prefill_tokens", "samples"))
     assert summary["generated_tokens"] >= summary["total_output_tokens"]
-    synthetic = run.scenario.workload.synthetic
-    several = synthetic is not None and (synthetic.n > 1 or synthetic.beam_width)
-    if several or summary["failed"] or run.fleet.splits:
+    asked = run.result.history.requests.requests
+    if any(request.n > 1 or request.beam_width for request in asked) or summary["failed"] or run.fleet.splits:
         return
     rows = result.requests
     found = [name for name in rows.column_names if name in ("cached_tokens", *TIERS)]
@@ -99,7 +102,7 @@ def tokens_are_conserved(run: Run) -> None:
         assert computed == lacking
         discarded = sampled - summary["generated_tokens"]
         if "spec_decode_num_drafts" not in summary:
-            assert 0 <= discarded <= len(rows) * (synthetic is None or synthetic.max_completion_tokens is not None)
+            assert 0 <= discarded <= len(rows) * any(request.max_tokens is not None for request in asked)
 
 
 def joules_are_conserved(run: Run) -> None:
@@ -212,8 +215,7 @@ def choices_are_of_candidates(run: Run) -> None:
 def it_is_the_same_step_by_step(run: Run) -> None:
     """Engines that go ahead of the clock do what engines do that take every step."""
     if any(isinstance(engine, LookaheadEngine) for engine in run.cluster.engines):
-        pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in run.fleet.pools)
-        stepped = run_of(evolve(run.fleet, pools=pools))
+        stepped = run_of(run.fleet.stepping())
         blocks_are_free(stepped)
         assert facts(run.result.log) == facts(stepped.result.log)
         assert times(run.result.log) == pytest.approx(times(stepped.result.log), rel=1e-9)

@@ -4,15 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Finished, Routed
+from ksim.flow.events import Arrived, Finished, Routed
+from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.errors import KsimError
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import play, simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
@@ -40,6 +44,26 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
     assert any(stepped.log.of(Finished))
     assert facts(skipped.log) == facts(stepped.log)
     assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 1000), late=st.sampled_from([1e3, 1e6]))
+@examples(8)
+def test_aborts_after_the_end_change_nothing(model, serve, workload, seed, late):
+    made = Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                        "serve": serve})
+    fleet, asked = Fleet.of(made), [*made.workload.requests(seed)]
+    with_aborts = [evolve(request, aborted=late) for request in asked]
+    skipped, stepped = play(fleet, asked), play(fleet.stepping(), with_aborts)
+    ahead, played = ([fact for fact in facts(run.log) if fact[0] is not Arrived] for run in (skipped, stepped))
+    assert ahead == played and times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+    assert stepped.summary["duration"] == pytest.approx(skipped.summary["duration"])
+
+
+def test_an_engine_that_goes_ahead_takes_no_request_that_will_be_aborted(model):
+    fleet = Fleet.of(Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": {
+        "synthetic": {"arrivals": {"process": "burst"}, "prompt": uniform(1, 9), "output": uniform(1, 9)}}}))
+    with pytest.raises(KsimError, match=r"request 0 is aborted after 0.5 s.*fleet.stepping"):
+        play(fleet, [Request(0, 0.0, 20, 30, aborted=0.5)])
 
 
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
