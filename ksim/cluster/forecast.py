@@ -214,7 +214,7 @@ def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int,
     waiting = [_waiting(job.request, job.num_tokens, job.request.output - job.sampled, hits.get(job.request.id, 0),
                         cache) for job in scheduler.waiting]
     coming = [prompt(one, arrival) for arrival, one in getattr(engine, "coming", ())]
-    prompts, decodes = _running(scheduler, getattr(engine, "settling", None))
+    prompts, decodes = _running(scheduler, engine.settling)
     play = _Play(
         model, _times(engine, now), limits.depth, limits.max_num_batched_tokens, limits.active, cache.pool.free,
         cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes)
