@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
@@ -45,7 +44,6 @@ def capacity(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     slo: Slo = None, rate: Rate = None, over: Over = None, requests: Requests = None, replications: Replications = None,
     no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, wide: Wide = False,
-    trust: Trust = False,
     jobs: Jobs = None, on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
     seed: StudySeed = None, force: Force = False, resume: Resume = False,
 ) -> None:
