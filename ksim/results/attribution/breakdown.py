@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
-from pyarrow import ArrowException, parquet
+from pyarrow import ArrowException
 
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import parquet_table
 from ksim.results.arrays import Floats, Ints
 from ksim.results.attribution import AFTER, TO_FIRST, phases
 
@@ -152,7 +153,7 @@ def _stacked(columns: list[Floats], rows: int) -> Floats:
 def _columns(path: Path) -> Mapping[str, Any]:
     """A parquet file as arrays; raises DataError if it is none."""
     try:
-        table = parquet.read_table(path)
+        table = parquet_table(path)
     except (OSError, ArrowException) as error:
         raise DataError(str(path), f"cannot be read as a table: {error}") from None
     return {name: table[name].to_numpy() for name in table.column_names}
