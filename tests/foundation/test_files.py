@@ -51,7 +51,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
 def test_a_small_profile_that_unpacks_to_much_is_refused(tmp_path):
     path, head = tmp_path / "h200.npz", io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"shape": (MANY,), "fortran_order": False, "descr": "<f8"})
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed, packed.open("header.npy", "w") as member:
+    with (zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed,
+          packed.open("header.npy", "w") as member):
         member.write(head.getvalue())
         for _ in range(MANY // 2**17):
             member.write(bytes(2**20))
