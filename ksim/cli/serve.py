@@ -70,8 +70,7 @@ def serve(
     if output is None:
         serving.serve(make, wanted, _say)
         return
-    run_directory.check(output.resolve(), force=force)
-    with recording.recording(chosen, output) as recorded:
+    with run_directory.claimed(output.resolve(), force=force), recording.recording(chosen, output) as recorded:
         serving.serve(make, wanted, _say, recorded)
     _say(f"written to {output}; ksim run {output / 'scenario.toml'} does the same again")
 
