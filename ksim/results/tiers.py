@@ -21,11 +21,11 @@ def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:
     return [tier for tier in TIERS if tier in there]
 
 
-def loaded_tokens(events: Mapping[type[Event], Columns], rows: Ints, count: int) -> dict[str, Ints]:
-    """The tokens of each of *count* requests that were loaded from each tier at its first admission, whose lookup hit
-    rates are about; *rows* are those of the copies."""
-    copies = events[Copied]
-    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
+def loaded_tokens(events: Mapping[type[Event], Columns], rows: Ints, leading: Ints) -> dict[str, Ints]:
+    """The tokens of each request that were loaded from each tier at its first admission, whose lookup hit rates are
+    about: for the *leading* sequence of each; *rows* are those of the copies."""
+    copies, count = events[Copied], len(leading)
+    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool) & (copies["sequence"] == leading[rows])
     behind = {tier: sums(rows, np.where(loads, copies[tier], 0), count) for tier in TIERS[1:]}
     whole = sums(rows, np.where(loads, copies["tokens"], 0), count)
     return {tier: tokens.astype(np.int64) for tier, tokens in

@@ -23,7 +23,7 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
     lines: dict[str, list[tuple[Any, float, float]]] = {}
     places: Sequence[float | str | None]
     places, unit = in_one_unit([point.settings.get(x, point.value(x)) for point in points]) or (
-        [_place(point, x) for point in points], "")
+        [_place(point, x) for point in points], "")  # type: ignore[misc]
     for place, point in zip(places, points, strict=True):
         value = point.value(y)
         if place is not None and value is not None:
