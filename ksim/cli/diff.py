@@ -49,10 +49,20 @@ def diff(
     json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
+    from ksim.report.run_directory import readable
+
+    with readable(run_a, run_b):
+        _compare(run_a, run_b, request, json_file, output)
+
+
+def _compare(run_a: Path, run_b: Path, request: int | None, json_file: Path | None, output: Path | None) -> None:
     from ksim.report.reasons import reasons
     from ksim.report.run_directory import Whole
 
     runs = Whole.read(run_a), Whole.read(run_b)
+    if not any(key in runs[0].summary and key in runs[1].summary for keys in NUMBERS.values() for key in keys):
+        raise DataError(str(run_b / "summary.json"), f"has no number in common with {run_a / 'summary.json'}, so there"
+                                                     f" is nothing to compare; run both again")
     phases, problem = _phases(run_a, run_b, request)
     if request is None:
         for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *_whole_runs(*runs)):

@@ -29,12 +29,19 @@ def explain(
     json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Say where requests' time went: queue, prefill, others' prefill, decode, host and more, kernel by kernel."""
-    from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.report.run_directory import readable
 
     if run.is_file():
         _explain_counter_example(run, request, json_file, output)
         return
+    with readable(run):
+        _explain_run(run, request, json_file, output)
+
+
+def _explain_run(run: Path, request: int | None, json_file: Path | None, output: Path | None) -> None:
+    from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
+    from ksim.results.attribution.breakdown import Breakdown
+
     breakdown = Breakdown.read(run)
     if request is None and not len(breakdown.ids):
         raise ConfigError(str(run), "no request of the run completed, so there is nothing to explain")

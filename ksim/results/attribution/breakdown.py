@@ -44,6 +44,8 @@ class Breakdown:
             raise ConfigError(str(directory), "the run says nothing of where time went (attribution.parquet): it was"
                               f" written with --stream, or by an older ksim; run {directory / 'scenario.toml'} again")
         seconds = _columns(directory / "attribution.parquet")
+        if not all(np.isfinite(column).all() for column in seconds.values()):
+            raise DataError(str(directory / "attribution.parquet"), "has a time that is no number; run it again")
         requests = _columns(directory / "requests.parquet")
         output = dict(zip(requests["id"].tolist(), requests["output_tokens"].tolist(), strict=True))
         found = {name.partition(".")[2] for name in seconds if name != "id"}
