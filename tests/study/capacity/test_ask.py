@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 import ksim
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, WorkerLost
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import serve
@@ -140,7 +140,8 @@ def test_an_answer_has_nothing_left_to_resume(asked):
     assert not (folder / "observations").exists()
 
 
-def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monkeypatch):
+@pytest.mark.parametrize("reason", [KeyboardInterrupt, WorkerLost("a process was killed")])
+def test_a_killed_question_goes_on_and_ends_with_the_same_answer(reason, tmp_path, monkeypatch):
     """No trial is run twice, also where what a trial has shown was kept and its row was not, or the other way round."""
     ran = []
     monkeypatch.setattr(trial, "serve", lambda *given: ran.append(1) or serve(*given))
@@ -150,9 +151,9 @@ def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monke
 
     def killed(text, *_):
         if "(9 runs)" in text:
-            raise KeyboardInterrupt
+            raise reason
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises((KeyboardInterrupt, WorkerLost)):
         ksim.capacity(**question, output=tmp_path / "cut", on_progress=killed)
     kept = sorted((tmp_path / "cut" / "observations").iterdir())
     kept[0].write_bytes(b"damaged")
