@@ -99,11 +99,6 @@ class Requests(OutputTokens):
         return self._once(self._admissions(False), "cached")
 
     @cached_property
-    def leading(self) -> Ints:
-        """Which sequence of each request was admitted first."""
-        return np.nan_to_num(self._once(self._admissions(False), "sequence")).astype(np.int64)
-
-    @cached_property
     def finished(self) -> Floats:
         return self._once(self.events[Finished])
 
