@@ -180,10 +180,10 @@ class Engine(ABC):
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
-        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)]
-        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
+        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0,
+                            job.request.sequence))
                 for job in schedule.admitted if job.state is State.RUNNING and self._leads(job, now=True)]  # not lost
-        return [*left, *come]
+        return [*((Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)), *come]
 
     def _leads(self, job: Job, now: bool = False) -> bool:
         """Whether *job*, which may be admitted *now*, is a request's only sequence, or the first that was admitted."""

@@ -57,7 +57,7 @@ class Admitted(Event):
     """A request left the queue to run; the `cached` first of its tokens were found in the prefix cache.
 
     `known` is how many tokens it has by then: those of the prompt, and after a
-    preemption (`again`) those generated so far.
+    preemption (`again`) those generated so far.  Of several sequences, it is the first that left the queue.
     """
 
     request_id: int
@@ -65,6 +65,7 @@ class Admitted(Event):
     cached: int
     known: int
     again: bool = False
+    sequence: int = 0
 
 
 @frozen

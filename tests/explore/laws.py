@@ -14,7 +14,7 @@ from ksim.cluster.cluster import Cluster
 from ksim.engine.engine import Engine
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.flow.copied import Copied
-from ksim.flow.events import GONE, LinkUsed, Transferred
+from ksim.flow.events import GONE, Admitted, LinkUsed, Transferred
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.metrics import LATENCIES, PERCENTILES
@@ -199,9 +199,16 @@ def loads_are_hits(run: Run) -> None:
     result = run.result
     found = sum(sum(result.requests[name].to_pylist()) for name in result.requests.column_names if name in TIERS)
     copies = result.log.columns(Copied)
-    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
+    first = dict[int, int]()
+    for event in result.log.of(Admitted):
+        first.setdefault(event.request_id, event.sequence)
+    leads = [first.get(number, 0) == sequence for number, sequence in zip(
+        copies["request_id"].tolist(), copies["sequence"].tolist(), strict=True)]
+    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool) & np.array(leads, bool)
     assert found == copies["tokens"][loads].sum() == result.summary.get("external_prefix_cache_hits", 0)
     assert bool(copies["bytes"][loads].sum()) == bool(found)
+    for row in result.requests.to_pylist():
+        assert (row["cached_tokens"] or 0) + sum(row.get(name) or 0 for name in TIERS) <= row["prompt_tokens"]
 
 
 def choices_are_of_candidates(run: Run) -> None:
