@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Arrived, Finished, Routed
+from ksim.flow.events import Arrived, Finished
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
