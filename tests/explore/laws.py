@@ -153,7 +153,7 @@ def times_are_monotone(run: Run) -> None:
 
 
 def numbers_are_within_bounds(run: Run) -> None:
-    """No number is infinite, no share is beyond 0 and 1, and no column of a table is negative."""
+    """No number is infinite, no share but of bandwidth is beyond 0 and 1, and no column of a table is negative."""
     json.dumps(run.result.summary, allow_nan=False)
     for key in SHARES:
         assert run.result.summary[key] is None or -1e-9 <= run.result.summary[key] <= 1 + 1e-9, key
@@ -162,7 +162,7 @@ def numbers_are_within_bounds(run: Run) -> None:
             values = [value for value in table[name].to_pylist() if isinstance(value, int | float)]
             if name not in ("prefill_engine", "priority", "id", "engine"):
                 assert all(-1e-9 <= value < float("inf") for value in values), name
-            if name.endswith("_share"):
+            if name.endswith("_share") and name != "bandwidth_share":  # L2 caches are faster than memory
                 assert all(value <= 1 + 1e-6 for value in values), name
 
 
