@@ -190,7 +190,8 @@ def test_a_sequence_that_is_pushed_out_with_its_last_token_in_flight_has_ended_b
         "workload": {"synthetic": {
             "count": 6, "n": 2, "max_completion_tokens": 20, "arrivals": {"process": "poisson", "rate": 400.0},
             "prompt": uniform(5, 120), "output": uniform(1, 12)}}}))
-    pushed, admitted = ([event.request_id for event in result.log.of(kind)] for kind in (Preempted, Admitted))
+    pushed = [event.request_id for event in result.log.of(Preempted)]
+    admitted = [event.request_id for event in result.log.of(Admitted)]
     assert pushed and all(admitted.count(request) == 1 for request in pushed)
     assert_a_partition(result)
 
