@@ -13,6 +13,7 @@ from attrs import evolve
 from ksim import KsimError, Scenario
 from ksim.foundation import catalog
 from ksim.server.live.recording import row_of
+from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform
 
@@ -150,6 +151,7 @@ FEATURES: Mapping[str, Feature] = {
     "watermark": lambda chance: serve(watermark=chance.choice([0.01, 0.5])),
     "synchronous": lambda _: serve(async_scheduling=False),
     "scarce blocks": lambda chance: serve(num_gpu_blocks_override=chance.choice([12, 20]), max_model_len=160),
+    "ample blocks": lambda _: serve(num_gpu_blocks_override=AMPLE),
     "few sequences": lambda chance: serve(max_num_seqs=chance.choice([1, 2])),
     "few active": lambda chance: serve(max_num_active_seqs=chance.choice([1, 3])),
     "few tokens": lambda chance: serve(max_num_batched_tokens=chance.choice([8, 40])),
