@@ -104,7 +104,7 @@ FENCES: dict[str, set[str]] = {
     "networkx": {"network"},
     "matplotlib": {"report"},
     "PIL": {"report"},
-    "pyarrow": {"workload", "results", "report", "calibration", "study", "page"},
+    "pyarrow": {"foundation", "workload", "results", "report", "calibration", "study", "page"},
     "plotly": {"page"},
     "optuna": {"study"},
     "ray": {"study"},

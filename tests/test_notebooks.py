@@ -13,6 +13,8 @@ import matplotlib
 import nbformat
 import pytest
 
+from ksim.workload.reading import read
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 AGAIN = "run `python -m benchmarks.notebooks`"
@@ -74,6 +76,16 @@ def test_a_notebook_runs_and_prints_what_it_shows(path, folder, monkeypatch):
         with contextlib.redirect_stdout(out):
             exec(compile(shorter(cell.source), f"{path.name}: {cell.id}", "exec"), main.__dict__)
         assert words(out.getvalue()) == words(printed(cell)), AGAIN
+
+
+def test_a_trace_that_a_notebook_draws_is_read_whole(tmp_path):
+    """As long as the notebook has it, and not only the few requests that its other cells are given here."""
+    source = code_cells(NOTEBOOKS / "06-who-gets-the-request.ipynb")[0].source
+    names = {}
+    exec(source[:source.index("\nfolder = ")], names)
+    for seed in range(3):
+        rows = read(names["drawn"](tmp_path / "drawn.jsonl", seed), "mooncake")
+        assert sum(1 for _ in rows) == names["requests"] == 1000
 
 
 @each_notebook

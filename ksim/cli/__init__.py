@@ -113,10 +113,10 @@ def _register_parts() -> None:
     app.command("sweep-kernels")(calibrate.sweep_kernels)
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
-    app.command("list")(catalogue.list_entries)
+    app.command("list", plugins=False)(catalogue.list_entries)
     app.command("model", cls=model.ModelCommand)(model.model)
-    app.command("schema")(schema.schema)
-    app.command("doctor")(doctor.doctor)
+    app.command("schema", plugins=False)(schema.schema)
+    app.command("doctor", plugins=False)(doctor.doctor)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
 from ksim.cli.studies import Address, Jobs, On, Resume, stop
 from ksim.cli.terminal import moves
 from ksim.foundation import process
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import KsimError, WorkerLost
 
 if TYPE_CHECKING:
     from ksim.study.capacity.result import Capacity
@@ -45,7 +44,6 @@ def capacity(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     slo: Slo = None, rate: Rate = None, over: Over = None, requests: Requests = None, replications: Replications = None,
     no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, wide: Wide = False,
-    trust: Trust = False,
     jobs: Jobs = None, on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
     seed: StudySeed = None, force: Force = False, resume: Resume = False,
 ) -> None:
@@ -81,13 +79,17 @@ def _show(found: "Capacity", output: Path | None) -> None:
 
 @contextmanager
 def _stopped(output: Path | None) -> Iterator[None]:
-    """Say where the runs are that had ended before an interrupt."""
+    """Say where the runs are that had ended before an interrupt, or before a process was lost."""
     try:
         yield
     except (KeyboardInterrupt, process.Terminated) as reason:
         if output is None or not (output / "runs.parquet").is_file():
             raise
         stop(reason, f"the runs so far are in {output / 'runs.parquet'}; --resume goes on")
+    except WorkerLost as lost:
+        if output is None or not (output / "runs.parquet").is_file():
+            raise
+        raise KsimError(f"{lost}; the runs so far are in {output / 'runs.parquet'}; --resume goes on") from lost
 
 
 @contextmanager

@@ -50,27 +50,31 @@ def diff(
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
     from ksim.report.reasons import reasons
-    from ksim.report.run_directory import Whole
+    from ksim.report.run_directory import Whole, readable
 
-    runs = Whole.read(run_a), Whole.read(run_b)
-    phases, problem = _phases(run_a, run_b, request)
-    if request is None:
-        for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *_whole_runs(*runs)):
-            console().print(part)
-    written = {"runs": [str(run_a), str(run_b)], "request": request, **_content(*runs)}
-    if phases is None:
-        console().print(f"! where requests' time went is not compared: {problem}", markup=False)
-    else:
-        pairs, names = phases.pairs, phases.pair[0].names
-        _show(phases.pair, phases.whole, request, pairs)
-        why = list(reasons(*runs, names, pairs))
-        for sentence in why:
-            console().print(f"* {sentence}", markup=False)
-        written |= {"reasons": why} if why else {}
-        written |= {"completed": [len(run.ids) for run in phases.whole], "in_both": len(phases.pair[0].ids),
-                    "times": {key: _times(names, *pair) for key, pair in pairs.items()}}
-        _draw(output, f"From {run_a.name} to {run_b.name}", _heading(phases.pair[0], request), pairs, names)
-    write_json(json_file, written, make_folder=True)
+    with readable(run_a, run_b):
+        runs = Whole.read(run_a), Whole.read(run_b)
+        if not any(key in runs[0].summary and key in runs[1].summary for keys in NUMBERS.values() for key in keys):
+            raise DataError(str(run_b / "summary.json"), f"has no number in common with {run_a / 'summary.json'}, so"
+                                                         f" there is nothing to compare; run both again")
+        phases, problem = _phases(run_a, run_b, request)
+        if request is None:
+            for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *_whole_runs(*runs)):
+                console().print(part)
+        written = {"runs": [str(run_a), str(run_b)], "request": request, **_content(*runs)}
+        if phases is None:
+            console().print(f"! where requests' time went is not compared: {problem}", markup=False)
+        else:
+            pairs, names = phases.pairs, phases.pair[0].names
+            _show(phases.pair, phases.whole, request, pairs)
+            why = list(reasons(*runs, names, pairs))
+            for sentence in why:
+                console().print(f"* {sentence}", markup=False)
+            written |= {"reasons": why} if why else {}
+            written |= {"completed": [len(run.ids) for run in phases.whole], "in_both": len(phases.pair[0].ids),
+                        "times": {key: _times(names, *pair) for key, pair in pairs.items()}}
+            _draw(output, f"From {run_a.name} to {run_b.name}", _heading(phases.pair[0], request), pairs, names)
+        write_json(json_file, written, make_folder=True)
 
 
 @frozen(eq=False)

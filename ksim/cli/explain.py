@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonInFolder, Wide, console, write_json
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.report.tables import Table
@@ -27,15 +26,22 @@ def explain(
                                         " counter-example of `check_policy`")],
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request; by default what is behind the mean,"
                                                 " the median and the p99 of all")] = None,
-    json_file: JsonInFolder = None, wide: Wide = False, trust: Trust = False, output: Figures = None,
+    json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Say where requests' time went: queue, prefill, others' prefill, decode, host and more, kernel by kernel."""
-    from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.report.run_directory import readable
 
     if run.is_file():
         _explain_counter_example(run, request, json_file, output)
         return
+    with readable(run):
+        _explain_run(run, request, json_file, output)
+
+
+def _explain_run(run: Path, request: int | None, json_file: Path | None, output: Path | None) -> None:
+    from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
+    from ksim.results.attribution.breakdown import Breakdown
+
     breakdown = Breakdown.read(run)
     if request is None and not len(breakdown.ids):
         raise ConfigError(str(run), "no request of the run completed, so there is nothing to explain")

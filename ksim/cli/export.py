@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from ksim.cli import files
-from ksim.cli.flags import Trust
 from ksim.cli.output import say
 from ksim.foundation.errors import ConfigError
 
@@ -21,7 +20,6 @@ def export(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; by default it is printed")]
     = None,
     force: Annotated[bool, typer.Option("--force", help="overwrite files")] = False,
-    trust: Trust = False,
 ) -> None:
     """Write the launch line, Kubernetes manifest or llm-d values of a scenario."""
     from ksim.deploy.exporting import FOLDER, exported

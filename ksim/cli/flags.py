@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import attrs
@@ -27,17 +28,6 @@ SystemName = Annotated[str | None, typer.Option(help="system, in place of a GPU"
 Nodes = Annotated[int | None, typer.Option(help="number of nodes of the system")]
 OracleName = Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
                                                 " profile; by default measured where one ships, else learned")]
-
-
-def _trusted(context: typer.Context, trust: bool) -> bool:
-    if trust and not context.resilient_parsing:
-        os.environ[TRUST] = "1"  # which processes of this one inherit
-    return trust
-
-
-#: What every command has that may import a plug-in.
-Trust = Annotated[bool, typer.Option("--trust", callback=_trusted, help="import plug-ins (package.module:Class) also"
-                                     " from installed packages, not only from your own folders")]
 
 #: How a trace is read.
 Format = Annotated[str, typer.Option("--format", help="format of the trace, if it is not recognised; see `ksim list"
@@ -66,6 +56,25 @@ SERVE_PANEL = "Engine settings, named as by vllm serve"
 _EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}',
              "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
              "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}
+
+
+def with_trust(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* `--trust`, which all commands have that may import a plug-in."""
+    own = inspect.signature(command)
+
+    @wraps(command)
+    def wrapped(trust: bool, **values: Any) -> Any:
+        if trust:
+            os.environ[TRUST] = "1"  # which processes of this one inherit
+        return command(**values)
+
+    option = typer.Option("--trust", help="import plug-ins (package.module:Class) also from installed packages, not"
+                                          " only from your own folders")
+    flag = inspect.Parameter("trust", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+    parameters = [*own.parameters.values(), flag]
+    wrapped.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapped
 
 
 def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -38,7 +38,7 @@ def gpu() -> None:
     """Describe GPUs that the catalogue lacks."""
 
 
-@app.command("new")
+@app.command("new", plugins=False)
 def new(
     file: Annotated[Path, typer.Argument(help="file to write, such as my-gpu.toml")],
     name: Annotated[str | None, typer.Option(help="what the GPU is called")] = None,

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from ksim.cli.flags import with_trust
 from ksim.cli.terminal import width
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,15 +37,21 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """An application whose commands have our help."""
+    """An application whose commands have our help, and `--trust`."""
 
     def __init__(self, **options: Any):
         super().__init__(**{"cls": Group, **options})
 
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **options: Any
-                ) -> Callable[[F], F]:
-        """Add a command, as typer does."""
-        return super().command(name, cls=cls, **options)
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, plugins: bool = True,
+                **options: Any) -> Callable[[F], F]:
+        """Add a command, as typer does; it has `--trust` unless it can meet no *plugins* of users."""
+        add = super().command(name, cls=cls, **options)
+
+        def added(command: F) -> F:
+            add(with_trust(command) if plugins else command)
+            return command
+
+        return added
 
 
 def _show(command: Any, ctx: Any) -> None:

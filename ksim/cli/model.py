@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ksim.cli.flags import Trust, with_serve_flags, words_of
+from ksim.cli.flags import with_serve_flags, words_of
 from ksim.cli.help import Command
 from ksim.cli.output import JsonFile, Wide, console, write_json
 from ksim.foundation import catalog
@@ -42,7 +42,7 @@ def model(
                                         " with one")],
     gpu: Annotated[str, typer.Option(help="only these GPUs: names or files, with commas between")] = "",
     engine: Annotated[str, typer.Option(help="release whose defaults are used")] = "vllm-0.33",
-    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonFile = None, wide: Wide = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
@@ -43,7 +42,7 @@ def pareto(
     sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
-    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonFile = None, wide: Wide = False,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:

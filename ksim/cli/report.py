@@ -16,5 +16,8 @@ def report(
 ) -> None:
     """Write a run or a study as one HTML page that opens without a network."""
     from ksim.page.write import write_page
+    from ksim.report.run_directory import readable
 
-    say(f"written to {write_page(directory, output)}")
+    with readable(directory):
+        written = write_page(directory, output)
+    say(f"written to {written}")

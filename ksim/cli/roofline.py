@@ -11,7 +11,6 @@ from ksim.cli.flags import (
     ModelName,
     OracleName,
     SystemName,
-    Trust,
     batch_of,
     scenario_of,
     with_serve_flags,
@@ -38,7 +37,7 @@ def roofline(
                                       " catalogue")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="where to draw roofline.png and"
                                          " eta_map.png")] = Path("roofline"),
-    json_file: JsonInFolder = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonInFolder = None, wide: Wide = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Draw a step's kernels under the roofline, and which families are equally far from it on every GPU."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
@@ -35,7 +34,6 @@ def routers(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     names: Routers = None, staleness: Staleness = None, seeds: Seeds = 1, output: Output = None,
     json_file: JsonFile = None, wide: Wide = False, jobs: Jobs = None, on: On = "processes", address: Address = None,
-    trust: Trust = False,
     resume: Resume = False, settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Compare routers under the same requests: how long users wait, what caches hold, and regret."""

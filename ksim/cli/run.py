@@ -18,7 +18,6 @@ from ksim.cli.flags import (
     Sort,
     SystemName,
     TimeUnit,
-    Trust,
     columns_of,
     given,
     oracle_of,
@@ -55,7 +54,7 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
     quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    force: Force = False, json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    force: Force = False, json_file: JsonFile = None, wide: Wide = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="show the settings that the scenario"
                                                    " leaves open, their values and why; do not run it")] = False,
 ) -> None:
@@ -94,7 +93,6 @@ def replay(
     output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
     quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
     force: Force = False, json_file: JsonFile = None, wide: Wide = False, serve: dict[str, Any] | None = None,
-    trust: Trust = False,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.simulation.scenario import Scenario

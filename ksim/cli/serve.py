@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation.errors import ConfigError, MissingExtra
@@ -47,7 +46,7 @@ def serve(
     served_model_name: ServedModelName = None, tokenizer: Tokenizer = None, api_key: ApiKey = None,
     kv_events_config: KvEventsConfig = "", enable_log_requests: EnableLogRequests = False,
     enable_prompt_tokens_details: EnablePromptTokensDetails = False,
-    output: Output = None, force: Force = False, trust: Trust = False,
+    output: Output = None, force: Force = False,
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
     from ksim.report import run_directory
@@ -71,8 +70,7 @@ def serve(
     if output is None:
         serving.serve(make, wanted, _say)
         return
-    run_directory.check(output.resolve(), force=force)
-    with recording.recording(chosen, output) as recorded:
+    with run_directory.claimed(output.resolve(), force=force), recording.recording(chosen, output) as recorded:
         serving.serve(make, wanted, _say, recorded)
     _say(f"written to {output}; ksim run {output / 'scenario.toml'} does the same again")
 

@@ -12,7 +12,6 @@ from ksim.cli.flags import (
     ModelName,
     OracleName,
     SystemName,
-    Trust,
     batch_of,
     scenario_of,
     with_adapters,
@@ -49,7 +48,7 @@ def step(
                                                     " mtp,k=3,acceptance=0.8")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the time a token over the batch, with"
                                               " speculation and without")] = None,
-    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonFile = None, wide: Wide = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
@@ -31,7 +30,7 @@ def sweep(
                                         " own")] = 1,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
-    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Run a scenario at many points and keep all numbers of all runs, also where it is interrupted."""
     from ksim.simulation.scenario import Scenario

@@ -26,7 +26,6 @@ from ksim.cli.flags import (
     SkipEmpty,
     Sort,
     TimeUnit,
-    Trust,
     columns_of,
     given,
 )
@@ -45,7 +44,7 @@ def trace(
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace, or its cache curve")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw, by default in this directory"
                                                 " with the name of the trace; with --to, the file to write")] = None,
-    outcome: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    outcome: JsonFile = None, wide: Wide = False,
     cache_curve: CurveFlag = False, block_size: BlockSize = None, cache_sizes: CacheSizes = "", tier: Tiers = None,
     model: Model = "", kv_cache_dtype: KvCacheDtype = None, tensor_parallel_size: TensorParallel = None,
     to: To = "", tokenizer: Tokenizer = "",

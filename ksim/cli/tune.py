@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import Trust
 from ksim.cli.output import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.progress import Progress
@@ -50,7 +49,6 @@ def tune(
     output: Output = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, force: Force = False, json_file: JsonFile = None, wide: Wide = False,
-    trust: Trust = False,
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
     from ksim.simulation.scenario import Scenario

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.flags import Trust, words_of
+from ksim.cli.flags import words_of
 from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
 from ksim.report.tables import Table
 
@@ -23,7 +23,7 @@ def kernels(
                                            " architectures at PATH")] = "",
     train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the"
                                        " others at PATH")] = "",
-    json_file: JsonFile = None, wide: Wide = False, trust: Trust = False,
+    json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare an oracle with measured kernels, by GPU, family and number format.
 

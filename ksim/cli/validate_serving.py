@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.flags import Trust, oracle_of
+from ksim.cli.flags import oracle_of
 from ksim.cli.output import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.run import Settings
 from ksim.report.tables import Table
@@ -32,7 +32,7 @@ _Oracle = Annotated[str, typer.Option(help="latency oracle; by default measured 
 
 def serving(results: _Results, scenario: _Scenario = None, settings: Settings = None, gpu: _Gpu = "h200",
             engine: _Engine = "vllm-0.22", host: _Host = "default", oracle: _Oracle = "",
-            json_file: JsonFile = None, wide: Wide = False, trust: Trust = False) -> None:
+            json_file: JsonFile = None, wide: Wide = False) -> None:
     """Simulate benchmarked requests and compare latency and throughput, run by run: how far, and what differs.
 
     Requests are sent at their recorded times, or as the recorded concurrency allows.  Of recorded engines (a folder of
@@ -89,7 +89,7 @@ def _recorded_engines(folder: Path, server: "ServerSpec", json_file: Path | None
 
 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-          oracle: _Oracle = "", json_file: JsonFile = None, wide: Wide = False, trust: Trust = False) -> None:
+          oracle: _Oracle = "", json_file: JsonFile = None, wide: Wide = False) -> None:
     """Price the recorded batches one by one, and compare the time from each step to the next."""
     from ksim.validation.serving import comparison
 

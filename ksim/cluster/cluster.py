@@ -15,11 +15,11 @@ from ksim.cluster.routers import Router
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.cluster.signals.view import View
 from ksim.cluster.split import first_token, rest_of
-from ksim.cluster.submission import submit
+from ksim.cluster.submission import hang_up, submit
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
 from ksim.engine.inbox import Inbox
-from ksim.flow.events import Arrived, Failed, Rejected, Routed
+from ksim.flow.events import GONE, Arrived, Failed, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -30,8 +30,6 @@ from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.specs.signals import SignalSettings
 
 Process = Generator[simpy.Event, Any, None]
-#: Why a request that was aborted has ended.
-GONE = "its client has gone"
 
 
 @define(eq=False)
@@ -126,18 +124,21 @@ class Cluster:
 
     def send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
+        if request.aborted is not None:
+            hang_up(request, self.engines, self.env, lambda: self.abort(request.id, done))
         if self.gateway is not None:
             self.gateway.take(request, done, timely)
         else:
             self.forward(request, done, timely)
 
-    def abort(self, request: int) -> None:
-        """Drop *request*, by its number, wherever it is: its client has gone.  `done` is not called."""
-        now = self.env.now
+    def abort(self, request: int, done: Callable[[], object] = lambda: None) -> None:
+        """Drop *request*, by its number, wherever it is, as its client has gone; *done* is called if it had not ended.
+        """
         if self.gateway is not None and self.gateway.abort(request):
-            self.log.add(Rejected(now, request, GONE))
+            done()
         elif had := [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]:
-            self.log.add(Failed(now, request, had[-1], GONE))
+            self.log.add(Failed(self.env.now, request, had[-1], GONE))
+            done()
 
     def forward(self, request: Request, done: Callable[[], object], timely: bool) -> int:
         """Have the engine that the router chooses serve *request*; return the number of the one that gets it first.

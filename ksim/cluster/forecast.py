@@ -61,7 +61,7 @@ class _Play:
     block_tokens: int
     prompts: list[_Prompt]
     waiting: deque[_Prompt]
-    decodes: list[list[int]]  # tokens to come, tokens in the cache; the next to end last
+    decodes: list[list[int]]  # tokens to come that no batch in flight brings, tokens in the cache; the next to end last
     computed: int = field(default=0, init=False)
     #: Batches that are not taken in, and when users had the tokens of the one that was taken in last.
     flying: int = field(default=Factory(lambda self: self.times.in_flight, takes_self=True), init=False)
@@ -70,6 +70,7 @@ class _Play:
 
     def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
         """When *ours* gets its first token, and how long its next ones take each."""
+        self._decode(0)  # those whose last token is in flight give their blocks back
         for _ in range(TURNS):
             if not (self.prompts or self.decodes or self.waiting[0].arrival <= self.times.now):
                 self.times.wake(self.waiting[0].arrival)
@@ -152,7 +153,9 @@ class _Play:
     def _repeat(self, seconds: float) -> None:
         """Take the turns in which nothing changes at once, of so many *seconds* each."""
         turns = self.decodes[-1][0] - 1 if self.decodes else 0
-        if self.waiting and self.waiting[0].arrival > self.times.now:
+        if self.waiting and self._has_room(self.waiting[0]):  # it came while the batch was launched
+            turns = 0
+        elif self.waiting and self.waiting[0].arrival > self.times.now:
             turns = min(turns, int((self.waiting[0].arrival - self.times.now) / seconds))
         late = max(turns, 0) * seconds
         self.times.now += late
@@ -207,25 +210,21 @@ def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int,
     scheduler, client = engine.scheduler, engine.host.client
     cache, limits = scheduler.cache, scheduler.limits
 
-    def prompt(one: Request, arrival: float = -inf) -> _Prompt:
-        return _waiting(one, one.prompt, one.output, hits.get(one.id, 0), cache, arrival)
+    def prompt(one: Request, sampled: int = 0, arrival: float = -inf) -> _Prompt:
+        known, output = one.prompt + sampled, min(one.output, limits.max_model_len - one.prompt) - sampled
+        hit = min(hits.get(one.id, 0), known - 1)
+        return _Prompt(known - hit, hit, output, cache.blocks(known) - hit // cache.block_tokens, arrival)
 
-    ours = prompt(request, now + client.accept + client.travel + client.travel_token * request.prompt)
-    waiting = [_waiting(job.request, job.num_tokens, job.request.output - job.sampled, hits.get(job.request.id, 0),
-                        cache) for job in scheduler.waiting]
-    coming = [prompt(one, arrival) for arrival, one in getattr(engine, "coming", ())]
-    prompts, decodes = _running(scheduler, getattr(engine, "settling", None))
+    ours = prompt(request, arrival=now + client.accept + client.travel + client.travel_token * request.prompt)
+    waiting = [prompt(job.request, job.sampled) for job in scheduler.waiting]
+    coming = [prompt(one, arrival=arrival) for arrival, one in getattr(engine, "coming", ())]
+    prompts, decodes = _running(scheduler, engine.settling)
     play = _Play(
         model, _times(engine, now), limits.depth, limits.max_num_batched_tokens, limits.active, cache.pool.free,
         cache.block_tokens, prompts, deque((*waiting, *coming, ours)), decodes)
     first, pace = play.until(ours, now)
-    delays = play.delays + play.decoding_delays(request.prompt + request.output // 2, request.output - 1)
-    return Forecast(first, first + pace * (request.output - 1), delays)
-
-
-def _waiting(request: Request, known: int, output: int, hit: int, cache: Any, arrival: float = -inf) -> _Prompt:
-    hit = min(hit, known - 1)
-    return _Prompt(known - hit, hit, output, cache.blocks(known) - hit // cache.block_tokens, arrival)
+    delays = play.delays + play.decoding_delays(request.prompt + ours.output // 2, ours.output - 1)
+    return Forecast(first, first + pace * (ours.output - 1), delays)
 
 
 def _times(engine: Any, now: float) -> LoopTimes:
@@ -236,15 +235,16 @@ def _times(engine: Any, now: float) -> LoopTimes:
 def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[list[int]]]:
     """What running jobs must compute before they decode, and what the others have left, once *settling* is taken in."""
     sampled = {entry.job for entry in settling.schedule.entries if entry.samples} if settling else ()
-    prompts, decodes, set_ = list[_Prompt](), list[list[int]](), scheduler.decodes
-    for job, offset in zip(set_.members, set_.offsets, strict=True):
-        decodes.append([job.end - scheduler.steps, offset + scheduler.steps])
+    prompts, set_, steps = list[_Prompt](), scheduler.decodes, scheduler.steps
+    decodes = [[job.end - steps, job.num_computed_tokens + min(steps, job.end) - job.start]
+               for job in scheduler.running[:set_.length]]
     for job in scheduler.running[set_.length:]:
         left = job.num_tokens - job.num_computed_tokens
-        output = job.output - job.sampled - (job.num_output_placeholders or job in sampled)
+        output = min(job.output, set_.max_model_len - job.request.prompt) - job.sampled
+        output -= job.num_output_placeholders or job in sampled
         if left > 1 and not job.decoding:
             prompts.append(_Prompt(left, job.num_computed_tokens, output))
-        elif output > 0:
+        else:
             decodes.append([output, job.num_computed_tokens])
     decodes.sort(key=lambda sequence: -sequence[0])
-    return prompts, [sequence for sequence in decodes if sequence[0] > 0]
+    return prompts, decodes

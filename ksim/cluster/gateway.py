@@ -11,7 +11,7 @@ from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.horizon import Horizon
-from ksim.flow.events import Arrived, Rejected
+from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Rejected
 from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -62,6 +62,7 @@ class Gateway:
     _signals: SignalSettings = field(init=False)
     _flows: dict[str, deque[Attempt]] = field(factory=dict, init=False)
     _held: int = field(default=0, init=False)
+    _away: set[int] = field(factory=set, init=False)  # whose clients will try again
     _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
 
@@ -112,7 +113,11 @@ class Gateway:
         return attempt
 
     def abort(self, request: int) -> bool:
-        """Let *request*, by its number, wait no longer; return whether it did."""
+        """Let *request*, by its number, wait no longer, as its client has gone; return whether it did."""
+        if request in self._away:
+            self._away.remove(request)
+            self.log.add(Rejected(self.env.now, request, GONE_AFTER_REFUSAL))
+            return True
         for flow, queue in self._flows.items():
             for place, attempt in enumerate(queue):
                 if attempt.request.id == request:
@@ -120,6 +125,7 @@ class Gateway:
                     self._leave(flow)
                     if flow in self._flows:
                         queue.rotate(place)
+                    self.log.add(Rejected(self.env.now, request, GONE))
                     return True
         return False
 
@@ -170,4 +176,10 @@ class Gateway:
         self._random = self._random or stream(self.seed, "workload.retries")
         again = Attempt(request, attempt.done, attempt.timely, attempt.retries + 1)
         delay = retries.delay(attempt.retries, self._random)
-        self.env.timeout(delay).callbacks.append(lambda _: self._try(again))
+        self._away.add(request.id)
+        self.env.timeout(delay).callbacks.append(lambda _: self._try_again(again))
+
+    def _try_again(self, attempt: Attempt) -> None:
+        if attempt.request.id in self._away:  # its client has not gone
+            self._away.remove(attempt.request.id)
+            self._try(attempt)

@@ -1,7 +1,7 @@
 """Beam search, as vLLM's front end runs it (0.33, entrypoints/generate/beam_search/online.py)."""
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, evolve, field
 
@@ -27,6 +27,8 @@ class BeamSearch(ParentRequest):
     The parent of each new beam is drawn uniformly among the beams.  Beams share the full blocks of what they have in
     common.  The user gets all beams with the last token.
     """
+
+    at_once: ClassVar[bool] = True
 
     request: Request
     engine: Engine

@@ -83,7 +83,8 @@ class Engine(ABC):
         """Why this engine can never serve *request*; "" if it can."""
         longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
         if request.adapter and not self.adapter_place(request.adapter):
-            return f"the model {request.adapter!r} does not exist: {self._without_adapter}"
+            why = "it is none of lora_modules" if self.scheduler.adapters else "enable_lora is off"
+            return f"the model {request.adapter!r} does not exist: {why}"
         if request.prompt >= longest:
             return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
         tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
@@ -120,14 +121,18 @@ class Engine(ABC):
         return self._frontend.delivery(turn.work.batch.samples if turn.work else 0)
 
     @property
+    def settling(self) -> Turn | None:
+        """The turn that is taken in before the next one begins."""
+        return self._loop.in_flight[0] if self._loop.full and self._loop.in_flight[0].work else None
+
+    @property
     def waiting(self) -> int:
         """How many requests are in the queue."""
         return len(self.scheduler.waiting)
 
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
-        cache = self.scheduler.cache
-        return cache.find_prefix(self.scheduler.block_table(request.keyed), request.prompt).tokens
+        return self.scheduler.cache.find_prefix(self.scheduler.block_table(request.keyed), request.prompt).tokens
 
     def tier_hits(self, request: Request) -> Mapping[str, int]:
         """How many further tokens of its prompt are in each tier below the GPU now, each continuing the one above."""
@@ -138,10 +143,6 @@ class Engine(ABC):
         """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""
         store = self.scheduler.adapters
         return store.place(name) if store else ""
-
-    @property
-    def _without_adapter(self) -> str:
-        return "it is none of lora_modules" if self.scheduler.adapters else "enable_lora is off"
 
     @abstractmethod
     def close(self) -> None:
@@ -179,10 +180,10 @@ class Engine(ABC):
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
-        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)]
-        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
+        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0,
+                            job.request.sequence))
                 for job in schedule.admitted if job.state is State.RUNNING and self._leads(job, now=True)]  # not lost
-        return [*left, *come]
+        return [*((Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)), *come]
 
     def _leads(self, job: Job, now: bool = False) -> bool:
         """Whether *job*, which may be admitted *now*, is a request's only sequence, or the first that was admitted."""
@@ -227,8 +228,7 @@ class Engine(ABC):
 
     def _take_in(self, turn: Turn, finished: Sequence[Job], now: float) -> None:
         """Tell the connector what the output of *turn*, taken in *now*, means for others."""
-        connector = self.connector
-        if connector is None:
+        if (connector := self.connector) is None:
             return
         connector.chunks_computed(turn.schedule, now)
         for job in finished:

@@ -43,7 +43,6 @@ class EventEngine(Inbox):
     stages: Stages
     collective_flows: CollectiveFlows | None = None
     _begins: float = field(default=0.0, init=False)  # when the loop can go on, once its turn has been launched
-    _logged: int = field(default=0, init=False)
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
     def __attrs_post_init__(self) -> None:
@@ -67,11 +66,6 @@ class EventEngine(Inbox):
         return self.env.now
 
     @property
-    def settling(self) -> Turn | None:
-        """The turn that is taken in before the next one begins."""
-        return self._loop.in_flight[0] if self._loop.full and self._loop.in_flight[0].work else None
-
-    @property
     def times(self) -> LoopTimes | None:
         """When its turns begin and end, from the next one on; None where it is not known when batches end."""
         if not isinstance(self.stages, WholeSteps):
@@ -80,7 +74,7 @@ class EventEngine(Inbox):
                      if turn.work and turn.work.in_flight)
         times = LoopTimes(self.host, self.workers, self._begins, self._threads.free,
                           sent[-1][0] if sent else 0.0, self._frontend.delivered, sent)
-        if self.settling is not None and len(sent) == self.scheduler.limits.depth:
+        if self.settling is not None and self.settling.work.in_flight:
             times.finish()
         return times
 
@@ -91,6 +85,7 @@ class EventEngine(Inbox):
             turn.work = self._work(turn.index, schedule.batch())
             yield from self._send(turn)
             return
+        self._begins = now
         if self.group:
             self.group.rest(self.number)
         if self.connector is not None:

@@ -6,6 +6,7 @@ from attrs import define, field
 
 from ksim.engine.connector_waits import ConnectorWaits
 from ksim.engine.data_parallel_group import DataParallelGroup
+from ksim.engine.ends import log_abort
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
 from ksim.scheduling.engine_loop import Turn
@@ -31,6 +32,8 @@ class Inbox(ConnectorWaits):
     _sent: dict[int, tuple[float, Request, KvTransferParams | None]] = field(factory=dict, init=False)
     #: Jobs that nobody waits for any more, which the next turn drops.
     _aborted: list[Job] = field(factory=list, init=False)
+    #: Steps that are in the log: users have their tokens.
+    _logged: int = field(default=0, init=False)
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
                params: KvTransferParams | None = None) -> None:
@@ -87,8 +90,9 @@ class Inbox(ConnectorWaits):
             self._forget(sent, ticket == coming[-1] and not jobs)
             if params is not None and self.endpoint is not None:
                 self.endpoint.abort(params)
+        log_abort(self.log, self.number, {job: self._done.pop(job) for job in jobs}, self.scheduler.decodes,
+                  self._logged, self.env.now)
         for job in jobs:
-            del self._done[job]
             self._forget(job.request, job is jobs[-1])
         self._aborted += jobs
         if jobs or coming:

@@ -4,7 +4,8 @@ vLLM's front end fans requests with `n` > 1 out (v1/engine/parallel_sampling.py)
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 from attrs import define, field
 
@@ -20,6 +21,9 @@ class ParentRequest:
     The user sees one request: `emitted` has the tokens of all its sequences by the steps that sampled them.  Results
     follow the child that is admitted first; `preemptions` are those of the others.
     """
+
+    #: Whether the user gets all tokens with the last one.
+    at_once: ClassVar[bool] = False
 
     left: int
     done: Callable[[], object]
@@ -50,15 +54,19 @@ class ParentRequest:
     def finish(self, job: Job) -> bool:
         """Take in the tokens of a child; return whether it was the last one."""
         self._count(job)
+        self.take(job, job.emitted)
+        return not self._unfinished
+
+    def take(self, job: Job, runs: Sequence[Run]) -> None:
+        """Take in *runs*, the tokens of a child."""
         caught_up, place = self._caught_up.pop(job, set()), 0
-        for run in job.emitted:
+        for run in runs:
             for step in range(run.first, run.last + 1, run.every or 1):
                 self._tokens[step] += run.tokens
                 if place not in caught_up:
                     count, length = self._decoded.get(step, (0, 0))
                     self._decoded[step] = count + 1, length + job.request.prompt + place
                 place += run.tokens
-        return not self._unfinished
 
     def _count(self, job: Job) -> None:
         """Count *job*, which has ended."""

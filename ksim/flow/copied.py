@@ -14,7 +14,7 @@ class Copied(Event):
 
     It `began` once the copies ahead of it in the same direction had ended.  Of the `tokens` that a load brought to the
     GPU, `disk` and `storage` are those that had come to host memory from there for this request.  It is loaded `again`
-    for another of its sequences, or after a preemption.
+    after a preemption, and for each `sequence` of the request.
     """
 
     request_id: int
@@ -28,3 +28,4 @@ class Copied(Event):
     disk: int = 0
     storage: int = 0
     again: bool = False
+    sequence: int = 0

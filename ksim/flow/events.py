@@ -9,6 +9,9 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 
+#: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
+GONE, GONE_AFTER_REFUSAL = "its client has gone", "its client has gone, and did not try again"
+
 
 @frozen
 class Event:
@@ -54,7 +57,7 @@ class Admitted(Event):
     """A request left the queue to run; the `cached` first of its tokens were found in the prefix cache.
 
     `known` is how many tokens it has by then: those of the prompt, and after a
-    preemption (`again`) those generated so far.
+    preemption (`again`) those generated so far.  Of several sequences, it is the first that left the queue.
     """
 
     request_id: int
@@ -62,6 +65,7 @@ class Admitted(Event):
     cached: int
     known: int
     again: bool = False
+    sequence: int = 0
 
 
 @frozen

@@ -30,6 +30,7 @@ class Request:
     `outputs` says; in an engine, each is a request of its own, and `sequence` is which one it is.
     With `prompt_logprobs`, the user asks for the log-probabilities of the prompt's tokens, and of so many likeliest
     tokens at each place: all of the vocabulary if -1.  A `beam_width` of 1 or more asks for a beam search.
+    The client hangs up `aborted` seconds after it has sent the request, if it is not through by then.
     """
 
     id: int
@@ -51,6 +52,7 @@ class Request:
     sequence: int = 0
     prompt_logprobs: int | None = None
     beam_width: int = 0
+    aborted: float | None = field(default=None, validator=optional(ge(0)))
 
     @property
     def output_tokens(self) -> int:

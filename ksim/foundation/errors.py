@@ -37,6 +37,10 @@ class ConfigError(KsimError):
         return ": ".join(self.args)
 
 
+class WorkerLost(KsimError):
+    """A process that computed was killed, or its machine is gone, which says nothing of what it computed."""
+
+
 class UnknownKey(ConfigError):
     """A setting that there is not."""
 

@@ -3,7 +3,9 @@
 import gzip
 import io
 import stat
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,8 +15,13 @@ from ksim.foundation.errors import ConfigError, DataError
 
 #: The most bytes of a file that is read whole, such as a scenario or a config.json.
 LONGEST = 64 * 2**20
-#: A gzip file may unpack to so many bytes, or to so many times its own size.  Traces are packed 5 to 50 times.
+#: The most bytes of a table in text, which is held whole.
+LONGEST_TABLE = 256 * 2**20
+#: A packed file may unpack to so many bytes, or to so many times its own size.  Traces are packed 5 to 50 times.
 _ANY_RATIO, _MOST_RATIO = 2**28, 200
+#: What reading a damaged .npz file raises.
+DAMAGED = (EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RuntimeError, TypeError, ValueError,
+           zipfile.BadZipFile, zlib.error)
 
 
 def is_there(path: Path) -> bool:
@@ -56,7 +63,7 @@ class Unpacked(io.RawIOBase):
     def __init__(self, path: Path):
         super().__init__()
         self._path, self._file = path, gzip.GzipFile(path)
-        self._left = max(_ANY_RATIO, _MOST_RATIO * path.stat().st_size)
+        self._left = _most_unpacked(path)
 
     def readable(self) -> bool:
         return True
@@ -65,13 +72,64 @@ class Unpacked(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._left -= count
         if self._left < 0:
-            raise DataError(str(self._path), f"unpacks to more than {_MOST_RATIO} times its size, as no trace or table"
-                                             f" does; if it is right, unpack it first: gunzip {self._path.name}")
+            raise _too_large(self._path, f"; if it is right, unpack it first: gunzip {self._path.name}")
         return count
 
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _most_unpacked(path: Path) -> int:
+    return max(_ANY_RATIO, _MOST_RATIO * path.stat().st_size)
+
+
+def _too_large(path: Path, remedy: str) -> DataError:
+    return DataError(str(path), f"unpacks to more than {_MOST_RATIO} times its size, as no trace or table does{remedy}")
+
+
+def arrays(path: Path) -> Mapping[str, Any]:
+    """The arrays of the .npz file at *path*, each read when it is asked for; no file stays open.
+
+    Raises DataError for a file that is missing, or that unpacks to more than `Unpacked` reads; what NumPy raises for
+    one that is damaged is any of `DAMAGED`.
+    """
+    import numpy as np
+
+    content = io.BytesIO(regular_file(path).read_bytes())
+    with zipfile.ZipFile(content) as packed:  # which reads no more of a member than its directory says
+        if sum(member.file_size for member in packed.infolist()) > _most_unpacked(path):
+            raise _too_large(path, "; make it again")
+    made: Mapping[str, Any] = np.load(content, allow_pickle=False)
+    return made
+
+
+def parquet_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """The table of Arrow in the Parquet file at *path*, or these *columns* of it.
+
+    Raises DataError for one that unpacks to more than `Unpacked` reads, before it does, and what Arrow raises.
+    """
+    from pyarrow import compute, parquet, types
+
+    with parquet.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        kinds = ((field.name, getattr(field.type, "value_type", field.type)) for field in file.schema_arrow
+                 if not types.is_nested(field.type))
+        wide = [name for name, kind in kinds if types.is_string(kind) or types.is_binary(kind)]
+    # A run of equal values takes a few bytes in the file and, in the table, 8 bytes each.
+    left = _most_unpacked(path) - sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks)
+    if left < 0:
+        raise _too_large(path, "; make it again")
+    table = parquet.read_table(path, columns=columns, read_dictionary=wide)
+    for place, name in enumerate(table.column_names):
+        if name in wide:  # each of its texts is there once, until they are known to fit
+            lengths = (compute.binary_length(part.dictionary).take(part.indices) for part in table[place].chunks)
+            left -= sum(compute.sum(each).as_py() or 0 for each in lengths)
+            if left < 0:
+                raise _too_large(path, "; make it again")
+            table = table.set_column(place, name, table[place].cast(table.schema.types[place].value_type))
+    return table
 
 
 def nearest(path: Path) -> str:

@@ -116,7 +116,7 @@ class OffloadWorker(NoTransfers):
         self.log.add(Copied(now, copy.job.request.id, self.number, *ends, asked=submitted.asked,
                             began=submitted.began, bytes=submitted.bytes, tokens=copy.tokens,
                             disk=origin.get("disk", 0), storage=origin.get("storage", 0),
-                            again=bool(copy.job.request.sequence or copy.job.preemptions)))
+                            again=copy.job.preemptions > 0, sequence=copy.job.request.sequence))
         self.wake()
 
     def _origin(self, number: int) -> Mapping[str, int]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from attrs import define, field
-from pyarrow import ArrowException, csv, parquet
+from pyarrow import ArrowException, csv
 
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import LONGEST_TABLE, parquet_table, regular_file
 from ksim.report.insights import summary_insights
 from ksim.report.run_directory import Whole
 from ksim.report.wording import Insight, model_name
@@ -94,6 +95,7 @@ class Run:
             return None
         texts = dict.fromkeys(("label", "family", "heaviest_shape", "heaviest_launch", "source"), pa.string())
         try:
+            regular_file(path, LONGEST_TABLE)
             return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=texts))
         except (OSError, ArrowException) as error:
             raise DataError(str(path), f"cannot be read as a table: {error}") from None
@@ -153,7 +155,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 def _table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
-        return parquet.read_table(path, columns=columns)
+        return parquet_table(path, columns=columns)
     except FileNotFoundError:
         raise ConfigError(str(path), "is missing; run the scenario again") from None
     except (OSError, ArrowException) as error:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
+from ksim.flow.events import GONE
 from ksim.flow.kernels import BOUNDS
 from ksim.report.fleet_insights import fleet_insights
 from ksim.report.wording import UP, Insight, growing, number, outwards, percent
@@ -39,8 +40,8 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
 
 def summary_insights(summary: Summary) -> list[Insight]:
     """The insights that the numbers of a run alone tell, for runs of which nothing else is known; warnings first."""
-    told = [*_growing(summary), *_unfinished(summary), *(() if "pools" in summary else _waiting(summary)),
-            *_cache(summary), *_gateway(summary)]
+    told = [*_growing(summary), *_aborted(summary), *_unfinished(summary),
+            *(() if "pools" in summary else _waiting(summary)), *_cache(summary), *_gateway(summary)]
     return sorted(told, key=lambda insight: not insight.warning)
 
 
@@ -48,6 +49,7 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
     yield from _growing(summary)
     yield from _turned_away(history, REJECTED, "rejected")
     yield from _turned_away(history, FAILED, "ended by an error")
+    yield from _aborted(summary)
     yield from _unfinished(summary)
     yield from _clocks(history)
 
@@ -90,10 +92,16 @@ def _unfinished(summary: Summary) -> Iterator[Insight]:
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
 
 
+def _aborted(summary: Summary) -> Iterator[Insight]:
+    if number_of := summary.get("aborted"):
+        yield Insight(f"{_requests(number_of)} aborted, as their clients hung up; no latency counts them.", True)
+
+
 def _turned_away(history: History, status: str, ended: str) -> Iterator[Insight]:
     """A warning if requests have this *status*, with the most common reason."""
     requests = history.requests
-    rows = [row for row in requests.reasons if STATUS[requests.status_numbers[row]] == status]
+    rows = [row for row, reason in requests.reasons.items()
+            if STATUS[requests.status_numbers[row]] == status and not reason.startswith(GONE)]
     reasons = Counter(requests.reasons[row] for row in rows)
     if reasons:
         reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))

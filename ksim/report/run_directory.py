@@ -59,6 +59,20 @@ def claimed(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> I
 
 
 @contextmanager
+def readable(*directories: Path) -> Iterator[None]:
+    """Raise DataError for what goes wrong in the block, which shows saved runs or a study, because files were changed.
+
+    Numbers of a summary may be texts by then, columns of a table missing, or of another kind.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(" or ".join(map(str, directories)), f"cannot be shown ({said}); if its files are as ksim has"
+                                                            f" written them, report that; else run it again") from error
+
+
+@contextmanager
 def replacing(target: Path, marks: Sequence[str] = MARKS) -> Iterator[Path]:
     """Yield a new directory, which becomes *target* when everything is written.
 

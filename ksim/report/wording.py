@@ -56,10 +56,10 @@ def _rounded(value: float, digits: int, rounding: str, scale: int = 1) -> str:
 
 def endings(summary: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """How many requests ended in which way; ways that none ended in are left out."""
-    failed = sum(pool["num_failed"] for pool in summary.get("pools", {}).values())
+    failed, aborted = sum(pool["num_failed"] for pool in summary.get("pools", {}).values()), summary.get("aborted", 0)
     yield summary["completed"], "requests completed"
-    for count, word in ((summary["failed"] - failed, "rejected"), (failed, "failed"),
-                        (summary["unfinished"], "unfinished")):
+    for count, word in ((summary["failed"] - failed - aborted, "rejected"), (failed, "failed"),
+                        (aborted, "aborted"), (summary["unfinished"], "unfinished")):
         if count:
             yield count, word
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
+from ksim.flow.events import GONE_AFTER_REFUSAL
 from ksim.flow.gateway import Held, Refused
 from ksim.results.arrays import Bools, Floats, Ints, ratio, sums
 from ksim.results.history import History
@@ -18,8 +19,9 @@ def attempts(requests: Requests) -> Ints:
     """How often the client of each request sent it."""
     refused = requests.events[Refused]
     rows = requests.rows(refused["request_id"])
-    again = rows[~refused["last"]]
-    return 1 + np.bincount(again, minlength=len(requests))
+    sent = 1 + np.bincount(rows[~refused["last"]], minlength=len(requests))
+    sent[[row for row, reason in requests.reasons.items() if reason == GONE_AFTER_REFUSAL]] -= 1
+    return sent
 
 
 def held(requests: Requests) -> Floats:

@@ -67,7 +67,8 @@ class History:
         """The tokens of each request that were loaded from each tier; none in a run without tiers."""
         if not self.tiers:
             return {}
-        tokens = loaded_tokens(self.events, self.copied_rows, len(self.requests))
+        admitted = self.requests.rows(self.events[Admitted]["request_id"])
+        tokens = loaded_tokens(self.events, self.copied_rows, admitted, len(self.requests))
         return {tier: tokens[tier] for tier in self.tiers}
 
     @cached_property

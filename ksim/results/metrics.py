@@ -98,6 +98,7 @@ def counts(served: Served, duration: float) -> Summary:
         "duration": duration,
         "completed": served.completed,
         "failed": served.failed,
+        **({"aborted": served.aborted} if served.aborted else {}),
         "unfinished": served.unfinished,
         "total_input_tokens": served.prompts,
         "total_output_tokens": served.outputs,

@@ -14,7 +14,7 @@ from ksim.flow.log import only
 from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.history import History, pools_of, static_joules
 from ksim.results.metrics import Summary, batches, clocks, spread, utilisation
-from ksim.results.totals import Added, Work
+from ksim.results.totals import Added, Work, aborted
 
 #: Latencies of a pool: to its first token, per token, in its queue, of its loads, and for room for these.
 POOL_LATENCIES = ("ttft", "tpot", "queue", "xfer_time", "room")
@@ -159,9 +159,9 @@ def _moved(history: History, ended: Bools, duration: float) -> dict[str, Floats]
 
 
 def _failed(history: History, ended: Bools) -> Floats:
-    """The requests in *ended* that failed, by pool."""
+    """The requests in *ended* that failed and were not aborted, by pool."""
     failures = history.events[Failed]
-    own = ended[history.requests.rows(failures["request_id"])]
+    own = (ended & ~aborted(history.requests))[history.requests.rows(failures["request_id"])]
     pools = history.pool[history.steps.places(failures["engine"][own])]
     return sums(pools, np.ones(len(pools)), len(history.pools))
 

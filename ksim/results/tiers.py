@@ -8,7 +8,7 @@ import numpy as np
 from attrs import define, field
 
 from ksim.flow.copied import TIERS, Copied
-from ksim.flow.events import EngineBuilt, Event
+from ksim.flow.events import Admitted, EngineBuilt, Event
 from ksim.flow.log import Columns, Log
 from ksim.results.arrays import Floats, Ints, sums
 
@@ -21,11 +21,12 @@ def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:
     return [tier for tier in TIERS if tier in there]
 
 
-def loaded_tokens(events: Mapping[type[Event], Columns], rows: Ints, count: int) -> dict[str, Ints]:
+def loaded_tokens(events: Mapping[type[Event], Columns], rows: Ints, admitted: Ints, count: int) -> dict[str, Ints]:
     """The tokens of each of *count* requests that were loaded from each tier at its first admission, whose lookup hit
-    rates are about; *rows* are those of the copies."""
-    copies = events[Copied]
-    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool)
+    rates are about; *rows* are those of the copies, *admitted* those of the admissions."""
+    copies, leading = events[Copied], np.zeros(count, np.int64)
+    leading[admitted[::-1]] = events[Admitted]["sequence"][::-1]  # the sequence that was admitted first
+    loads = (copies["target"] == "gpu") & ~copies["again"].astype(bool) & (copies["sequence"] == leading[rows])
     behind = {tier: sums(rows, np.where(loads, copies[tier], 0), count) for tier in TIERS[1:]}
     whole = sums(rows, np.where(loads, copies["tokens"], 0), count)
     return {tier: tokens.astype(np.int64) for tier, tokens in

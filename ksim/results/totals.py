@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from attrs import define, field, fields
 
+from ksim.flow.events import GONE
 from ksim.results.arrays import Bools, Floats, Ints, product, shares, sums
 from ksim.results.history import History
+from ksim.results.requests import Requests
 
 
 def _largest(one: Any, other: Any) -> Any:
@@ -126,7 +128,7 @@ def _of_stage_steps(history: History, which: Bools) -> dict[str, float]:
 
 @define(eq=False)
 class Served(Added):
-    """Totals of requests: how they ended, and their tokens.
+    """Totals of requests: how they ended, and their tokens.  Those `aborted` are among the `failed` ones.
 
     `met` counts requests within the targets, out of the `met_asked` that ended.  `found` counts tokens found in the
     cache, of those `looked_up`, and `loaded` those that came from tiers below it.  There are also preemptions,
@@ -135,6 +137,7 @@ class Served(Added):
 
     completed: int = 0
     failed: int = 0
+    aborted: int = 0
     unfinished: int = 0
     prompts: int = 0
     outputs: int = 0
@@ -163,7 +166,8 @@ class Served(Added):
         again = requests.readmitted
         of = which[requests.rows(again["request_id"])]
         return cls(
-            completed=int(done.sum()), failed=int(refused.sum()), unfinished=int((which & ~done & ~refused).sum()),
+            completed=int(done.sum()), failed=int(refused.sum()), aborted=int((aborted(requests) & which).sum()),
+            unfinished=int((which & ~done & ~refused).sum()),
             prompts=int(requests.prompt[done].sum()), outputs=int(requests.output[done].sum()),
             generated=int(requests.output[which].sum()), met=int((good & which).sum()),
             found=float(np.nansum(requests.cached[which])), looked_up=float(np.nansum(requests.known[which])),
@@ -172,6 +176,13 @@ class Served(Added):
             recomputed=int((again["known"] - again["cached"])[of].sum()), arrived=int(which.sum()),
             first_arrival=float(requests.arrival[which].min(initial=inf)),
             last_arrival=float(requests.arrival[which].max(initial=-inf)))
+
+
+def aborted(requests: Requests) -> Bools:
+    """Requests whose clients went before their end."""
+    found = np.zeros(len(requests), dtype=bool)
+    found[[row for row, reason in requests.reasons.items() if reason.startswith(GONE)]] = True
+    return found
 
 
 _NUMBERS = re.compile(r"\d+")

@@ -132,8 +132,8 @@ class ConnectorScheduler(ConnectorQueues):
         """Look up what *job* has in the cache, ask for the rest, and admit it or begin to load."""
         hit = self._find_prefix(job)
         tokens, asynchronous = self.connector.external_tokens(job, hit.tokens)
-        if not job.reads_cache:  # whatever the answer, it computes all
-            tokens = 0
+        if not job.reads_cache and not (tokens is None and self.connector.sends_early(job)):
+            tokens = 0  # whatever the answer, it computes all, but not before who reads it early has room
         if tokens is None:
             self._unknown.append(job)
             return self._pass_over(job)

@@ -18,7 +18,7 @@ from attrs import define, field
 
 from ksim.flow.batch import Offsets
 from ksim.kv_cache.cache import Cache
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Job, Run
 
 #: Values of `Job.needs`: its blocks are in the calendar; they are counted together, and it needs no more.
 CALENDAR, ENOUGH = -1, -2
@@ -169,6 +169,11 @@ class DecodeSet:
         """Have *job*, which has left the set, hold what was taken for its first *tokens* tokens."""
         if job.needs != CALENDAR:
             self.cache.assign(job.block_table, tokens)
+
+    def emitted(self, job: Job) -> list[Run]:
+        """The tokens of *job*, of the set or not, by the steps that have come back."""
+        back = min(self.returned, self._final(job)) - job.start + 1 if job.in_decode_set else 0
+        return [*job.emitted, Run(self.index - back + 1, self.index, 1)] if back > 0 else job.emitted
 
     def _retire(self, step: int) -> None:
         """Before *step*: drop the members whose last token is known to be in flight."""

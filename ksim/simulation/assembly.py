@@ -65,6 +65,8 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     """
     fleet = Fleet.of(fleet)
     scenario = fleet.scenario
+    if scenario.workload.may_abort:
+        fleet = fleet.stepping()
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = gateway_of(scenario, chooser, env, log)

@@ -103,6 +103,11 @@ class Fleet:
         """The same of each pool that has a name."""
         return {pool.name: pool.deployment.rates for pool in self.pools if pool.name}
 
+    def stepping(self) -> "Fleet":
+        """The fleet with engines that take their steps when it is time, none ahead of the clock."""
+        return evolve(self, pools=tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False))
+                                        for pool in self.pools))
+
     def check_memory(self) -> None:
         """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
         for pool in self.pools:

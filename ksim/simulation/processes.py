@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import WorkerLost
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,7 +19,7 @@ def run_in_processes(work: Callable[[T], R], items: Sequence[T], jobs: int) -> G
     """Yield ``work(item)`` for each of *items*, in their order, from *jobs* processes, or from this one if that is 1.
 
     *work* has to be a function of a module; items and results have to be picklable.  Raises what *work* raises, and
-    KsimError where a process is killed.
+    WorkerLost where a process is killed.
     """
     if (jobs := min(jobs, len(items))) < 2:
         yield from map(work, items)
@@ -62,7 +62,7 @@ class Pool:
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Generator[tuple[int, R], None, None]:
         """Yield the place and the result of ``work(item)`` for each of *items*, as they end.
 
-        Raises what *work* raises, and KsimError where a process is killed.
+        Raises what *work* raises, and WorkerLost where a process is killed.
         """
         from concurrent.futures import as_completed
         from concurrent.futures.process import BrokenProcessPool
@@ -73,8 +73,8 @@ class Pool:
             for future in as_completed(places):
                 yield places[future], future.result()
         except BrokenProcessPool as error:
-            raise KsimError("a process was killed before it was done, as happens when a system runs out of memory;"
-                            " try fewer --jobs") from error
+            raise WorkerLost("a process was killed before it was done, as happens when a system runs out of memory;"
+                             " try fewer --jobs") from error
 
 
 @contextmanager

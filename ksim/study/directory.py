@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import parquet_table
 from ksim.foundation.hidden_directory import taken
 from ksim.report import run_directory
 from ksim.results import arrow
@@ -184,10 +185,10 @@ def _rows(path: Path) -> list[Row]:
 
 def _tabled(path: Path) -> list[Row]:
     """The rows of the table at *path*."""
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException
 
     try:
-        return from_table(parquet.read_table(path))
+        return from_table(parquet_table(path))
     except (OSError, ArrowException, KeyError, ValueError) as error:
         raise DataError(str(path), f"cannot be read as the runs of a study: {error}") from None
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import KsimError, WorkerLost
 from ksim.foundation.outside import TRUST
 
 T = TypeVar("T")
@@ -58,20 +58,20 @@ class RayWorkers:
                     self._ray.cancel(reference)
 
     def _wait(self, flying: list[Any]) -> Any:
-        """Those of the tasks *flying* that have ended first; raises KsimError where Ray itself has ended."""
+        """Those of the tasks *flying* that have ended first; raises WorkerLost where Ray itself has ended."""
         try:
             return self._ray.wait(flying)
         except self._ray.exceptions.RayError as lost:
-            raise KsimError(f"Ray's own processes have ended, as happens when they are killed or memory is gone:"
-                            f" {str(lost).strip().splitlines()[0]}") from lost
+            raise WorkerLost(f"Ray's own processes have ended, as happens when they are killed or memory is gone:"
+                             f" {str(lost).strip().splitlines()[0]}") from lost
 
     def _result(self, reference: Any) -> Any:
-        """What a task has computed; raises what it has raised, and KsimError where its process was killed."""
+        """What a task has computed; raises what it has raised, and WorkerLost where its process was killed."""
         try:
             error, result = self._ray.get(reference)
         except self._ray.exceptions.RayError as lost:
-            raise KsimError(f"Ray lost a run, as happens when a node or its memory is gone:"
-                            f" {str(lost).strip().splitlines()[0]}") from lost
+            raise WorkerLost(f"Ray lost a run, as happens when a node or its memory is gone:"
+                             f" {str(lost).strip().splitlines()[0]}") from lost
         if error is not None:
             raise error
         return result

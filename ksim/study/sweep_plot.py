@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ksim.foundation.errors import UnknownName
+from ksim.foundation.units import in_one_unit
 from ksim.report.plots.picture import Picture
 from ksim.report.plots.style import looks
 from ksim.report.plots.sweep import Line, sweep_figure
@@ -14,12 +15,17 @@ from ksim.study.means import SweepPoint
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> Picture:
     """A line over *x* for each value of *by*; points that failed, or have no such number, are left out.
 
+    Quantities, such as "400 W", are numbers on the axis, which names their unit.
+
     Raises UnknownName for what is neither an axis nor a number of the runs.
     """
     _check(points, x, y, by)
     lines: dict[str, list[tuple[Any, float, float]]] = {}
-    for point in points:
-        place, value = _place(point, x), point.value(y)
+    places: Sequence[float | str | None]
+    places, unit = in_one_unit([point.settings.get(x, point.value(x)) for point in points]) or (
+        [_place(point, x) for point in points], "")  # type: ignore[misc]
+    for place, point in zip(places, points, strict=True):
+        value = point.value(y)
         if place is not None and value is not None:
             name = value_text(point.settings.get(by)) if by else ""
             lines.setdefault(name, []).append((place, value, point.half_width(y)))
@@ -29,6 +35,7 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
     else:
         lines = {name: sorted(line) for name, line in lines.items()}
     with looks():
+        x = f"{x}, {unit}" if unit else x
         return Picture(sweep_figure(title, x, y, by or "", [Line(*line) for line in lines.items()]))
 
 
@@ -42,7 +49,7 @@ def _check(points: Sequence[SweepPoint], x: str, y: str, by: str | None) -> None
 
 
 def _place(point: SweepPoint, x: str) -> float | str | None:
-    """Where a point is on the x axis: its number, or the text of its setting."""
+    """Where a point is on the x axis, whose values have no unit in common: its number, or the text of its setting."""
     value = point.settings.get(x, point.value(x))
     plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     return value if plain else value_text(value)

@@ -29,7 +29,7 @@ class Workers(Protocol):
         """Yield the place and the result of ``work(item)`` for each of *items*, as they end, in any order.
 
         *work* is a function of a module, or a `functools.partial` of one; items and results can be pickled.  Raises
-        what *work* raises, and KsimError where a worker is killed.
+        what *work* raises, and WorkerLost where a worker is killed.
         """
         ...
 

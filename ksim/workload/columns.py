@@ -15,7 +15,7 @@ from ksim.workload.lines import Lines
 #: The fields of a request that a column can hold; prompt and output are required.
 FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images",
           "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width", "outputs",
-          "output_hash_ids")
+          "output_hash_ids", "aborted")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:

@@ -104,6 +104,8 @@ def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> floa
     """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
     if value is None or value == "":
         return 0.0
+    if _number(value) < 0:
+        raise lines.error(f"{name} is {shown(value)}; expected no negative time")
     seconds = moment(value, name, lines, per_second)
     if seconds > LONGEST:
         raise lines.error(f"{name} is {shown(value)}; expected a time of at most {LONGEST:g} s, which is 31 years")

@@ -71,6 +71,20 @@ class Lines:
         else:
             yield from self._unwrapped(first, texts)
 
+    def mention(self, text: str) -> bool:
+        """Return whether *text*, of ASCII, is anywhere in the file; raise DataError for one that cannot be read."""
+        wanted, held = text.encode(), b""
+        try:
+            with self._open() as file:
+                while piece := file.read(_PIECE):
+                    held += piece
+                    if wanted in held:
+                        return True
+                    held = held[max(0, len(held) - len(wanted)):]
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            raise self.error(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return False
+
     def _unwrapped(self, first: str, texts: Iterator[str]) -> Iterator[str]:
         """Yield the list in an object that holds nothing else."""
         held = first[first.index("["):]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ksim.foundation.catalog import find, names
 from ksim.foundation.config import Choice, structure
-from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.workload.fields import UNITS, unit_of
 from ksim.workload.jsonl import first_object
 from ksim.workload.lines import Lines
@@ -110,6 +110,16 @@ def clock(path: Path, format: "str | Choice" = "", columns: Mapping[str, str] | 
     if first is None or isnan(first.arrival):
         return ""
     return "dates" if opened.lines.dates else time_unit or _unit(opened.reader)
+
+
+def may_abort(path: Path, format: "str | Choice" = "", columns: Mapping[str, str] | None = None) -> bool:
+    """Return whether rows may say when clients hang up; False for a trace that cannot be read."""
+    try:
+        opened = _open(path, format, columns, None, None, 0)
+        own = getattr(opened.reader, "columns", None)
+        return own is not None and opened.lines.mention(own.get("aborted", "aborted").rpartition(".")[2])
+    except KsimError:
+        return False
 
 
 class _Opened(NamedTuple):

@@ -98,14 +98,15 @@ class Replay:
         scale = self._scale(seed)
         for number, row in enumerate(self._placed(seed, ledger)):
             arrival, delay = row.arrival * scale, row.delay * scale
-            if arrival > LONGEST or delay > LONGEST:
-                raise self._too_long(max(arrival, delay))
+            aborted = None if row.aborted is None else row.aborted * scale
+            if (longest := max(arrival, delay, aborted or 0.0)) > LONGEST:
+                raise self._too_long(longest)
             yield Request(
                 id=number, arrival=arrival, prompt=row.prompt, output=row.output, chunks=row.chunks,
                 chunk_tokens=row.chunk_tokens, priority=row.priority, session=row.session, delay=delay,
                 tenant=row.tenant, adapter=row.adapter, images=row.images, acceptance=row.acceptance,
                 max_tokens=row.max_tokens, n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width,
-                outputs=row.outputs)
+                outputs=row.outputs, aborted=aborted)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))

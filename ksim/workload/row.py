@@ -34,6 +34,7 @@ class Row(NamedTuple):
     prompt_logprobs: int | None = None
     beam_width: int = 0
     outputs: tuple[int, ...] = ()
+    aborted: float | None = None
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -6,6 +6,7 @@ from attrs import field, frozen
 from attrs.validators import gt, optional
 
 from ksim.flow.request import Request
+from ksim.workload.reading import may_abort
 from ksim.workload.replay import Replay
 from ksim.workload.retries import Retries
 from ksim.workload.row import Ledger
@@ -33,6 +34,12 @@ class Workload:
     def __attrs_post_init__(self) -> None:
         if (self.replay is None) == (self.synthetic is None):
             raise ValueError("a workload is either replay or synthetic")
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether clients may hang up on requests: whether a trace has a column that says when."""
+        replay = self.replay
+        return replay is not None and may_abort(replay.path, replay.format, replay.columns)
 
     def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
         """Yield the requests by arrival, the first at 0 s; the same for the same *seed*.

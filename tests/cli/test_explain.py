@@ -1,9 +1,12 @@
 """`ksim explain` and `ksim diff`, as a user meets them."""
 
 import json
+import re
 import shutil
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from ksim.cli.diff import change
 from ksim.report.run_directory import changed
@@ -133,6 +136,46 @@ def test_a_damaged_run_is_named(name, text, runs, tmp_path):
     outcome = ksim_here("diff", runs / "a", "damaged", folder=tmp_path)
     assert outcome.status == 1 and outcome.stderr.startswith(f"ksim: damaged/{name}: ")
     assert outcome.stderr.count("\n") == 1
+
+
+def changed_table(name, column, value):
+    """What gives *column* of the table *name* in a folder another *value*, or removes it."""
+    def change_it(folder):
+        table = parquet.read_table(folder / name)
+        place = table.column_names.index(column)
+        table = (table.remove_column(place) if value is None else
+                 table.set_column(place, column, pa.array([value] * len(table))))
+        parquet.write_table(table, folder / name)
+
+    return change_it
+
+
+def changed_summary(**changes):
+    def change_it(folder):
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | changes))
+
+    return change_it
+
+
+@pytest.mark.parametrize(("damage", "commands"), [
+    (changed_summary(duration="x"), ("diff a", "report")), (changed_summary(mfu={}), ("diff a",)),
+    (changed_table("requests.parquet", "id", None), ("diff a", "explain", "report")),
+    (changed_table("requests.parquet", "id", 3), ("diff a", "explain", "report")),
+    (changed_table("requests.parquet", "tpot_s", "x"), ("report",)),
+    (changed_table("attribution.parquet", "id", float("nan")), ("diff a", "explain", "report")),
+    (changed_table("attribution.parquet", "to_first.queue", float("inf")), ("diff a", "explain", "report")),
+    (changed_table("attribution.parquet", "to_first.queue", "x"), ("diff a", "explain", "report")),
+    (lambda folder: (folder / "summary.json").write_text('{"requests": 3}'), ("diff a",)),
+])
+def test_a_run_whose_files_were_changed_is_refused_in_one_line(damage, commands, runs, tmp_path):
+    shutil.copytree(runs / "a", tmp_path / "a")
+    shutil.copytree(runs / "a", tmp_path / "damaged")
+    damage(tmp_path / "damaged")
+    for command, *more in map(str.split, commands):
+        outcome = ksim_here(command, *more, "damaged", folder=tmp_path)
+        assert outcome.status == 1 and outcome.stderr.count("\n") == 1, outcome
+        assert "damaged" in outcome.stderr and re.search("run (it|both) again", outcome.stderr)
 
 
 def test_a_run_whose_trace_and_scenario_are_gone_is_explained_too(runs, tmp_path):

@@ -1,6 +1,7 @@
 """Every command's help says what each of its arguments and options is."""
 
 import re
+import shlex
 
 import pytest
 import typer
@@ -8,8 +9,9 @@ import typer
 import ksim
 from ksim.cli import app
 from ksim.foundation.keys import keys
+from ksim.foundation.outside import TRUST
 from ksim.specs.settings import EngineSettings
-from tests.cli.command import ksim_here
+from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 
 def commands(command, path=()):
@@ -54,3 +56,26 @@ def test_a_flag_that_takes_numbers_takes_several(tmp_path):
 
 def test_the_version_is_the_packages(tmp_path):
     assert ksim_here("--version", folder=tmp_path).stdout == f"ksim {ksim.__version__}\n"
+
+
+def test_every_command_that_takes_a_name_has_trust():
+    none = {path for path, command in COMMANDS.items() if not hasattr(command, "commands")
+            and "--trust" not in {name for each in command.params for name in each.opts}}
+    assert none == {("doctor",), ("list",), ("schema",), ("gpu", "new")}  # what they take names no module
+
+
+@pytest.mark.parametrize("line", [
+    "run s.toml", "serve s.toml", "capacity s.toml --slo ttft:p99:1s", "export s.toml",
+    "step --model m --gpu h200 --decode 1x1", "roofline --model m --gpu h200 --decode 1x1", "model m",
+    "new x.toml --model m", "init x.toml --model m", "sweep-kernels -o p.csv --gpu h200 --model m",
+    "import 'vllm serve ./m'", "replay t.csv --model m --gpu h200", "trace t.csv --format os:nothing"])
+def test_what_asks_for_trust_can_be_given_it(line, tmp_path, monkeypatch):
+    monkeypatch.delenv(TRUST, raising=False)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text('{"architectures": ["os:nothing"], "model_type": "os:nothing"}')
+    (tmp_path / "s.toml").write_text(SCENARIO.replace('"llama-3.2-1b"', '"m"'))
+    (tmp_path / "t.csv").write_text(TRACE)
+    refused = ksim_here(*shlex.split(line), folder=tmp_path)
+    assert "os:nothing: is not imported" in refused.stderr and "add --trust" in refused.stderr
+    trusted = ksim_here(*shlex.split(line), "--trust", folder=tmp_path)
+    assert "os:nothing: module os has no nothing" in trusted.stderr

@@ -5,6 +5,7 @@ import json
 import pytest
 from pyarrow import parquet
 
+from ksim.report import run_directory
 from tests.cli.command import SCENARIO, ksim_here
 
 REPLAY = ("replay", "t.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "-o", "out", "--no-plots", "--no-trace")
@@ -31,6 +32,17 @@ def test_an_earlier_run_is_replaced_by_force_only(trace, flags):
     assert refused.status == 1 and "--force" in refused.stderr and summary(folder)["completed"] == 2
     assert ksim_here(*REPLAY, *flags, "--num-prompts", "1", "--force", folder=folder).status == 0
     assert summary(folder)["completed"] == 1
+
+
+@pytest.mark.parametrize("command", [REPLAY, ("serve", "s.toml", "-o", "out", "--force")])
+def test_no_two_processes_write_to_one_directory(trace, command):
+    folder = trace("0,9,2")
+    (folder / "s.toml").write_text(SCENARIO)
+    with run_directory.claimed(folder / "out"):
+        outcome = ksim_here(*command, folder=folder)
+    assert outcome.status == 1 and not (folder / "out").exists()
+    assert outcome.stderr == (f"ksim: {folder / 'out'}: another process is writing there; choose another name, or wait"
+                              " for it\n")
 
 
 def test_an_empty_directory_needs_no_force(trace):

@@ -11,11 +11,14 @@ from ksim.cluster.flow_controls.predicted_ttft import PredictedTtft
 from ksim.cluster.flow_controls.queue_limit import QueueLimit
 from ksim.cluster.gateway import Gateway, Refusal
 from ksim.engine.horizon import Horizon
-from ksim.flow.events import Arrived, Rejected
+from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Rejected
 from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
+from ksim.results.gateway import attempts
+from ksim.results.history import History
+from ksim.results.totals import aborted
 from ksim.specs.signals import SignalSettings
 from ksim.workload.retries import Retries
 from tests.cluster.views import Millisecond, View
@@ -237,3 +240,15 @@ def test_engines_that_only_decode_are_no_way_out():
         assert not control.refusal(request(number), views, 0, 0.0)
         control.sent(request(number), 0, 0.0)
     assert control.refusal(request(3), views, 0, 0.0)
+
+
+def test_a_client_that_goes_before_it_tries_again_does_not_come_back():
+    scene, gone = Scene(Doors(room=0), Retries(max_retries=3, initial_delay="10 ms")), []
+    scene.come(Request(0, 0.0, 10, 10))
+    for moment in (1e-3, 2e-3):
+        scene.at(moment, lambda: gone.append(scene.gateway.abort(0)))
+    scene.env.run()
+    assert gone == [True, False] and len([*scene.log.of(Refused)]) == 1 and not scene.sent
+    assert [(event.time, event.reason) for event in scene.log.of(Rejected)] == [(1e-3, GONE_AFTER_REFUSAL)]
+    requests = History(scene.log).requests
+    assert attempts(requests).tolist() == [1] and aborted(requests).all()

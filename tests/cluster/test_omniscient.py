@@ -32,20 +32,50 @@ def result(model, rows, router, folder, **serve):
         "serve": {"data_parallel_size": 2, "max_num_batched_tokens": 1024, **serve}}))
 
 
-@pytest.mark.parametrize("async_scheduling", [True, False])
-@pytest.mark.parametrize("count", range(1, len(ROWS) + 1))
-def test_the_last_request_gets_its_tokens_as_foreseen(model, tmp_path, monkeypatch, count, async_scheduling):
-    seen = {}
+@pytest.fixture
+def seen(monkeypatch):
+    """What is foreseen, by request and engine."""
+    found = {}
 
     def noted(engine, request, *rest):
-        seen[request.id, engine.number] = forecast(engine, request, *rest)
-        return seen[request.id, engine.number]
+        found[request.id, engine.number] = forecast(engine, request, *rest)
+        return found[request.id, engine.number]
 
     monkeypatch.setattr("ksim.cluster.routers.omniscient.forecast", noted)
-    requests = result(model, ROWS[:count], "omniscient", tmp_path, async_scheduling=async_scheduling).history.requests
-    foreseen = seen[count - 1, int(requests.engine[-1])]
+    return found
+
+
+def assert_the_last_one_is_foreseen(seen, requests):
+    foreseen = seen[len(requests.arrival) - 1, int(requests.engine[-1])]
     assert foreseen.first - requests.arrival[-1] == pytest.approx(requests.ttft[-1], rel=0.15, abs=1e-3)
     assert foreseen.last - requests.arrival[-1] == pytest.approx(requests.e2e[-1], rel=0.1, abs=1e-3)
+
+
+@pytest.mark.parametrize("async_scheduling", [True, False])
+@pytest.mark.parametrize("count", range(1, len(ROWS) + 1))
+def test_the_last_request_gets_its_tokens_as_foreseen(model, tmp_path, seen, count, async_scheduling):
+    assert_the_last_one_is_foreseen(seen, result(
+        model, ROWS[:count], "omniscient", tmp_path, async_scheduling=async_scheduling).history.requests)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_end_at_max_model_len_is_foreseen(model, tmp_path, seen, count):
+    """The second request has a sequence slot once the first has come so far."""
+    assert_the_last_one_is_foreseen(seen, result(
+        model, [(0, 900, 400), (40, 900, 300)][:count], "omniscient", tmp_path, data_parallel_size=1, max_num_seqs=1,
+        max_model_len=930).history.requests)
+
+
+@pytest.mark.parametrize("before", [1, 2.75])
+@pytest.mark.parametrize("async_scheduling", [True, False])
+def test_a_request_begins_when_another_has_its_last_token(model, tmp_path, seen, async_scheduling, before):
+    """So many ms *before* that, its blocks are free, or held for the token in flight; a third request decodes on."""
+    rows, serve = [(0, 100, 400), (0, 900, 30)], {
+        "data_parallel_size": 1, "num_gpu_blocks_override": 100, "max_model_len": 1024,
+        "async_scheduling": async_scheduling}
+    end = 1e3 * float(result(model, rows, "omniscient", tmp_path, **serve).history.requests.e2e[1])
+    assert_the_last_one_is_foreseen(seen, result(
+        model, [*rows, (round(end - before, 3), 900, 20)], "omniscient", tmp_path, **serve).history.requests)
 
 
 def test_it_sees_what_is_to_come(model, tmp_path):
@@ -82,16 +112,9 @@ def test_all_engines_can_be_foreseen(model, more):
 
 
 @pytest.mark.parametrize("count", range(2, len(ROWS) + 1))
-def test_what_a_request_costs_others_is_what_they_lose(model, tmp_path, monkeypatch, count):
-    seen = {}
-
-    def noted(engine, request, *rest):
-        seen[request.id, engine.number] = forecast(engine, request, *rest)
-        return seen[request.id, engine.number]
-
-    monkeypatch.setattr("ksim.cluster.routers.omniscient.forecast", noted)
+def test_what_a_request_costs_others_is_what_they_lose(model, tmp_path, seen, count):
     with_it = result(model, ROWS[:count], "omniscient", tmp_path).history.requests
+    foreseen = seen[count - 1, int(with_it.engine[-1])].delays
     without = result(model, ROWS[:count - 1], "omniscient", tmp_path).history.requests
     lost = float((with_it.e2e[:-1] - without.e2e).sum())
-    foreseen = seen[count - 1, int(with_it.engine[-1])].delays
     assert foreseen == pytest.approx(lost, rel=0.3, abs=4e-3)

@@ -8,7 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from attrs import evolve
+
+from ksim import KsimError, Scenario
 from ksim.foundation import catalog
+from ksim.server.live.recording import row_of
+from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform
 
@@ -146,6 +151,7 @@ FEATURES: Mapping[str, Feature] = {
     "watermark": lambda chance: serve(watermark=chance.choice([0.01, 0.5])),
     "synchronous": lambda _: serve(async_scheduling=False),
     "scarce blocks": lambda chance: serve(num_gpu_blocks_override=chance.choice([12, 20]), max_model_len=160),
+    "ample blocks": lambda _: serve(num_gpu_blocks_override=AMPLE),
     "few sequences": lambda chance: serve(max_num_seqs=chance.choice([1, 2])),
     "few active": lambda chance: serve(max_num_active_seqs=chance.choice([1, 3])),
     "few tokens": lambda chance: serve(max_num_batched_tokens=chance.choice([8, 40])),
@@ -193,6 +199,8 @@ FEATURES: Mapping[str, Feature] = {
     "nodes": lambda _: {"system": "hgx-h200", "nodes": 2},
     "energy": lambda _: {"energy": {"grid": "de", "pue": 1.3, "price_per_kwh": 0.2, "price_per_gpu_hour": 3.0}},
     "sleep": lambda _: {"energy": {"sleep_after": "1 ms"}},
+    "aborts": lambda chance: {"aborts": {str(place): chance.choice([0.0, 1e-4, 5e-4, 1e-3, 3e-3, 0.01, 9.0])
+                                         for place in chance.sample(range(6), 3)}},
     "targets": lambda _: {"slo": {"ttft": "5 ms", "tpot": "2 ms", "e2el": "20 ms"}},
 }
 
@@ -267,4 +275,25 @@ def with_files(table: Table, folder: Path) -> Table:
         if not file.exists():
             file.write_text(json.dumps(config))
         text = text.replace(f'"model": "{name}"', f'"model": {json.dumps(str(file))}')
-    return json.loads(text)
+    made = json.loads(text)
+    return replayed(made, made.pop("aborts"), folder) if "aborts" in made else made
+
+
+def replayed(table: Table, aborts: Mapping[str, float], folder: Path) -> Table:
+    """*table* with its load as a trace, in which the clients of requests at some places hang up after a while.
+
+    A table that is refused stays as it is.
+    """
+    try:
+        scenario = Scenario.of(table)
+        requests = [*scenario.workload.requests(scenario.seed)]
+    except KsimError:
+        return table
+    names = dict[Any, int]()
+    rows = [row_of(evolve(request, aborted=aborts.get(str(place)), chunks=tuple(
+        names.setdefault(chunk, len(names)) for chunk in request.chunks))) | {"delay": request.delay}
+        for place, request in enumerate(requests)]
+    trace = folder / "requests.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rest = {key: value for key, value in table["workload"].items() if key != "synthetic"}
+    return {**table, "workload": {**rest, "replay": {"path": str(trace)}}}

@@ -7,15 +7,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 from hypothesis import HealthCheck, given, note
 
 from ksim import KsimError, Scenario, simulate
+from ksim.foundation import catalog
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import try_to_build
 from tests.explore.anything import changed
-from tests.explore.features import features_of, table_of, with_files
+from tests.explore.features import ask, features_of, table_of, with_changes, with_files
 from tests.explore.fleets import fleets, ordinary
 from tests.explore.laws import LAWS, run_of
 from tests.explore.strategies import scenarios
@@ -26,6 +28,17 @@ pytestmark = [pytest.mark.explore, pytest.mark.filterwarnings("error")]
 PARTS = 10
 #: So many keys, one after the other, get other values; a scenario stays as it was where that is refused.
 CHANGES = 10
+
+
+def doubled(quantity: str) -> str:
+    number, unit = quantity.split()
+    return f"{2 * float(number)} {unit}"
+
+
+H200 = catalog.load("gpus", "h200")
+#: An H200 with all rates but the clock twice as high.
+FAST = {"name": "h200", **{key: doubled(H200[key]) for key in ("bandwidth", "nvlink", "pcie")},
+        "flops": {key: doubled(rate) for key, rate in H200["flops"].items()}}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +67,17 @@ def test_other_values_of_any_keys_are_refused_or_keep_the_laws(part, first_seed,
                 table = other
         if fault := breach(with_files(table, tmp_path)):
             raise AssertionError(f"seed {seed}\n{tomli_w.dumps(table)}") from fault
+
+
+def test_a_gpu_twice_as_fast_makes_no_lone_request_wait_longer(first_seed, tmp_path):
+    for seed in range(first_seed, first_seed + share(100)):
+        table = with_changes(table_of(accepted(features_of(seed), seed, tmp_path), seed), ask(count=1))
+        table = with_files(table, tmp_path)
+        if (table["gpu"], table["oracle"]) == ("h200", "roofline") and is_accepted(table):
+            usual, fast = (simulate(Scenario.of(other)).requests for other in (table, {**table, "gpu": FAST}))
+            for column in ("ttft_s", "e2e_s"):
+                longer = np.array(fast[column], float) - np.array(usual[column], float)
+                assert not np.any(longer > 1e-9), f"seed {seed}: {column}\n{tomli_w.dumps(table)}"
 
 
 @given(table=scenarios())
@@ -92,11 +116,14 @@ def breach(table: dict[str, Any]) -> Exception | None:
     """How the run of *table* breaks a law, if it does; one that is refused must be so in one line."""
     try:
         run = run_of(Fleet.of(Scenario.of(table)))
-        for law in LAWS:
-            law(run)
     except KsimError as error:
         return None if is_told(error) else error
-    except Exception as fault:  # an assertion of a law, or any fault of ksim
+    except Exception as fault:
+        return fault
+    try:
+        for law in LAWS:
+            law(run)
+    except Exception as fault:  # an assertion, any fault of ksim, or a refusal of what was just run
         return fault
     return None
 

@@ -79,14 +79,15 @@ def test_bytes_that_are_loaded_are_those_of_the_blocks_hit(model, data):
     assert (copies["asked"] <= copies["began"]).all() and (copies["began"] <= copies["time"]).all()
 
 
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("options", [{}, MULTI_TIER])
-def test_no_more_tokens_are_found_than_are_looked_up(model, n, options):
+@pytest.mark.parametrize(("n", "options", "policy"), [
+    (1, {}, "fcfs"), (3, {}, "fcfs"), (1, MULTI_TIER, "fcfs"), (3, MULTI_TIER, "fcfs"), (3, {}, "shortest_remaining")])
+def test_no_more_tokens_are_found_than_are_looked_up(model, n, options, policy):
     """Other sequences of a request load the same again, and so does a preempted one."""
     load = requests(40, 400, uniform(100, 200), uniform(10, 30), n=n, prefixes={"groups": 3, "tokens": 128})
-    result = run(scenario(model, 400, load, options=options, num_gpu_blocks_override=48))
+    result = run(scenario(model, 400, load, options=options, num_gpu_blocks_override=48,
+                          scheduling_policy=policy))
     rows, copies = result.requests.to_pylist(), result.log.columns(Copied)
-    assert (any(copies["again"]) or n == 1) and any(row["cpu_tokens"] for row in rows)
+    assert (any(copies["sequence"]) or n == 1) and any(row["cpu_tokens"] for row in rows)
     for row in rows:
         found = [row[name] for name in row if name in ("cached_tokens", "cpu_tokens", "disk_tokens")]
         assert sum(found) <= row["prompt_tokens"]

@@ -1,18 +1,23 @@
 """Going ahead never changes anything: an engine that does so does what one does that takes every step."""
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from attrs import evolve
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Finished, Routed
+from ksim.flow.events import Arrived, Finished
+from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.errors import KsimError
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import play, simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
@@ -40,6 +45,26 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
     assert any(stepped.log.of(Finished))
     assert facts(skipped.log) == facts(stepped.log)
     assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@given(serve=serves, workload=workloads, seed=st.integers(0, 1000), late=st.sampled_from([1e3, 1e6]))
+@examples(8)
+def test_aborts_after_the_end_change_nothing(model, serve, workload, seed, late):
+    made = Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                        "serve": serve})
+    fleet, asked = Fleet.of(made), [*made.workload.requests(seed)]
+    with_aborts = [evolve(request, aborted=late) for request in asked]
+    skipped, stepped = play(fleet, asked), play(fleet.stepping(), with_aborts)
+    ahead, played = ([fact for fact in facts(run.log) if fact[0] is not Arrived] for run in (skipped, stepped))
+    assert ahead == played and times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+    assert stepped.summary["duration"] == pytest.approx(skipped.summary["duration"])
+
+
+def test_an_engine_that_goes_ahead_takes_no_request_that_will_be_aborted(model):
+    fleet = Fleet.of(Scenario.of({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": {
+        "synthetic": {"arrivals": {"process": "burst"}, "prompt": uniform(1, 9), "output": uniform(1, 9)}}}))
+    with pytest.raises(KsimError, match=r"request 0 is aborted after 0.5 s.*fleet.stepping"):
+        play(fleet, [Request(0, 0.0, 20, 30, aborted=0.5)])
 
 
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
@@ -97,15 +122,30 @@ def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     assert facts(skipped.log) == facts(stepped.log)
 
 
-@given(serve=serves, workload=workloads, seed=st.integers(0, 1000))
+def one_by_one(output):
+    """A workload of requests that stand in a queue, with at most *output* tokens each."""
+    return {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "prompt": uniform(40, 50),
+                          "output": uniform(1, output), "count": 16, "max_tokens": 250}}
+
+
+TIGHT = {"max_num_seqs": 1, "max_num_batched_tokens": 64, "max_model_len": 256, "num_gpu_blocks_override": 20}
+DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                                 "acceptance": {"name": "geometric", "rate": 0.7}}}
+
+
+@example(serve={**TIGHT, "async_scheduling": True}, more={}, workload=one_by_one(4), seed=0)
+@example(serve={**TIGHT, "async_scheduling": False}, more={}, workload=one_by_one(4), seed=0)
+@example(serve={**TIGHT, "async_scheduling": False, "max_num_seqs": 2}, more=DRAFTS, workload=one_by_one(10), seed=1)
+@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS]),
+       workload=workloads, seed=st.integers(0, 1000))
 @examples(24)
-def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, workload, seed):
+def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, more, workload, seed):
     """The yardstick of all routers must not depend on shortcuts: it foresees what an engine has under way."""
-    skipped, stepped = both({
+    skipped, stepped = (result.routing.to_pydict() for result in both({
         "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
-        "serve": {**serve, "data_parallel_size": 2, "pipeline_parallel_size": 1}, "router": "omniscient"})
-    assert [(event.request_id, event.engine) for event in skipped.log.of(Routed)] == [
-        (event.request_id, event.engine) for event in stepped.log.of(Routed)]
+        "serve": {**serve, **more, "data_parallel_size": 2, "pipeline_parallel_size": 1}, "router": "omniscient"}))
+    assert (skipped["request"], skipped["engine"]) == (stepped["request"], stepped["engine"])
+    assert [*chain(*skipped["score"])] == pytest.approx([*chain(*stepped["score"])], rel=1e-9, abs=1e-9)
 
 
 def test_a_client_has_no_more_requests_in_flight_than_it_may(model):

@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.report.tables import REMEDY, Column, Row, Table, as_text, beside, hidden_line, laid_out
@@ -46,10 +46,11 @@ def test_every_value_is_whole_or_its_column_is_counted(table, width):
 
 @examples(60)
 @given(tables())
+@example(Table.of("a", "b", title="longer than both columns"))
 def test_where_nothing_limits_a_line_all_columns_stand_side_by_side(table):
-    layout = laid_out(table, table.width)
+    layout, room = laid_out(table, table.width), max(table.width, len(table.title))
     assert not layout.hidden and not layout.stacked
-    assert len(as_text(table, table.width).splitlines()) == len(as_text(table, 10_000).splitlines())
+    assert len(as_text(table, room).splitlines()) == len(as_text(table, 10_000).splitlines())
 
 
 def lines(table, width=80):

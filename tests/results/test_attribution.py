@@ -1,5 +1,6 @@
 """Where requests' time went: phases add up, to the last digit, and are whose they are said to be."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -8,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.counting import lines
-from ksim.flow.events import Admitted, Stepped
+from ksim.flow.events import Admitted, Preempted, Stepped
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from tests.laws.small import SMALL
+from tests.laws.tiny import uniform
 from tests.properties import examples
 
 from . import by_hand, fabricate
@@ -174,6 +177,22 @@ def test_a_request_that_is_pushed_out_waits_and_computes_again():
     again = result.history.requests.preemptions > 0
     assert 0 < again.sum() < 4
     assert ((after["preempted"] > 0) == again).all() and ((after["recomputation"] > 0) == again).all()
+    assert_a_partition(result)
+
+
+def test_a_sequence_that_is_pushed_out_with_its_last_token_in_flight_has_ended_but_not_the_request(tmp_path):
+    model = tmp_path / "delta.json"
+    model.write_text(json.dumps(SMALL["delta"]))
+    result = simulate(Scenario.of({
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": 593,
+        "serve": {"max_model_len": 160, "max_num_seqs": 6, "max_num_batched_tokens": 256,
+                  "num_gpu_blocks_override": 12},
+        "workload": {"synthetic": {
+            "count": 6, "n": 2, "max_completion_tokens": 20, "arrivals": {"process": "poisson", "rate": 400.0},
+            "prompt": uniform(5, 120), "output": uniform(1, 12)}}}))
+    pushed = [event.request_id for event in result.log.of(Preempted)]
+    admitted = [event.request_id for event in result.log.of(Admitted)]
+    assert pushed and all(admitted.count(request) == 1 for request in pushed)
     assert_a_partition(result)
 
 

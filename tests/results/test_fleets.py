@@ -97,12 +97,13 @@ def test_phases_add_up_where_decode_engines_draft_or_compute_prompts_by_themselv
     assert found.gaps == pytest.approx(np.concatenate([np.diff(each) for each in times]))
 
 
-@pytest.mark.parametrize("connector", ["sglang", "tensorrt_llm"])
-def test_a_decode_engine_takes_kv_for_one_token_whatever_is_asked_of_the_prompt(connector, tmp_path):
-    """Otherwise a prefill engine without leases would hold the blocks for ever."""
+@pytest.mark.parametrize("connector, engine", [("sglang", "sglang-0.5.8"), ("tensorrt_llm", "trtllm-1.2")])
+def test_a_decode_engine_takes_kv_for_one_token_whatever_is_asked_of_the_prompt(connector, engine, tmp_path):
+    """Otherwise a prefill engine without leases would hold the blocks for ever, as where it does not wait for room."""
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    load = requests(8, 100, uniform(20, 90), uniform(1, 1), prompt_logprobs=2)
-    log, fleet = Log(), Fleet.of(Scenario.of(scenario(str(tmp_path), connector, workload=load)))
+    load = requests(8, 400, uniform(20, 90), uniform(1, 1), prompt_logprobs=2)
+    table = scenario(str(tmp_path), connector, workload=load, num_gpu_blocks_override=160) | {"engine": engine}
+    log, fleet = Log(), Fleet.of(Scenario.of(table))
     cluster = serve(fleet, requests_of(fleet, Ledger()), log, lambda: None)
     assert [engine.scheduler.cache.pool.used for engine in cluster.engines] == [0] * len(cluster.engines)
     assert len(log.columns(Transferred)["time"]) == 8

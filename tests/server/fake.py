@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -97,11 +97,14 @@ class Played:
     log: Log
     handles: list[Handle]
     ears: list[Ear]
+    gone: dict[int, float] = field(factory=dict)  # when clients hung up, by the numbers of their requests
 
     @property
     def requests(self) -> list[Request]:
-        """The requests with the arrivals that they got."""
-        return [handle.request for handle in self.handles]
+        """The requests with the arrivals that they got, and when their clients hung up."""
+        asked = [handle.request for handle in self.handles]
+        return [evolve(request, aborted=self.gone[request.id] - request.arrival) if request.id in self.gone else request
+                for request in asked]
 
 
 def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float] | None = None,
@@ -113,9 +116,10 @@ def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float
     """
     wall, log = Wall(100.0), Log()
     live = Live(fleet, speed=speed, wall=wall, kept=recorded.sink if recorded else log)
+    result = Played(live, log, [], [])
+    live.aborted = lambda handle, moment: result.gone.setdefault(handle.request.id, moment)
     if recorded:
         recorded.attach(live)
-    result = Played(live, log, [], [])
     gone: list[tuple[float, Handle]] = []
     for request in requests:
         came = max(100.0 + request.arrival / speed, wall.time - parsing)

@@ -1,11 +1,14 @@
 """`/v1/completions` answers as vLLM does, with as many tokens as it says."""
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.flow.events import Admitted
 from ksim.server.text.made_up import MadeUpTokenizer
 from tests.properties import examples
-from tests.server.talk import ask, chat, chunks, complete, talk
+from tests.server.talk import ask, chat, chunks, client, complete, talk
 
 EXACT = {"ignore_eos": True, "max_tokens": 6}
 COUNT = MadeUpTokenizer(128_256).encode
@@ -144,3 +147,19 @@ def test_ids_of_requests_are_those_of_clients_and_come_back():
     assert answer.json()["id"] == "cmpl-mine"
     assert answer.headers["x-request-id"] == "mine"
     assert chat(request_id="ours")["id"] == "chatcmpl-ours"
+
+
+def test_the_cached_tokens_of_several_sequences_are_those_of_the_first_as_in_results():
+    """vLLM's streams have those of the first output (serving_chat.py); a whole answer is held to the same here."""
+    async def told():
+        async with client(tells_cached=True) as (made, application):
+            live = application.api.live
+            admitted = []
+            live.log.subscribe(Admitted, admitted.append)
+            answers = [await made.post("/v1/completions", json={"prompt": [*range(1, 50)], "n": 3, **EXACT})
+                       for _ in range(2)]
+            usages = [answer.json()["usage"]["prompt_tokens_details"] for answer in answers]
+            return [usage and usage["cached_tokens"] for usage in usages], [event.cached for event in admitted]
+
+    usage, results = asyncio.run(told())
+    assert [cached or 0 for cached in usage] == results == [0, 48]

@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.events import Failed, Finished, Rejected
+from ksim.flow.events import Arrived, Failed, Finished, Rejected
 from ksim.flow.request import Request
 from ksim.server.live.live import Live
 from ksim.simulation.fleet import Fleet
@@ -148,6 +148,10 @@ def check_aborts(run: Played) -> None:
     run.live.wall.time += 1000.0  # leases end
     run.live.advance()
     nothing_left(run)
+    again = play(run.live.fleet, run.requests).log
+    live, replay = ([fact for fact in facts(log) if fact[0] is not Arrived] for log in (run.log, again))
+    assert live == replay and times(run.log) == times(again)
+    assert [*run.log.of(Failed)] == [*again.of(Failed)]
 
 
 @given(serve=serves, workload=workloads, seed=st.integers(0, 100), aborts=aborts, n=st.sampled_from([1, 1, 3]))

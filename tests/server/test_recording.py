@@ -45,10 +45,10 @@ def recorded(scenario, folder, **more):
     return run
 
 
-def test_a_run_of_what_was_recorded_does_the_same(scenario, tmp_path):
-    recorded(scenario, tmp_path / "live")
+def replayed(tmp_path, exactly):
+    """The summary of a run of what was recorded, whose requests and steps are the same, *exactly* or but for rounding.
+    """
     again = stream(Scenario.read(tmp_path / "live" / "scenario.toml"), tmp_path / "again")
-    assert again.summary["completed"] == 12
     for name in ("requests", "steps"):
         live, run = (pq.read_table(tmp_path / folder / f"{name}.parquet") for folder in ("live", "again"))
         assert live.column_names == run.column_names and live.num_rows == run.num_rows > 10
@@ -56,9 +56,16 @@ def test_a_run_of_what_was_recorded_does_the_same(scenario, tmp_path):
         keys = [(key, how) for key, how in order if key in live.column_names] or [(live.column_names[0], "ascending")]
         for column in live.column_names:
             one, other = (table.sort_by(keys).column(column).to_pylist() for table in (live, run))
-            assert one == (pytest.approx(other, rel=1e-9, nan_ok=True) if isinstance(one[0], float) else other), column
+            rounded = isinstance(one[0], float) and not exactly
+            assert one == (pytest.approx(other, rel=1e-9, nan_ok=True) if rounded else other), column
     live = json.loads((tmp_path / "live" / "summary.json").read_text())
     assert live["total_output_tokens"] == again.summary["total_output_tokens"]
+    return again.summary
+
+
+def test_a_run_of_what_was_recorded_does_the_same(scenario, tmp_path):
+    recorded(scenario, tmp_path / "live")
+    assert replayed(tmp_path, exactly=False)["completed"] == 12
 
 
 def rows_of(folder):
@@ -67,15 +74,20 @@ def rows_of(folder):
             sorted(pq.read_table(folder / "requests.parquet").to_pylist(), key=lambda row: row["id"]))
 
 
-def test_an_aborted_request_is_replayed_with_the_tokens_that_were_made_for_it(scenario, tmp_path):
-    run = recorded(scenario, tmp_path / "live", aborts={3: 0.02, 5: 0.0}, tick=1e-4)
+def test_clients_that_hang_up_are_replayed(scenario, tmp_path):
+    scenario = evolve(scenario, serve=evolve(scenario.serve, max_num_seqs=2, max_num_batched_tokens=64))
+    run = recorded(scenario, tmp_path / "live", aborts={0: 1.5e-3, 1: 0.03, 4: 0.0, 7: 9e-3}, tick=1e-4)
     rows, table = rows_of(tmp_path / "live")
     assert [row["arrival"] for row in rows] == [request.arrival for request in run.requests]
-    assert rows[3]["output"] == max(run.ears[3].tokens_heard.get(0, 0), 1) < run.requests[3].output
-    assert rows[5]["output"] == 1 and "outputs" not in rows[5]
-    again = [*Replay(tmp_path / "live" / "requests.jsonl").requests(0)]
-    assert [request.output for request in again] == [row["output"] for row in rows]
-    assert [row["id"] for row in table if row["status"] == "failed"] == [3, 5]
+    assert [row["output"] for row in rows] == [request.output for request in run.requests]
+    gone = [row for row in table if row["status"] == "failed"]
+    waited, computed, decoded = [4, 7], [0], [1]
+    assert [row["id"] for row in gone if row["queue_s"] is None] == waited
+    assert [row["id"] for row in gone if row["queue_s"] is not None and not row["output_tokens"]] == computed
+    assert [row["id"] for row in gone if row["output_tokens"]] == decoded
+    assert [row["id"] for row in gone] == [place for place, row in enumerate(rows) if "aborted" in row]
+    assert [row["output_tokens"] for row in gone] == [sum(run.ears[row["id"]].tokens_heard.values()) for row in gone]
+    assert replayed(tmp_path, exactly=True)["aborted"] == len(gone)
 
 
 def test_a_client_that_hangs_up_on_a_late_server_is_replayed_as_the_engine_served_it(scenario, tmp_path):
@@ -143,7 +155,7 @@ def test_lengths_and_names_that_cannot_be_are_refused(tmp_path, row, problem):
 def test_a_line_of_the_trace_says_all_that_was_asked_for(tmp_path, prompt_logprobs):
     request = Request(0, 0.0, 90, 7, chunks=(5, 6, 7, 8, 9, 10), priority=3, session="s", tenant="t", adapter="a",
                       images=(Image(20, 30, 40, "cat"), Image(20, 30, 50)), acceptance=0.5, max_tokens=9, n=2,
-                      outputs=(7, 3), prompt_logprobs=prompt_logprobs)
+                      outputs=(7, 3), prompt_logprobs=prompt_logprobs, aborted=0.25)
     trace = tmp_path / "requests.jsonl"
     trace.write_text(json.dumps(row_of(request)) + "\n")
     assert [*Replay(trace).requests(0)] == [request]

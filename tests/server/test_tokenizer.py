@@ -11,6 +11,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.server.errors import ApiError
 from ksim.server.openai.replies.author import Author
 from ksim.server.openai.requests.fields import CompletionFields
+from ksim.server.text import chat_template
 from ksim.server.text.chat import Chat
 from ksim.server.text.chat_template import ChatTemplate
 from ksim.server.text.hugging_face import HuggingFaceTokenizer
@@ -124,6 +125,35 @@ def test_a_template_gets_tools_and_options_and_may_refuse():
 def test_a_template_reaches_nothing_outside_it():
     with pytest.raises(ApiError):
         ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}").text(Chat([("user", "Hi")]))
+
+
+@pytest.mark.parametrize("template", [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for a in range(9999) %}{% for b in range(9999) if b < 0 %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% set n = namespace(x='long') %}{% for a in range(64) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x='long') %}{% for a in range(64) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x='long') %}{% for a in range(64) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+    "{% set n = namespace(x=9) %}{% for a in range(64) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "{% for a in range(99999) %}" + 5000 * "long" + "{% endfor %}",
+    "{{ 'x' * 10 ** 10 }}", "{{ [1] * 10 ** 10 }}", "{{ 2 ** 99999 }}", "{{ '%999999999d' % 1 }}",
+    "{{ '%*d' % (10 ** 9, 1) }}",
+    "{{ '{:999999999}'.format(1) }}", "{{ '{:{}}'.format(1, 10 ** 9) }}", "{{ 'x'.ljust(10 ** 9) }}",
+    "{{ 'x' | center(10 ** 9) }}", "{{ " + 5000 * "(" + "1" + 5000 * ")" + " }}", (2**20 + 1) * "x"])
+def test_no_template_takes_all_time_or_memory(template, monkeypatch):
+    monkeypatch.setattr(chat_template, "_MOST_ROUNDS", 20_000)
+    monkeypatch.setattr(chat_template, "_MOST_TEXT", 2**22)
+    with pytest.raises((ApiError, ConfigError), match="chat template|recursion"):
+        ChatTemplate(template).text(Chat([("user", "Hi")]))
+
+
+def test_templates_count_join_and_format_as_usual():
+    template = ("{% set n = namespace(x='') %}{% for m in messages if m.role %}{{ loop.index }}"
+                "{% set n.x = n.x ~ m.role + '!' %}{% endfor %}{{ n.x * 2 }} "
+                "{{ 7 % 4 }} {{ '%s-%02d' % ('a', 3) }} {{ '{}'.format(5) }} {{ [1] + [2] }}")
+    made = ChatTemplate(template)
+    for _ in range(2):
+        assert made.text(Chat([("user", "Hi"), ("tool", "Ho")])) == "12user!tool!user!tool! 3 a-03 5 [1, 2]"
 
 
 @pytest.mark.parametrize(("text", "says"), [

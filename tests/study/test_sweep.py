@@ -10,10 +10,12 @@ import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownName
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.means import half_width
+from ksim.study.means import half_width, points_of
 from ksim.study.objectives import derived
+from ksim.study.rows import Row
 from ksim.study.samples import replication_seed
 from ksim.study.students_t import student
+from ksim.study.sweep_plot import sweep_plot
 from ksim.study.sweep_result import Sweep
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
@@ -80,6 +82,14 @@ def test_a_figure_has_a_line_for_each_value_and_bars_for_replications(found):
     for wrong in (("serve.max_num_seq", "duration"), ("detail", "durations"), ("detail", "duration", "gpu")):
         with pytest.raises(UnknownName, match="no column of the sweep named"):
             found.plot(*wrong)
+
+
+def test_quantities_are_numbers_on_the_axis_of_a_figure():
+    rows = [Row(point=place, replication=0, seed=0, settings={"power.cap": cap}, status="ok", numbers={"duration": 2.0})
+            for place, cap in enumerate((None, "1 kW", "700 W", "400 W"))]
+    (axes,) = sweep_plot("caps", points_of(rows), "power.cap", "duration").figure.axes
+    assert axes.get_xlabel() == "power.cap, W"
+    assert [*axes.lines[0].get_xdata()] == [400.0, 700.0, 1000.0]
 
 
 def test_a_notebook_shows_the_best_points_and_what_failed(found):

@@ -47,6 +47,9 @@ ROW = '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'
     (HEADER + "0,5,1\n\n0,5\n", "trace:4: has 2 fields, but the header has 3; is the file cut short"),
     (HEADER + '0,"5"x,1\n', "trace:2: is not valid CSV"),
     ("arrival,prompt,output,delay\n0,5,1,-2\n", "trace:2: delay is '-2'; expected no negative time"),
+    ("arrival,prompt,output,aborted\n0,5,1,-2\n", "trace:2: aborted is '-2'; expected no negative time"),
+    ("arrival,prompt,output,aborted\n0,5,1,soon\n", "trace:2: aborted is 'soon'; expected a number"),
+    ('{"arrival": 0, "prompt": 5, "output": 1, "aborted": true}\n', "trace:1: aborted is True; expected a number"),
     ("arrival,prompt,output,priority\n0,5,1,high\n", "trace:2: priority is 'high'; expected a whole number"),
 ])
 def test_a_faulty_row_is_an_error_with_file_line_and_remedy(trace, content, message):

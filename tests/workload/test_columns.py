@@ -10,6 +10,7 @@ from ksim.workload.fields import unit_of
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
 from ksim.workload.row import Ledger
+from ksim.workload.workload import Workload
 
 OWN = {"arrival": "ts", "prompt": "input_length", "output": "output_length"}
 CSV = "id,ts,input_length,output_length\n7,1500,10,2\n8,3500,20,3\n"
@@ -48,6 +49,21 @@ def test_every_field_of_a_request_can_be_a_key_of_json(trace):
     first, second = requests(path)  # ksim's own names are recognised
     assert (first.priority, first.session, first.tenant, first.chunks) == (2, "5", "ann", (1, 2))
     assert (second.priority, second.session, second.tenant, second.chunks) == (0, "", "", ())
+
+
+@pytest.mark.parametrize(("content", "columns"), [
+    ("ts,input_length,output_length,hung_up_ms\n0,5,2,\n1,5,2,250\n2,5,2,0\n", OWN | {"aborted": "hung_up_ms"}),
+    ('{"arrival": 0, "prompt": 5, "output": 2, "aborted": null}\n{"arrival": 1, "prompt": 5, "output": 2, "aborted": '
+     '0.25}\n{"arrival": 2, "prompt": 5, "output": 2, "aborted": 0}\n', {})])
+def test_a_trace_says_when_clients_hang_up(trace, content, columns):
+    workload = Workload(replay=Replay(trace(content), time_scale=2.0, columns=columns))
+    assert workload.may_abort and [request.aborted for request in workload.requests(0)] == [None, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("content", [CSV, JSON, "", "arrival,prompt,output\n0,5,2\n",
+                                     '{"timestamp": 0, "input_length": 5, "output_length": 1, "aborted": 3}\n'])
+def test_a_trace_that_does_not_say_so_is_known_without_reading_its_rows(trace, content):
+    assert not Workload(replay=Replay(trace(content), columns=OWN if content in (CSV, JSON) else {})).may_abort
 
 
 def test_a_list_of_objects_is_recognised(trace):

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from ksim.calibration.batches import Column, Floats, Ints, Texts
 from ksim.calibration.measurements import MISSING
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import LONGEST_TABLE, parquet_table, regular_file
 
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 _LIST_MARKS = re.compile(r"[\[\](),;|]")
@@ -137,8 +137,9 @@ def load(path: Path) -> Frame:
         with regular_file(path).open("rb") as file:
             parquet = file.read(4) == b"PAR1"
         if parquet:
-            table = pq.read_table(path)
+            table = parquet_table(path)
             return Frame(path, table, np.arange(table.num_rows), "row")
+        regular_file(path, LONGEST_TABLE)
         table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True),
                                 convert_options=_texts(path))
     except OSError as error:

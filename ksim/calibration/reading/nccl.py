@@ -8,6 +8,7 @@ import numpy as np
 from ksim.calibration.measurements import COLLECTIVES, Measurements, Source, tagged
 from ksim.calibration.names import format_name, gpu_name
 from ksim.foundation.errors import DataError
+from ksim.foundation.files import LONGEST_TABLE, regular_file
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bdevice\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
 _TOOL = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce)_perf\b")
@@ -29,7 +30,7 @@ def measurements(path: Path) -> list[Measurements]:
     The number of GPUs is that of the ranks in the log's header.  The collective is that of the tool that the log or the
     file's name mentions, or else of the rows' operation.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = regular_file(path, LONGEST_TABLE).read_text(encoding="utf-8", errors="replace").splitlines()
     ranks = {int(match[1]): match[2] for line in lines if (match := _RANK.search(line))}
     if not ranks:
         raise DataError(str(path), "has no lines '#  Rank  0 ...', so it does not say how many GPUs took part; "

@@ -4,9 +4,7 @@ A profile is one .npz file: a JSON `header` that says what it is and where it
 comes from, and the arrays that its models are made of, read when they are asked for.
 """
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.catalog import DATA
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import FileVersion, regular_file, version
+from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
 from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
 from ksim.oracles.efficiency.models import KINDS
 
@@ -65,15 +63,14 @@ class Profile:
     @lru_cache(maxsize=32)
     def _opened(cls, path: Path, _: FileVersion) -> "Profile":
         try:
-            # In memory, so that no file stays open while arrays are still to be read.
-            arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-            header = json.loads(str(arrays["header"]))
-        except (EOFError, IndexError, ValueError, KeyError, zipfile.BadZipFile):
+            found = arrays(path)
+            header = json.loads(str(found["header"]))
+        except DAMAGED:
             raise DataError(str(path), f"is no profile; `ksim calibrate SWEEP -o {path.name}` makes one") from None
         if header.get("format") != FORMAT:
             raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
                                        f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
-        return cls(path, header, arrays)
+        return cls(path, header, found)
 
     @property
     def gpu(self) -> str:
@@ -97,7 +94,7 @@ class Profile:
     def _part(self, name: str) -> Any:
         try:
             return _built(self._arrays, name)
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise DataError(str(self.path), f"is damaged, or of another version of ksim: {name}: {error};"
                                             f" rebuild it with `{self.header['command']}`") from None
 
@@ -106,12 +103,12 @@ def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], 
     """Write a profile; `command` is what rebuilds it, `more` goes into the header as it is."""
     header = {"format": FORMAT, "gpu": gpu, "command": command, **more, "entries": {
         name: {said: getattr(entry, said) for said in _SAID} for name, entry in entries.items()}}
-    arrays: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
+    stored: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
     for name, entry in entries.items():
         for part in ("model", "region", "spread"):
-            _store(getattr(entry, part), f"{name}/{part}", arrays)
+            _store(getattr(entry, part), f"{name}/{part}", stored)
     with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, **stored)  # type: ignore[arg-type]
 
 
 def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
-from pyarrow import ArrowException, parquet
+from pyarrow import ArrowException
 
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import parquet_table
 from ksim.results.arrays import Floats, Ints
 from ksim.results.attribution import AFTER, TO_FIRST, phases
 
@@ -43,6 +44,8 @@ class Breakdown:
             raise ConfigError(str(directory), "the run says nothing of where time went (attribution.parquet): it was"
                               f" written with --stream, or by an older ksim; run {directory / 'scenario.toml'} again")
         seconds = _columns(directory / "attribution.parquet")
+        if not all(np.isfinite(column).all() for column in seconds.values()):
+            raise DataError(str(directory / "attribution.parquet"), "has a time that is no number; run it again")
         requests = _columns(directory / "requests.parquet")
         output = dict(zip(requests["id"].tolist(), requests["output_tokens"].tolist(), strict=True))
         found = {name.partition(".")[2] for name in seconds if name != "id"}
@@ -152,7 +155,7 @@ def _stacked(columns: list[Floats], rows: int) -> Floats:
 def _columns(path: Path) -> Mapping[str, Any]:
     """A parquet file as arrays; raises DataError if it is none."""
     try:
-        table = parquet.read_table(path)
+        table = parquet_table(path)
     except (OSError, ArrowException) as error:
         raise DataError(str(path), f"cannot be read as a table: {error}") from None
     return {name: table[name].to_numpy() for name in table.column_names}

@@ -78,6 +78,8 @@ class Stretches:
         admitted, engine = events["time"], self.history.steps.places(events["engine"])
         number = _numbered(2 * row + leg)
         begin, until = self._first_step(engine, admitted), self._preempted(2 * row + leg, number)
+        # Preempted after its last token was scheduled, one is not admitted again; other sequences of it may go on.
+        until[np.append(row[1:] != row[:-1], True) & (leg == 1)] = np.inf
         before = self._first_step(engine, until)
         own, others = requests.runs.place(row, begin), requests.runs.place(row, before)
         steps = requests.token_steps

@@ -29,11 +29,12 @@ from ksim.simulation.fleet import Fleet
 __all__ = ["Handle", "Live"]
 
 LOGGER = logging.getLogger("ksim.server")
-#: Arrivals are whole numbers of this many seconds: sums and differences of such times are exact, and so is a replay.
+#: Arrivals are whole numbers of this many seconds, and aborts lie half a tick behind one, so none is at one time with
+#: an arrival.  Sums and differences of such times are exact, and so is a replay.
 TICK = 2.0**-20
 
 
-def _nothing(handle: Handle) -> None:
+def _nothing(*told: Any) -> None:
     """Do nothing: nobody is told."""
 
 
@@ -60,9 +61,9 @@ class Live:
     draining: bool = field(default=False, init=False)
     lateness: Lateness = field(factory=Lateness, init=False)
     turns: Turns = field(factory=Turns, init=False)
-    #: Called with each request that is sent, and with each that is aborted: a recording sets them.
+    #: Called with each request that is sent, and with each that is aborted, and when: a recording sets them.
     sent: Callable[[Handle], object] = field(default=_nothing, init=False)
-    aborted: Callable[[Handle], object] = field(default=_nothing, init=False)
+    aborted: Callable[[Handle, float], object] = field(default=_nothing, init=False)
     _begun: float | None = field(default=None, init=False)  # by the wall clock
     _latest: float = field(default=0.0, init=False)  # the latest arrival
     _submitted: int = field(default=0, init=False)
@@ -120,9 +121,9 @@ class Live:
     def abort(self, handle: Handle) -> None:
         """Drop the request of *handle*, whose client has gone, if it has not ended; its listener hears nothing more."""
         if self.handles.pop(handle.request.id, None) is not None:
-            self.aborted(handle)
+            moment = max(self._stamp(self.wall()), handle.request.arrival) + TICK / 2
+            self.aborted(handle, moment)
             self._leaving[handle.request.id] = handle
-            moment = max(self._stamp(self.wall()), handle.request.arrival)
             self.env.call_at(moment, lambda: self._leave(handle))
             self._wake()
             self._look_for_end()
@@ -244,7 +245,6 @@ def _finish_reason(request: Request) -> str:
 def _stepping(fleet: Fleet) -> Fleet:
     """*fleet* with engines that take their steps when it is time, none ahead of the clock, and clients that neither
     wait for each other nor try again: real clients do that themselves."""
-    pools = tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in fleet.pools)
     scenario = fleet.scenario
-    return evolve(fleet, pools=pools, scenario=evolve(
+    return evolve(fleet.stepping(), scenario=evolve(
         scenario, workload=evolve(scenario.workload, max_concurrency=None, retries=None)))

@@ -36,8 +36,8 @@ class _NothingPlayed(Exception):
 class Recording:
     """Writes the requests of a fleet to `file` in the order of their arrivals, once they and those before have ended.
 
-    `sink` writes what happens to them.  Only requests in flight are held in memory.  One whose client hung up before
-    its end, by simulated time, is written with the tokens that the engine had made for it by then.
+    `sink` writes what happens to them.  Only requests in flight are held in memory.  For one whose client hung up
+    before its end, by simulated time, the trace says when.
     """
 
     sink: Sink
@@ -45,7 +45,7 @@ class Recording:
     live: Live | None = field(default=None, init=False)
     _rows: deque[dict[str, Any]] = field(factory=deque, init=False)
     _open: dict[int, dict[str, Any]] = field(factory=dict, init=False)  # rows of requests that have not ended
-    _gone: dict[int, Handle] = field(factory=dict, init=False)  # those among them whose clients have gone
+    _gone: dict[int, float] = field(factory=dict, init=False)  # those among them whose clients have gone, and when
 
     def attach(self, live: Live) -> None:
         """Record what *live* does, whose log tells `sink`."""
@@ -64,21 +64,13 @@ class Recording:
         """The sessions that have a turn in flight."""
         return {row["session"] for row in self._open.values() if "session" in row}
 
-    def _aborted(self, handle: Handle) -> None:
-        self._gone[handle.request.id] = handle
-
-    def _shorten(self, row: dict[str, Any], handle: Handle) -> None:
-        """Leave of *row* what was made of it before it was aborted."""
-        asked = evolve(handle.request, output=max(handle.got, 1), outputs=())
-        named = -(-(asked.prompt + asked.output) // asked.chunk_tokens)
-        kept = {"session": row["session"]} if "session" in row else {}
-        row.clear()
-        row |= row_of(evolve(asked, chunks=asked.chunks[:named])) | kept
+    def _aborted(self, handle: Handle, moment: float) -> None:
+        self._gone[handle.request.id] = moment
 
     def _ended(self, event: Finished | Rejected | Failed) -> None:
         row, gone = self._open.pop(event.request_id, None), self._gone.pop(event.request_id, None)
         if row is not None and gone is not None and not isinstance(event, Finished):
-            self._shorten(row, gone)
+            row["aborted"] = gone - row["arrival"]
         while self._rows and self._rows[0]["id"] not in self._open:
             self._write(self._rows.popleft())
 
@@ -87,8 +79,8 @@ class Recording:
 
     def end(self) -> None:
         """Write the requests that have not ended."""
-        for number, handle in self._gone.items():
-            self._shorten(self._open[number], handle)
+        for number, moment in self._gone.items():
+            self._open[number]["aborted"] = moment - self._open[number]["arrival"]
         while self._rows:
             self._write(self._rows.popleft())
         self.file.flush()
@@ -119,7 +111,7 @@ def row_of(request: Request) -> dict[str, Any]:
         "tenant": request.tenant, "adapter": request.adapter, "images": [_image(image) for image in request.images],
         "acceptance": request.acceptance, "max_tokens": request.max_tokens, "n": request.n if request.n > 1 else None,
         "outputs": [*request.outputs], "prompt_logprobs": request.prompt_logprobs,
-        "beam_width": request.beam_width or None}
+        "beam_width": request.beam_width or None, "aborted": request.aborted}
     needed = ("id", "arrival", "prompt", "output")
     return {name: value for name, value in row.items() if name in needed or value not in (None, "", [])}
 

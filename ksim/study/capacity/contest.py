@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import evolve
 
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import KsimError, WorkerLost
 from ksim.report.wording import number
 from ksim.study.capacity.answer import Standing, ranked
 from ksim.study.capacity.fewest import KEPT, fewest
@@ -68,6 +68,8 @@ def _stand(judge: Judge, begun: Standing, flood: float, rate: float | None, say:
     say(begun.setup.name)
     try:
         return _highest(judge, begun, flood) if rate is None else _fewest(judge, begun, flood, rate)
+    except WorkerLost:  # which is no answer
+        raise
     except KsimError as error:
         return evolve(begun, problem=str(error))
 

@@ -3,10 +3,8 @@
 A study's rows have the numbers of a run; the answer follows from its requests, one by one.
 """
 
-import io
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,8 +15,8 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.foundation.errors import ConfigError
-from ksim.foundation.files import replacing
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import DAMAGED, arrays, replacing
 from ksim.study.capacity.trial import Observation, Plan, Sample, Trial, observe
 from ksim.study.directory import StudyDirectory
 from ksim.study.workers import Workers
@@ -75,18 +73,18 @@ class Remembering:
 def _write(file: Path, seen: Observation) -> None:
     head = {"rate": seen.rate, "replication": seen.replication, "draw": seen.draw, "saturated": seen.saturated,
             "hopeless": seen.hopeless, "numbers": dict(seen.numbers), "ends": [sample.end for sample in seen.samples]}
-    arrays = {f"{name}{place}": getattr(sample, name) for place, sample in enumerate(seen.samples)
+    values = {f"{name}{place}": getattr(sample, name) for place, sample in enumerate(seen.samples)
               for name in ("amount", "counted", "value")}
     with replacing(file) as partial_file, partial_file.open("wb") as opened:
-        np.savez_compressed(opened, head=json.dumps(head), good=seen.good, **arrays)
+        np.savez_compressed(opened, head=json.dumps(head), good=seen.good, **values)
 
 
 def _read(file: Path) -> Observation | None:
     """What was kept in *file*; None where nothing was, or where it is damaged."""
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        arrays = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-        head = json.loads(str(arrays["head"]))
-        samples = [Sample(arrays[f"amount{place}"], arrays[f"counted{place}"], arrays[f"value{place}"], end)
+    with suppress(DataError, *DAMAGED):
+        kept = arrays(file)
+        head = json.loads(str(kept["head"]))
+        samples = [Sample(kept[f"amount{place}"], kept[f"counted{place}"], kept[f"value{place}"], end)
                    for place, end in enumerate(head.pop("ends"))]
-        return Observation(**head, samples=samples, good=arrays["good"])
+        return Observation(**head, samples=samples, good=kept["good"])
     return None

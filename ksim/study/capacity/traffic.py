@@ -56,6 +56,9 @@ class Traffic:
             _check_synthetic(workload.synthetic)
             return cls(workload, count)
         assert workload.replay is not None, "a workload without synthetic requests replays a trace"
+        if workload.may_abort:
+            raise ConfigError("workload.replay", f"clients hang up in {workload.replay.path}, and the load of a"
+                                                 " capacity has clients that stay; leave out its column of aborts")
         trace = _Trace.read(workload.replay)
         if len(trace.requests) < least:
             raise DataError(str(workload.replay.path), f"has {len(trace.requests):,} requests, and the targets need"
