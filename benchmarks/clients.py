@@ -188,7 +188,7 @@ def write_tokenizer(folder: Path) -> None:
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    from ksim.server.text.made_up import COMMON
+    from ksim.server.text import COMMON
 
     folder.mkdir()
     tokens = ["<unk>", "</s>", *map(chr, range(32, 127)), *(word for word in COMMON if len(word) > 1),

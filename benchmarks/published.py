@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import put
-from ksim.compute.drafters import mtp
+from ksim.compute import drafters
 from ksim.compute.further import FurtherModel
 from ksim.compute.model import Model
 from ksim.foundation import catalog
@@ -27,7 +27,7 @@ def counted(model: Model, published: Mapping[str, Any]) -> int:
     decoder, beside, copies = model.decoder, published.get("with", []), int(published.get("copies", 0))
     total = model.parameters() + copies * decoder.sizes["V"] * decoder.sizes["m"]
     if "mtp" in beside:
-        total += mtp.parameters(model)
+        total += drafters.parameters(model)
     if "encoder" in beside and decoder.encoder is not None:
         total += FurtherModel("encoder", decoder.encoder, prefix="encoder.").parameters()
     return total

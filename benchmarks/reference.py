@@ -17,27 +17,19 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import FILE, schema
-from ksim.simulation.scenario_template import toml
-from ksim.specs.footprint import Footprint
+from ksim.simulation.scenario_schema import FILE, schema, toml
+from ksim.specs.hardware import Footprint
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LoraModule
 from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
-from ksim.specs.settings import EngineSettings
-from ksim.specs.signals import SignalSettings
-from ksim.specs.slo import Slo
+from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.specs.speculative import SpeculativeConfig
-from ksim.workload.adapters import Adapters
-from ksim.workload.arrivals import Arrivals
+from ksim.workload.arrivals import Arrivals, Phase
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
-from ksim.workload.rates import Phase
-from ksim.workload.replay import Replay
-from ksim.workload.retries import Retries
-from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Replay, Retries, Workload
+from ksim.workload.synthetic import Adapters, Prefixes, Sessions, Synthetic
 
 ROOT = Path(__file__).parents[1]
 PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"

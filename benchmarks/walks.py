@@ -28,10 +28,10 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.oracles import estimate
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario

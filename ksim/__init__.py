@@ -41,9 +41,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checkers
-    from ksim.compute.notation.attention import attend
+    from ksim.compute.notation.attention import attend, ring, ulysses
     from ksim.compute.notation.communicate import communicate
-    from ksim.compute.notation.context import ring, ulysses
     from ksim.compute.notation.pointwise import pointwise
     from ksim.compute.notation.product import op
     from ksim.foundation.errors import KsimError
@@ -136,7 +135,7 @@ _HOMES = {
     "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",
     "communicate": "ksim.compute.notation.communicate",
-    "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context",
+    "ring": "ksim.compute.notation.attention", "ulysses": "ksim.compute.notation.attention",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw this would take any name for one of ours

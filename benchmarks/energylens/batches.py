@@ -6,13 +6,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ksim.cost.clock import Clock
+from ksim.cost.energy import Clock
 from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
 from ksim.simulation.activations import activations
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import Memory, memory
 

@@ -17,16 +17,15 @@ from ksim.calibration.calibrate import calibrate
 from ksim.calibration.checks import TooFew, check
 from ksim.calibration.dataset import Dataset, join
 from ksim.calibration.datasheet import gpu_named
-from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiency, fit, select
+from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiencies, efficiency, fit, learn, select
 from ksim.calibration.ingest import digests
-from ksim.calibration.learning import efficiencies, learn
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.calibration.regression import Regressor
 from ksim.oracles.efficiency.fitted import Efficiency, Region
 from ksim.oracles.efficiency.pointwise import COMBINE
-from ksim.oracles.efficiency.profile import PROFILES, Profile, save, shipped
+from ksim.oracles.efficiency.profiled import PROFILES, Profile, save, shipped
 
 COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
 PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"

@@ -178,8 +178,7 @@ class Shown:
 def _curve(replay: "Replay", block_size: int | None) -> "CacheCurve":
     import attrs
 
-    from ksim.workload.cache_curve import CacheCurve
-    from ksim.workload.reuse import Reuse
+    from ksim.workload.cache_curve import CacheCurve, Reuse
 
     # Only the order of the arrivals counts.
     timed = replay if replay.clock() else attrs.evolve(replay, rate=1.0)

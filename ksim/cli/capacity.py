@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import JsonFile, Wide, console, say, write_json
+from ksim.cli.flags import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
 from ksim.cli.studies import Address, Jobs, On, Resume, stop
@@ -64,7 +64,7 @@ def capacity(
 
 def _show(found: "Capacity", output: Path | None) -> None:
     """Print the answer, in Markdown where there is no terminal; without one, only why several set-ups have none."""
-    from ksim.study.capacity.table import left_out
+    from ksim.study.capacity.result import left_out
 
     screen = console()
     answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []

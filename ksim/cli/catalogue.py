@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import STDOUT, JsonFile, Wide, console, write_json
+from ksim.cli.flags import STDOUT, JsonFile, Wide, console, write_json
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.scenario_template import summary
+    from ksim.simulation.scenario_schema import summary
 
     return ("name", "what `ksim new --template` writes"), (
         (name, summary(name)) for name in catalog.entries("templates"))
@@ -206,8 +206,8 @@ def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     """Plug-ins that choose engines or hold requests back: whose rule each is, and which signals it goes by."""
+    from ksim.foundation.catalog import plugin
     from ksim.foundation.config import Choice
-    from ksim.foundation.plugins import plugin
 
     header, listed = _plugins(folder)
     made = ((row, plugin(folder, Choice(row[0]))) for row in listed)

@@ -10,14 +10,14 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.cli.output import as_json, console
+from ksim.cli.flags import as_json, console
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.hidden_directory import hidden_directory
+from ksim.foundation.files import hidden_directory
 from ksim.foundation.units import DType
 from ksim.report.tables import Table
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
 
 

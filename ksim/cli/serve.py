@@ -59,8 +59,7 @@ def serve(
         served_model_name=served_model_name or (), tokenizer=tokenizer, api_key=api_key or (),
         max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests,
         enable_prompt_tokens_details=enable_prompt_tokens_details)
-    from ksim.server import serving
-    from ksim.server.live import recording
+    from ksim.server import recording, serving
 
     def make() -> Fleet:
         fleet = Fleet.of(chosen)
@@ -79,7 +78,7 @@ def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any,
     """The settings of these options; raises MissingExtra without the libraries of the server."""
     try:
         from ksim.server.http.sockets import Address
-        from ksim.server.kv_events.config import KvEventsConfig as Config
+        from ksim.server.kv_events import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import define, field
 
-from ksim.cluster.step_model import StepModel
+from ksim.cluster.forecast import StepModel
 
 __all__ = ["PrefillQueues"]
 

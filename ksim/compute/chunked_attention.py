@@ -6,10 +6,9 @@ import numpy as np
 from attrs import field, frozen
 from attrs.validators import ge
 
+from ksim.compute.kernel_sweep import KernelSweep
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.compute.kernels.sweep import KernelSweep
-from ksim.flow.batch import Batch, Contexts
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches, Contexts
 
 __all__ = ["ChunkedLayer"]
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from attrs import evolve
 
 from ksim.engine.parent_request import ParentRequest
-from ksim.flow.decoded import Decoded
-from ksim.flow.events import Emitted, Failed, Finished, Prefilled
+from ksim.flow.events import Decoded, Emitted, Failed, Finished, Prefilled
 from ksim.flow.log import Log
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, Run

@@ -8,11 +8,9 @@ from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
-from ksim.kv_cache.block_pool import BlockPool, EvictionPool
-from ksim.kv_cache.block_trie import BlockNode, BlockTrie, TrackedNode
+from ksim.kv_cache.block_pool import BlockNode, BlockPool, BlockTrie, EvictionPool, TellingTrie, TrackedNode
 from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.evictions import Eviction
-from ksim.kv_cache.telling_trie import TellingTrie
 
 
 @define

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import simpy
 
-from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.events import KvTransferParams
 from ksim.kv_transfer.transfer import Transfer
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job

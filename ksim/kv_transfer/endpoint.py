@@ -7,7 +7,7 @@ from math import inf
 import simpy
 from attrs import define, field
 
-from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.events import KvTransferParams
 from ksim.kv_transfer.connector_worker import NoCopying
 from ksim.kv_transfer.transfer import Transfer
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork

@@ -9,8 +9,8 @@ from ksim.flow.events import Transferred
 from ksim.flow.request import Request
 from ksim.kv_transfer.transfer_network import KvPlacement, Route, TransferNetwork
 from ksim.network.flows import Flow
-from ksim.scheduling.copies import Load
 from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import Load
 
 
 class Side(Protocol):

@@ -9,9 +9,9 @@ from attrs import define, field
 from ksim.flow.log import Log
 from ksim.kv_transfer.connectors import KvConnector
 from ksim.kv_transfer.layout import KvLayout, plan
-from ksim.network.fleet_network import FleetNetwork
 from ksim.network.flows import Flow, Flows
 from ksim.network.links import Links
+from ksim.network.network import FleetNetwork
 
 __all__ = ["KvPlacement", "Route", "TransferNetwork"]
 

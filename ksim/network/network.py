@@ -1,21 +1,30 @@
-"""The network: how long messages take over the links between GPUs."""
+"""The network: how long messages take over the links between GPUs.
+
+The network of a fleet: the clock, its links, and the flows on them.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import simpy
 from attrs import define, field
 
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import CollectiveAlgorithm, Round
+from ksim.network.flows import Flow, Flows
+from ksim.network.links import Links
 from ksim.network.protocols import BY_CHANNEL, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
 from ksim.specs.hardware import System
 
 if TYPE_CHECKING:
     import networkx as nx
+
+__all__ = ["FleetNetwork"]
+
 
 Edge = tuple[object, object]
 #: Pieces that pass each link.
@@ -179,3 +188,22 @@ def _cost_key(round_: Round, merging: bool) -> tuple[Any, ...]:
     """Equal for rounds that take equally long: who sends how many pieces to whom, and which pieces where the switch
     merges equal ones."""
     return tuple((t.source, t.target, t.pieces if merging else len(t.pieces)) for t in round_)
+
+
+@define(eq=False)
+class FleetNetwork:
+    """What all that moves bytes in a fleet shares: transfers of KV between engines, and copies between tiers."""
+
+    env: simpy.Environment
+    links: Links
+    flows: Flows
+
+    def at(self, moment: float, work: Callable[[], None]) -> None:
+        """Do *work* at *moment*, or now if that has passed."""
+        timer = self.env.timeout(max(moment - self.env.now, 0.0))
+        timer.callbacks.append(lambda _: work())
+
+    def copy(self, size: float, source: str, target: str) -> Flow:
+        """Start to copy *size* bytes now, as over PCIe from a node's memory ("host0") to a GPU ("gpu3"), or of weights
+        from the "storage"; the flow's `done` fires when they have arrived."""
+        return self.flows.start(size, self.links.path(source, target))

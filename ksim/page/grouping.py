@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksim.page.charts import BLUE, GOLD, GREEN, GREY, ORANGE, PINK, PURPLE, RED, TEAL
-from ksim.results.arrays import Floats
+from ksim.page.document import BLUE, GOLD, GREEN, GREY, ORANGE, PINK, PURPLE, RED, TEAL
 from ksim.results.attribution import groups, members
+from ksim.results.steps import Floats
 
 COLOURS = {
     "client's back-off": "#4a3f55", "held at the gateway": "#a38cb5",

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ksim.page.reading import Run
-from ksim.results.arrays import Bools, Floats, sums
 from ksim.results.series import Series
+from ksim.results.steps import Bools, Floats, sums
 
 
 def running(run: Run) -> Series:

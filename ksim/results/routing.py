@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ksim.flow.events import Chosen, Seen
 from ksim.flow.log import Columns, Log
-from ksim.flow.routing import Chosen, Seen
-from ksim.results.arrays import each, offsets
 from ksim.results.arrow import numbers, table
+from ksim.results.steps import each, offsets
 
 __all__ = ["routing_rows", "routing_table"]
 

@@ -6,12 +6,11 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
-from ksim.results.adapters import has_adapters
-from ksim.results.arrays import Floats, Ints, ints, offsets
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
-from ksim.results.gateway import attempts, held
+from ksim.results.gateway import attempts, has_adapters, held
 from ksim.results.history import History
+from ksim.results.steps import Floats, Ints, ints, offsets
 
 
 def request_table(history: History, energy: Energy | None) -> pa.Table:

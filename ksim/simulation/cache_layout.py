@@ -12,7 +12,7 @@ from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.groups import Group, Kind
-from ksim.simulation.speculation import drafted
+from ksim.simulation.drafters import drafted
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard

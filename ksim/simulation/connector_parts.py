@@ -6,9 +6,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.foundation.plugins import plugin
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 

@@ -5,15 +5,15 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.foundation.plugins import plugin
 from ksim.network.links import Links
 from ksim.simulation.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
 from ksim.simulation.pool import Pool
 from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 
 __all__ = ["check_joined", "check_roles", "check_router", "check_sequences", "completed", "connector_of"]

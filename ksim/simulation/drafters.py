@@ -1,25 +1,31 @@
-"""The drafter that an engine's settings ask for, the GPUs that share it, and what memory it takes there."""
+"""The drafter that an engine's settings ask for, the GPUs that share it, and what memory it takes there.
+
+Speculative decoding as an engine's settings describe it, and what an engine refuses to speculate with.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve
 
-from ksim.compute.drafters import mtp
-from ksim.compute.drafters.drafter import Drafter
-from ksim.compute.drafters.eagle import eagle, eagle3
+from ksim.compute import drafters
+from ksim.compute.drafters import Drafter, eagle, eagle3
 from ksim.compute.further import FurtherModel
 from ksim.compute.model import Config, Decoder, Model
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.scheduling.acceptances.by_position import ByPosition
+from ksim.scheduling.draft_scheduler import DrawnSpeculation
 from ksim.simulation.models import model_of
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers"]
+
 
 _KEY = "serve.speculative_config"
 
@@ -103,7 +109,7 @@ def _mtp(model: Model, config: SpeculativeConfig) -> Drafter:
     if tokens > count and tokens % count:
         raise ConfigError(f"{_KEY}.num_speculative_tokens", f"{tokens} must be divisible by the {count} modules of"
                                                             f" {source.name}, as in vLLM")
-    return mtp.drafter(source, tokens)
+    return drafters.drafter(source, tokens)
 
 
 def _head(make: Callable[[Config, Model], Drafter]) -> Callable[[Model, SpeculativeConfig], Drafter]:
@@ -128,3 +134,48 @@ def _draft_model(model: Model, config: SpeculativeConfig) -> Drafter:
 
 _METHODS: Mapping[str, Callable[[Model, SpeculativeConfig], Drafter]] = {
     "mtp": _mtp, "eagle": _head(eagle), "eagle3": _head(eagle3), "draft_model": _draft_model}
+
+
+KEY = "serve.speculative_config"
+
+
+def speculation_of(serve: EngineSettings, seed: int = 0) -> DrawnSpeculation | None:
+    """What the scheduler of an engine with complete settings asks of speculation; None where it decodes plainly.
+
+    Raises ConfigError for an acceptance that is none.
+    """
+    config = serve.speculative_config
+    if config is None:
+        return None
+    drops = config.reads_hidden_states and not config.disable_eagle_block_drop
+    ahead = drops and not config.disable_lookahead_block_hashes and serve.enable_prefix_caching is not False
+    ahead = ahead and serve.kv_transfer_config is None  # vLLM's connectors know plain keys alone
+    acceptance = (ByPosition((*config.synthetic_rates,)) if config.acceptance is None else
+                  plugin("scheduling.acceptances", config.acceptance))
+    return DrawnSpeculation(
+        k=config.num_speculative_tokens, lookahead=config.num_speculative_tokens if config.keeps_cache else 0,
+        drops_block=drops and not ahead, keys_ahead=ahead, input_slots=int(config.method == "draft_model"),
+        acceptance=acceptance, match_rate=config.match_rate, ahead=serve.async_scheduling, seed=seed)
+
+
+def drafted(serve: EngineSettings) -> int:
+    """How many tokens are drafted for each sequence and step."""
+    return serve.speculative_config.num_speculative_tokens if serve.speculative_config else 0
+
+
+def check(serve: EngineSettings) -> None:
+    """Raise ConfigError for complete settings with which vLLM, or ksim, does not speculate."""
+    config = serve.speculative_config
+    if config is None:
+        return
+    tokens, tensor, k = serve.max_num_batched_tokens or 0, config.draft_tensor_parallel_size, drafted(serve)
+    if tensor not in (None, 1, serve.tensor_parallel_size):
+        raise ConfigError(f"{KEY}.draft_tensor_parallel_size", f"{tensor} cannot be other than 1 or the model's"
+                                                               f" tensor_parallel_size, {serve.tensor_parallel_size}")
+    if config.keeps_cache and tokens <= k:
+        raise ConfigError(f"{KEY}.num_speculative_tokens", f"{k} slots of a sequence leave no token of"
+                                                           f" max_num_batched_tokens = {tokens}; raise this or lower k")
+    if serve.prefix_cache == "sglang":
+        raise ConfigError("serve.prefix_cache", "'sglang' is not simulated with speculative decoding, which changes its"
+                                                " keys; set 'vllm', or leave out speculative_config")
+    speculation_of(serve)

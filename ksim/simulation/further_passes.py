@@ -7,9 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.compute.drafters.drafter import Drafter
-from ksim.compute.drafters.ngram import ngrams
-from ksim.compute.drafters.verification import verification
+from ksim.compute.drafters import Drafter, ngrams, verification
 from ksim.compute.further import FurtherModel
 from ksim.compute.prompt_logprobs import ROWS, prompt_logprobs
 from ksim.cost.graphs import Graphs

@@ -2,6 +2,8 @@
 
 Each function reads a data file: one of the catalogue's by its name, or a user's by its path.  It raises UnknownName for
 a name that the catalogue lacks, DataError for a file that cannot be read, and ConfigError for a value that cannot be.
+
+The latency oracle of a GPU, where a scenario names none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,18 +15,20 @@ from attrs import evolve
 
 from ksim.calibration.datasheet import check_quantities, gpu_named, merge
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.plugins import plugin
 from ksim.foundation.units import HOUR, KWH
 from ksim.network.network import Network
 from ksim.network.protocols import Protocol, measured
-from ksim.network.system_links import Machines, SystemLinks
-from ksim.results.footprint import Rates
+from ksim.network.routes import Machines, SystemLinks
+from ksim.oracles.efficiency.profiled import shipped
+from ksim.results.tiers import Rates
 from ksim.specs.engine import EngineVersion
-from ksim.specs.footprint import Footprint, Grid
-from ksim.specs.hardware import Gpu, Link, System, Transport
+from ksim.specs.hardware import Footprint, Gpu, Grid, Link, System, Transport
 from ksim.specs.host import Host
+
+__all__ = ["oracle_choice"]
 
 
 def gpu_of(gpu: str | Choice) -> Gpu:
@@ -185,3 +189,8 @@ def _price(stated: float | Mapping[str, float] | None, gpu: str) -> float | None
 
 def _per(rate: float | None, unit: float) -> float | None:
     return None if rate is None else rate / unit
+
+
+def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
+    """*choice*, or by default the best latency oracle for *gpu*: measured where a profile ships, else learned."""
+    return choice or Choice("measured" if shipped(gpu).exists() else "learned")

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ksim.compute import drafters
 from ksim.compute.architectures import ALIASES, families
-from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, nearest
@@ -71,7 +71,7 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     config = Config(name, table)
     built = family(config)
     decoder = catalog.find("compute.architectures", built)(config)
-    model = Model(name, mtp.with_modules(config, decoder))
+    model = Model(name, drafters.with_modules(config, decoder))
     if ":" not in built:
         config.check_all_read()
     return model

@@ -17,7 +17,7 @@ from ksim.flow.kernels import KernelCost
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import DType
 from ksim.oracles import bounds
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.specs.hardware import Gpu
 

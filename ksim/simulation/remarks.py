@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ksim.compute.mamba import keeps_states
+from ksim.compute.latent import attends_sparsely
 from ksim.compute.notation.product import UNPACKED
-from ksim.compute.sparse import attends_sparsely
+from ksim.compute.recurrent import keeps_states
 from ksim.foundation.config import Choice, flat
 from ksim.simulation.quantized import price_remarks
 from ksim.simulation.vision import vision_of

@@ -1,10 +1,10 @@
 """What a workload asks of sampling, and engines refuse."""
 
-from ksim.engine.sampling_limits import sampling_refusal
+from ksim.engine.parent_request import sampling_refusal
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.specs.settings import EngineSettings
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Workload
 
 __all__ = ["check_sampling"]
 

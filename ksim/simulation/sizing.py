@@ -1,4 +1,12 @@
-"""How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts."""
+"""How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts.
+
+The share of a GPU's memory that an engine uses where nobody says, as `gpu_memory_utilization`.
+
+vLLM's default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights
+and the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
+
+How engines are packed onto equal nodes: which GPUs each of them has.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -7,22 +15,24 @@ import attrs
 from attrs import frozen
 
 from ksim.compute.adapters import slots_of
-from ksim.compute.drafters.drafter import Drafter
+from ksim.compute.drafters import Drafter
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Limits
 from ksim.simulation.activations import activations
 from ksim.simulation.cache_layout import CacheLayout, kept_layers
-from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
-from ksim.simulation.speculation import drafted
+from ksim.simulation.drafters import drafted, drafter_of, drafter_shard, hidden_states
 from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Routing, Shard
+
+__all__ = ["of_free", "of_static", "utilization", "pack"]
+
 
 #: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
 #: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
@@ -213,3 +223,76 @@ def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
                   self_preemption_ends_turn=version.self_preemption_ends_turn)
     kept.check()
     return kept
+
+
+def utilization(version: EngineVersion, model: Model, gpu: Gpu, settings: EngineSettings) -> tuple[float, str]:
+    """The share by default, and where it comes from; *settings* are complete but for it."""
+    if version.gpu_memory_utilization is not None:
+        return version.gpu_memory_utilization, version.name
+    if version.free_gpu_memory_fraction is not None:
+        share = version.free_gpu_memory_fraction
+        return (of_free(share, model, gpu, settings),
+                f"{version.name}: free_gpu_memory_fraction = {share:g}, of what weights and activations leave")
+    share = round(max(0.0, gpu.memory - sglang_reserve(version, gpu, settings)) / gpu.memory, 3)
+    return (of_static(share, model, gpu, settings),
+            f"{version.name}: mem_fraction_static = {share:g}, of weights and KV; and the activations")
+
+
+def of_free(share: float, model: Model, gpu: Gpu, settings: EngineSettings) -> float:
+    """The `gpu_memory_utilization` that leaves *share* of what weights and activations leave for the KV cache."""
+    part, whole = _rank(model, gpu, settings), gpu.memory
+    taken = part.weights + part.activations + RESERVED
+    return _bounded((taken + share * max(0.0, whole - taken)) / whole)
+
+
+def of_static(share: float, model: Model, gpu: Gpu, settings: EngineSettings) -> float:
+    """The `gpu_memory_utilization` that leaves *share* of the memory that is free at the start for weights and KV.
+
+    SGLang measures that memory after CUDA has started (model_runner.py, profile_max_num_token), for which `RESERVED`
+    stands.
+    """
+    part, whole = _rank(model, gpu, settings), gpu.memory
+    return _bounded((share * (whole - RESERVED) + part.activations + RESERVED) / whole)
+
+
+def sglang_reserve(version: EngineVersion, gpu: Gpu, settings: EngineSettings) -> float:
+    """The bytes that SGLang keeps for activations and CUDA graphs (0.5.8, server_args.py).
+
+    `_handle_gpu_memory_settings` counts 1.5 MiB for each token of a chunk, 2 for each sequence of the largest graph,
+    128 for each GPU of an engine, more for each rank of data-parallel attention and for a drafter, and at least 10 GiB.
+    """
+    assert settings.max_num_batched_tokens, "complete the settings first"
+    ranks, graph = settings.data_parallel_size, settings.max_cudagraph_capture_size
+    width = 1 + drafted(settings)
+    most = graph // width if graph else version.budget(gpu.name, gpu.memory).graph(settings)
+    kept: float = 512 + 1.5 * max(settings.max_num_batched_tokens, 2048) + 2 * most + 128 * settings.gpus * ranks
+    if ranks > 1:
+        kept += most * ranks * (4.5 if most > 300 else 3)
+    if gpu.memory > 60 * GIB:
+        kept = max(kept, 10 * 1024)
+    if (drafts := settings.speculative_config) is not None and drafts.method != "ngram":
+        kept += (6 if drafts.method == "draft_model" else 2) * 1024
+    return kept * 2.0**20
+
+
+def _rank(model: Model, gpu: Gpu, settings: EngineSettings) -> Memory:
+    return memory(model, shards_of(model, settings)[0], gpu, settings)
+
+
+def _bounded(share: float) -> float:
+    return round(min(1.0, max(0.01, share)), 3)
+
+
+def pack(sizes: Sequence[int], per_node: int) -> tuple[list[int], int]:
+    """The first GPU of each of the engines with so many GPUs, and how many GPUs they reach over.
+
+    Engines lie in order.  One that fits into a node never straddles two, and one that does not begins with a node.
+    """
+    firsts, free = [], 0
+    for size in sizes:
+        left = per_node - free % per_node
+        if left < size and left < per_node:
+            free += left
+        firsts.append(free)
+        free += size
+    return firsts, free

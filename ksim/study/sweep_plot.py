@@ -5,11 +5,10 @@ from typing import Any
 
 from ksim.foundation.errors import UnknownName
 from ksim.foundation.units import in_one_unit
-from ksim.report.plots.picture import Picture
+from ksim.report.plots.studies import Line, Picture, sweep_figure
 from ksim.report.plots.style import looks
-from ksim.report.plots.sweep import Line, sweep_figure
 from ksim.study.grid import value_text
-from ksim.study.means import SweepPoint
+from ksim.study.rows import SweepPoint
 
 
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> Picture:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.block_trie import BlockNode
+from ksim.kv_cache.block_pool import BlockNode
 from ksim.kv_cache.cache import BlockTable
 from ksim.testing.naive import NaiveCache, NaiveRequest, Prefix
 

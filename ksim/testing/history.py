@@ -7,8 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.moment import Moment, Share
 

@@ -9,8 +9,7 @@ from ksim.flow.request import Request
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler

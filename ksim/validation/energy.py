@@ -8,16 +8,15 @@ import numpy as np
 from attrs import evolve, field, frozen
 from attrs.validators import ge
 
-from ksim.calibration.power import boards, sustained
-from ksim.calibration.power.prediction import Prediction, leave_group_out, predict
-from ksim.calibration.power.sustained import SustainedKernel
+from ksim.calibration.power import boards, prediction
+from ksim.calibration.power.prediction import Prediction, SustainedKernel, leave_group_out, predict
 from ksim.foundation.errors import DataError
 from ksim.simulation.hardware import gpu_of
 from ksim.validation import board_power
 from ksim.validation.board_power import BoardReport
 from ksim.validation.serving import comparison
 from ksim.validation.serving.comparison import ServingReport
-from ksim.validation.serving.replay import ServerSpec
+from ksim.validation.serving.recordings import ServerSpec
 
 __all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate"]
 
@@ -53,7 +52,7 @@ class SustainedReport:
 
 def sustained_report(path: Path, gpu: str) -> SustainedReport:
     """Predict the kernels in the file at *path*; raises DataError where there are too few to hold some back."""
-    recorded = sustained.read(path)
+    recorded = prediction.read(path)
     if len({_family(row) for row in recorded.rows}) < 2:
         raise DataError(str(path), "needs kernels of two families or more: each is predicted from the others")
     target = gpu_of(gpu)
@@ -95,7 +94,7 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
     if not path.exists():
         raise DataError(str(path), "does not exist")
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    swept, public = _only(path, files, sustained.recognises), _only(path, files, boards.recognises)
+    swept, public = _only(path, files, prediction.recognises), _only(path, files, boards.recognises)
     played = any(file.match("engine_*.json") for file in files)
     if not (swept or public or played):
         raise DataError(str(path), "has no measurements of energy; expected a table of sustained kernels (a column"

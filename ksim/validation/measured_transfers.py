@@ -18,8 +18,8 @@ from attrs import evolve, frozen
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
+from ksim.network.flows import Demand, fair_rates
 from ksim.network.links import Links, Machines
-from ksim.network.max_min import Demand, fair_rates
 from ksim.simulation.hardware import gpu_of, system_of
 from ksim.specs.hardware import Link
 

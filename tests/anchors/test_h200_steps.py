@@ -11,7 +11,7 @@ import pytest
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
 from tests.simulation.tables import TABLE

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.flow.batch import Batch
 from ksim.network.routes import Hop
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import Errors, rows
 from tests.simulation.tables import TABLE

@@ -21,7 +21,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play

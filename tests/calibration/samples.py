@@ -4,7 +4,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.calibration.power.sustained import SustainedKernel
+from ksim.calibration.power.prediction import SustainedKernel
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.energy import joules

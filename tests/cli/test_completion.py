@@ -8,8 +8,7 @@ import pytest
 import typer
 
 from ksim.cli import app, completers
-from ksim.cli.completion import _OFFERS, _OFFERS_OF
-from ksim.cli.completion_scripts import SCRIPTS, script_path
+from ksim.cli.completion import _OFFERS, _OFFERS_OF, SCRIPTS, script_path
 from ksim.foundation import catalog
 from tests.cli.command import ROOT, ksim_here
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 import typer
 
-from ksim.cli import gpu as command
+from ksim.cli import hardware as command
 from ksim.foundation.units import GIB, DType
 from ksim.simulation.hardware import gpu_of
 from tests.cli.command import ksim_here

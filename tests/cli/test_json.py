@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from ksim.cli import app
-from ksim.cli.output import as_json
+from ksim.cli.flags import as_json
 from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")

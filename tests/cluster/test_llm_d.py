@@ -9,9 +9,9 @@ from attrs import evolve
 from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, Load, Match
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 

@@ -8,9 +8,9 @@ from ksim.cluster.routers.prefix_aware import PrefixAware
 from ksim.cluster.routers.random import Random
 from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.plugins import plugin
 from tests.cluster.views import View
 
 ONE = Request(0, 0.0, prompt=1000, output=10)

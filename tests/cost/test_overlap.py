@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
-from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.pricer import Pricer
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.cost.pricer import Overlap, Pricer, Summed, left, overlapped, paired
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError

@@ -5,15 +5,15 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.overlap import Overlap
+from ksim.cost.pricer import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import NAMES, Costs
 from ksim.flow.steps import StepCost
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.oracles.measured import Measured
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples

@@ -5,9 +5,9 @@ from functools import cache
 from attrs import evolve
 
 from ksim.cost.step import StepTimer
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 

@@ -3,10 +3,10 @@
 import tomllib
 from pathlib import Path
 
-from ksim.deploy.commands.command import Command, launch_of
+from ksim.deploy.commands import Command, launch_of
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.launches import Wanted
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 from ksim.simulation.scenario import Scenario
 
 

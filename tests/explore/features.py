@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ksim import KsimError, Scenario
 from ksim.foundation import catalog
-from ksim.server.live.recording import row_of
+from ksim.server.recording import row_of
 from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform

@@ -16,8 +16,7 @@ from attrs import evolve, frozen
 from ksim.cluster.cluster import Cluster
 from ksim.engine.engine import Engine
 from ksim.engine.lookahead_engine import LookaheadEngine
-from ksim.flow.copied import Copied
-from ksim.flow.events import GONE, Admitted, Arrived, LinkUsed, Transferred
+from ksim.flow.events import GONE, Admitted, Arrived, Copied, LinkUsed, Transferred
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.report.result import Result
@@ -25,7 +24,7 @@ from ksim.results.metrics import LATENCIES, PERCENTILES
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 from tests.explore.other_words import OTHER_WORDS, Table
 from tests.laws.happenings import facts, times
 

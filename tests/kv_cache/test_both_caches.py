@@ -15,8 +15,7 @@ from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ksim.flow.request import Request
-from ksim.foundation import garbage
+from ksim.foundation import process
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
@@ -36,7 +36,7 @@ def objects(cache, requests):
 @pytest.mark.parametrize("name", CACHES)
 def test_evicted_content_leaves_no_objects_behind(name):
     cache = CACHES[name]()
-    with garbage.paused():
+    with process.paused():
         first = objects(cache, 60)
         assert objects(cache, 150) < first + 50
 
@@ -44,7 +44,7 @@ def test_evicted_content_leaves_no_objects_behind(name):
 @pytest.mark.parametrize("name", CACHES)
 def test_content_evicted_beside_a_request_in_use_leaves_no_objects_behind(name):
     cache = CACHES[name]()
-    with garbage.paused():
+    with process.paused():
         objects(cache, 20)
         table = serve(cache, Request(1000, 0.0, 160, 1, ("prefix", "private 19"), 80))
         first = objects(cache, 60)

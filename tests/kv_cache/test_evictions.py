@@ -7,9 +7,8 @@ import pytest
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.block_trie import TrackedNode
+from ksim.kv_cache.block_pool import EvictionQueue, TrackedNode
 from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.eviction_queue import EvictionQueue
 from ksim.kv_cache.sglang import SglangCache
 
 

@@ -12,8 +12,7 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.extents import Extent
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv_cache.vllm import Extent, VllmCache
 from tests.kv_cache.trees import nodes
 from tests.properties import examples
 

@@ -12,8 +12,7 @@ from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Copy, Load
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import Job
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop

@@ -7,8 +7,7 @@ from ksim.kv_offload.hicache.cache import HiCache, HostNode
 from ksim.kv_offload.hicache.connector import HicacheConnector
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import Job
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop

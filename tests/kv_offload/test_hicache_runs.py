@@ -3,7 +3,7 @@
 
 import pytest
 
-from ksim.flow.copied import Copied
+from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
 from ksim.simulation.fleet import Fleet

@@ -7,17 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.block_keys import BlockKeys
-from ksim.flow.copied import Copied
+from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.kv_offload.connectors.hicache import BACKENDS
 from ksim.kv_offload.hicache.cache import WRITE_POLICIES, HiCache
-from ksim.kv_offload.hicache.connector import HicacheConnector
-from ksim.kv_offload.hicache.prefetch import POLICIES, Prefetches, PrefetchRules
-from ksim.kv_offload.hicache.storage import StorageJob, TierStorage
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.hicache.connector import (
+    POLICIES,
+    HicacheConnector,
+    Prefetches,
+    PrefetchRules,
+    StorageJob,
+    TierStorage,
+)
+from ksim.kv_offload.store import SecondaryTier
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario

@@ -10,12 +10,10 @@ from hypothesis import strategies as some
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_offload.lmcache.connector import LmcacheConnector
-from ksim.kv_offload.lmcache.store import LmcacheStore
+from ksim.kv_offload.lmcache import LmcacheConnector, LmcacheStore
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop

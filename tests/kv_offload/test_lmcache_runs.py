@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.copied import Copied
+from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario

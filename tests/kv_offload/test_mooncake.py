@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.copied import Copied
+from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.kv_offload.evictions import RequestAccess
-from ksim.kv_offload.mooncake.pool import MooncakePool
+from ksim.kv_offload.mooncake import MooncakePool
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from tests.kv_offload.runs import BLOCK, extras, scenario, serves, workloads

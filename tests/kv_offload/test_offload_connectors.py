@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ksim.flow.copied import Copied
+from ksim.flow.events import Copied
 from ksim.foundation import catalog
 from tests.kv_offload.runs import BLOCK, scenario
 from tests.kv_transfer.fleets import run

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ksim.flow.copied import Copied
-from ksim.flow.events import Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
+from ksim.flow.events import Copied, Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
 from ksim.flow.log import Log
 from ksim.report import perfetto
 from ksim.results.attribution import groups
 from ksim.results.attribution.breakdown import Breakdown
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
-from ksim.simulation.streaming import stream
+from ksim.simulation.simulate import simulate, stream
 from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, scenario, turns
 from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts, happenings

@@ -8,8 +8,8 @@ import pytest
 
 from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefilled, Received, Released, Transferred
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.kv_transfer.connectors.nixl import Nixl
 from ksim.kv_transfer.connectors.sglang import Sglang
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario

@@ -12,7 +12,7 @@ import pytest
 from attrs import define, field
 
 from ksim.engine.horizon import Horizon
-from ksim.flow.kv_transfer import KvTransferParams
+from ksim.flow.events import KvTransferParams
 from ksim.flow.log import Log
 from ksim.kv_transfer.connectors.nixl import Nixl
 from ksim.kv_transfer.endpoint import Endpoint
@@ -25,10 +25,9 @@ from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 from ksim.simulation.hardware import gpu_of, system_of
-from ksim.validation import replay, schedules, transfer_replay
+from ksim.validation import replay, schedules
 from ksim.validation.case_connector import CaseConnector, Report
-from ksim.validation.cases import find, read
-from ksim.validation.transfer_cases import KEPT
+from ksim.validation.cases import KEPT, find, read
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "transfers"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "vllm_golden_kv"
@@ -135,5 +134,5 @@ class EndpointWorkers:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".")[0])
 def test_transfers_give_the_recorded_schedules(file, monkeypatch):
     monkeypatch.setattr(replay, "CaseConnector", EndpointConnector)
-    monkeypatch.setattr(transfer_replay, "CaseWorkers", EndpointWorkers)
+    monkeypatch.setattr(replay, "CaseWorkers", EndpointWorkers)
     assert schedules.compare(read(file)).difference is None

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.kv_transfer.layout import KvLayout, LayerShare, Piece, plan
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.kv_layouts import kv_layout
+from ksim.simulation.defaults import Deployment
+from ksim.simulation.offloading import kv_layout
 from ksim.simulation.scenario import Scenario
 from tests.kv_transfer.fleets import requests
 from tests.properties import examples

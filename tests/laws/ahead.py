@@ -6,7 +6,7 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from ksim.report.result import Result
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.tiny import uniform

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Preempted, Received, Stepped
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
 from ksim.network.routes import Hop, Route
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.process_by_process import Exchange

@@ -8,8 +8,7 @@ from ksim.foundation import catalog
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.sglang import SglangCache
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.loop import ROOMY, Loop

@@ -22,13 +22,13 @@ from ksim.cost.energy import actions
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.plugins import plugin
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.profile import shipped
-from ksim.simulation.deployment import Deployment
+from ksim.oracles.efficiency.profiled import shipped
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario

@@ -11,7 +11,7 @@ from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job, Run
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play

@@ -11,7 +11,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.scheduling.job import State
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.testing.loop import Loop
 

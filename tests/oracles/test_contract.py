@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ksim.compute.kernel_sweep import KernelSweep
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.kernels.sweep import KernelSweep
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import (
     Estimate,

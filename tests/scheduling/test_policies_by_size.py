@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.earliest_deadline_first import EarliestDeadlineFirst
 from ksim.scheduling.policies.fcfs import Fcfs

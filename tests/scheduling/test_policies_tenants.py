@@ -2,8 +2,8 @@
 
 import pytest
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fair_share import FairShare
 from ksim.scheduling.policies.fcfs import Fcfs

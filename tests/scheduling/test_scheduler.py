@@ -4,8 +4,7 @@ import pytest
 
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.cache import BlockTable
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.policies.decode_first import DecodeFirst
 from ksim.scheduling.policies.fcfs import Fcfs

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import httpx
 
 from ksim.server.http.application import Application
-from ksim.server.live.live import Live
+from ksim.server.live import Live
 from ksim.server.openai.api import Api
 from ksim.server.openai.served_model import Served
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Arrived, Failed, Finished, Rejected
 from ksim.flow.request import Request
-from ksim.server.live.live import Live
+from ksim.server.live import Live
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play

@@ -17,7 +17,7 @@ from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.metrics import summarise
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.metrics.meter import Meter
+from ksim.server.metrics import Meter
 from ksim.simulation.scenario import Scenario
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples

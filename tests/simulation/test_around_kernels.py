@@ -9,7 +9,7 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
 from ksim.report.result import Result
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.hardware import host_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play

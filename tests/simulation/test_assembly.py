@@ -7,11 +7,11 @@ import simpy
 
 from ksim.flow.log import Log
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
-from ksim.foundation.plugins import plugin
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE

@@ -13,7 +13,7 @@ from attrs import evolve
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.simulation.cache_layout import CacheLayout, state_block_tokens
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.sizing import memory

@@ -9,13 +9,10 @@ import pytest
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.kv_cache.block_cache import BlockCache
-from ksim.scheduling.job import Job
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.defaults import Defaults
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.graph_sizes import capture_sizes
+from ksim.simulation.defaults import Defaults, Deployment, capture_sizes
 from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario

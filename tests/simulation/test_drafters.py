@@ -10,9 +10,9 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
-from ksim.simulation.kv_layouts import kv_layout
+from ksim.simulation.offloading import kv_layout
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.sizing import memory

@@ -16,11 +16,9 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
 from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.packing import pack
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_tables import alike, beside, merged
-from ksim.simulation.simulate import independent, simulate
-from ksim.simulation.streaming import stream
+from ksim.simulation.scenario import Scenario, alike, beside, merged
+from ksim.simulation.simulate import independent, simulate, stream
+from ksim.simulation.sizing import pack
 from tests.properties import examples
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.flow.batch import Batch
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.scenario import Scenario
 
 LOAD = {"synthetic": {"arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 8},

@@ -9,7 +9,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.hardware import grid_of, rates_of, system_of
 from ksim.simulation.scenario import Scenario
-from ksim.specs.footprint import Footprint
+from ksim.specs.hardware import Footprint
 from tests.simulation.tables import TABLE
 
 SYSTEM = system_of(TABLE["gpu"])

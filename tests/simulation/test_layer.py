@@ -10,7 +10,7 @@ from ksim.compute.graph import bind
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.shard import Shard

@@ -9,8 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
-from ksim.simulation.defaults import Defaults
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Defaults, Deployment
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.model_card import ModelCard, fits_on
 from ksim.simulation.models import model_of

@@ -6,7 +6,7 @@ import pytest
 
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE

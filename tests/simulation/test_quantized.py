@@ -12,8 +12,7 @@ from ksim.foundation.units import DType
 from ksim.oracles import estimate
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from ksim.simulation.defaults import Defaults
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Defaults, Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of

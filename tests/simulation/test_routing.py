@@ -7,7 +7,7 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario

@@ -11,9 +11,8 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
-from ksim.workload.replay import Replay
+from ksim.workload.replay import Replay, Workload
 from ksim.workload.synthetic import Synthetic
-from ksim.workload.workload import Workload
 
 PATHS = sorted(EXAMPLES.glob("*.toml"))
 LOADS = [tomllib.loads(path.read_text(encoding="utf-8"))["workload"] for path in PATHS]

@@ -12,10 +12,10 @@ from jsonschema import Draft7Validator
 
 from benchmarks.reference import EXAMPLES, ROOT, SECTIONS
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import KsimError
 from ksim.foundation.keys import keys
-from ksim.foundation.plugins import plugin
 from ksim.foundation.units import optional_quantity
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import ID, _table, schema

@@ -12,10 +12,8 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import DoesNotFit
 from ksim.foundation.keys import keys
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import FILE, schema
-from ksim.simulation.scenario_tables import merged
-from ksim.simulation.scenario_template import starter, summary, toml
+from ksim.simulation.scenario import Scenario, merged
+from ksim.simulation.scenario_schema import FILE, schema, starter, summary, toml
 from ksim.simulation.simulate import simulate
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here

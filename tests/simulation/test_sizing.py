@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.simulation.defaults import Defaults
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Defaults, Deployment
 from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from ksim import Scenario, simulate
 from ksim.compute.vision.processors import PixelProcessor, TileProcessor
-from ksim.cost.encoder_batch import encoder_batch
+from ksim.cost.summaries import encoder_batch
 from ksim.flow.batch import Batch
-from ksim.flow.images import Image, Patches, PlacedImage
-from ksim.flow.request import Request
+from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.image_prompts import prepare
-from ksim.simulation.vision import vision_of
+from ksim.simulation.defaults import Deployment
+from ksim.simulation.vision import prepare, vision_of
 from ksim.specs.settings import EngineSettings
 from tests.models import model_of
 from tests.properties import examples

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.fleet import Fleet
 from ksim.validation import ladders
-from ksim.validation.ladders import play, rows, setups
-from ksim.validation.ladders.gains import compare, knee
+from ksim.validation.ladders import play
 from ksim.validation.ladders.loads import Load
+from ksim.validation.ladders.play import compare, knee
 
 SHARED = Path(__file__).parents[3] / "shared/data/cluster/ladders.csv"
 HEADER = "ladder,run,arm,stage,rate_target_rps,req_s,ttft_mean_s,tpot_mean_ms\n"
@@ -25,7 +25,7 @@ def table(path, *lines):
 
 
 def test_rows_have_what_was_measured(tmp_path):
-    stage, whole = rows.read(table(tmp_path / "l.csv", "x,r,a,rate,5,4.5,,7.5", "x,r,a,whole_run,,4,0.5,"))
+    stage, whole = play.read_rows(table(tmp_path / "l.csv", "x,r,a,rate,5,4.5,,7.5", "x,r,a,whole_run,,4,0.5,"))
     assert stage.rate == 5 and stage.measured == {"req_s": 4.5, "tpot_mean_ms": 7.5}
     assert np.isnan(whole.rate) and whole.measured == {"req_s": 4.0, "ttft_mean_s": 0.5}
     assert stage.name == ("x", "r", "a")
@@ -33,10 +33,10 @@ def test_rows_have_what_was_measured(tmp_path):
 
 def test_tables_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(DataError, match="line 2: column 'req_s' is -1"):
-        rows.read(table(tmp_path / "a.csv", "x,r,a,rate,5,-1,,"))
+        play.read_rows(table(tmp_path / "a.csv", "x,r,a,rate,5,-1,,"))
     (tmp_path / "b.csv").write_text("ladder,run\nx,r\n")
     with pytest.raises(DataError, match="no column 'arm'"):
-        rows.read(tmp_path / "b.csv")
+        play.read_rows(tmp_path / "b.csv")
     with pytest.raises(ConfigError, match="no ladder that is asked for"):
         ladders.validate(ladders.Question(table(tmp_path / "c.csv", "x,r,a,rate,5,1,,"), ladder="y"))
 
@@ -106,14 +106,14 @@ def test_every_recipe_is_a_fleet_or_says_why_not():
     for setup in ladders.known():
         assert bool(setup.reason) != bool(setup.load), setup.arms
         if not setup.reason:
-            fleet = Fleet.of(setups.scenario(setup))
+            fleet = Fleet.of(play.scenario(setup))
             assert sum(len(pool.places) * pool.deployment.serve.gpus for pool in fleet.pools) == 16
-    with pytest.raises(setups.NotRun, match="gives up after 180 s"):
-        setups.setup_of(("pd-multi-tier-gpt-oss-120b-h200", "w2-docqa", "pd_multi_tier"), ladders.known())
-    with pytest.raises(setups.NotRun, match="have no arm of my own of run w1-random"):
-        setups.setup_of(("pd-multi-tier-gpt-oss-120b-h200", "w1-random", "of my own"), ladders.known())
-    with pytest.raises(setups.NotRun, match="no recipe for mine; .* --recipes"):
-        setups.setup_of(("mine", "w1-random", "pd_nixl"), ladders.known())
+    with pytest.raises(play.NotRun, match="gives up after 180 s"):
+        play.setup_of(("pd-multi-tier-gpt-oss-120b-h200", "w2-docqa", "pd_multi_tier"), ladders.known())
+    with pytest.raises(play.NotRun, match="have no arm of my own of run w1-random"):
+        play.setup_of(("pd-multi-tier-gpt-oss-120b-h200", "w1-random", "of my own"), ladders.known())
+    with pytest.raises(play.NotRun, match="no recipe for mine; .* --recipes"):
+        play.setup_of(("mine", "w1-random", "pd_nixl"), ladders.known())
 
 
 SMALL = {"model": "llama-3.2-1b", "gpu": "h200", "nodes": 1, "pools": {"servers": {"role": "both", "replicas": 2}}}
@@ -122,16 +122,16 @@ SMALL = {"model": "llama-3.2-1b", "gpu": "h200", "nodes": 1, "pools": {"servers"
 @pytest.fixture
 def small(monkeypatch):
     """A ladder of two stages on two small engines."""
-    known = setups.Setup("small", ("r",), ("a",), "", SMALL, Load(
+    known = play.Setup("small", ("r",), ("a",), "", SMALL, Load(
         stages="2x5 4x6", warm_up="2x3", question=300, output=8, counted=6, arrivals="poisson", prefix=128, groups=4),
         pause=7.0)
-    other = setups.Setup("small", ("r",), ("b",), "", reason="of no interest")
-    monkeypatch.setattr(setups, "known", lambda: (known, other))
+    other = play.Setup("small", ("r",), ("b",), "", reason="of no interest")
+    monkeypatch.setattr(play, "known", lambda: (known, other))
     return known
 
 
 def test_stages_are_measured_as_the_generator_does(small):
-    arm = play.predict((("small", "r", "a"), setups.known(), 0))
+    arm = play.predict((("small", "r", "a"), play.known(), 0))
     assert not arm.reason and set(arm.stages) == {2.0, 4.0}
     for values in arm.stages.values():
         assert values["out_tok_s"] == pytest.approx(6 * values["req_s"])
@@ -158,14 +158,14 @@ def test_a_report_has_rows_beside_predictions_and_reasons(small, tmp_path):
 
 
 def test_errors_are_those_of_what_was_measured():
-    cell = ladders.Cell(rows.Row("x", "r", "a", "rate", nan, {"req_s": 4.0}), {"req_s": 5.0, "out_tok_s": 3.0})
+    cell = ladders.Cell(play.Row("x", "r", "a", "rate", nan, {"req_s": 4.0}), {"req_s": 5.0, "out_tok_s": 3.0})
     assert cell.errors == {"req_s": pytest.approx(25)}
 
 
 def cells(arm, *stages):
     """Rows of an arm: the rate, what was measured, and what was predicted, throughput and TTFT p90."""
     names = ("out_tok_s", "ttft_p90_s")
-    return [ladders.Cell(rows.Row("x", "r", arm, "rate", rate, dict(zip(names, measured, strict=True))),
+    return [ladders.Cell(play.Row("x", "r", arm, "rate", rate, dict(zip(names, measured, strict=True))),
                          dict(zip(names, predicted, strict=True))) for rate, measured, predicted in stages]
 
 
@@ -181,12 +181,12 @@ def test_ladders_are_compared_by_where_queues_begin_and_by_what_arms_gain():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the measured ladders are not here")
 def test_the_ladders_have_recipes():
-    measured = rows.read(SHARED)
+    measured = play.read_rows(SHARED)
     assert len(measured) == 140
     for row in measured:
         try:
-            load = setups.setup_of(row.name, ladders.known()).load
-        except setups.NotRun as why:
+            load = play.setup_of(row.name, ladders.known()).load
+        except play.NotRun as why:
             assert "recipe" not in str(why)
         else:
             assert np.isnan(row.rate) or row.rate in {stage.rate for stage in load.plan}

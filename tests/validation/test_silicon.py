@@ -12,11 +12,8 @@ from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.hardware import engine_of, host_of
 from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
-from ksim.validation.silicon.assumptions import recipes
-from ksim.validation.silicon.recipes import prompts, waves
-from ksim.validation.silicon.rows import read, reference
-from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median, weights
-from ksim.validation.silicon.scores import score
+from ksim.validation.silicon.rows import prompts, read, recipes, reference, waves
+from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median_of, score, weights
 from tests.validation.silicon_rows import write
 
 
@@ -198,8 +195,8 @@ def test_weighted_statistics_equal_those_of_copies(pairs):
     values, weight = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     copies = np.repeat(values, weight.astype(int))
     assert mean(values, weight) == pytest.approx(copies.mean())
-    assert median(values, weight) == np.sort(copies)[(len(copies) - 1) // 2]
-    assert np.isnan(mean(np.full(1, np.nan), np.ones(1))) and np.isnan(median(np.full(1, np.nan), np.ones(1)))
+    assert median_of(values, weight) == np.sort(copies)[(len(copies) - 1) // 2]
+    assert np.isnan(mean(np.full(1, np.nan), np.ones(1))) and np.isnan(median_of(np.full(1, np.nan), np.ones(1)))
 
 
 def test_scores_have_errors_computed_by_hand(row):

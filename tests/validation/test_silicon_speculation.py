@@ -6,7 +6,7 @@ import pytest
 
 from ksim.foundation.errors import DataError
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, workers
-from ksim.validation.silicon.assumptions import recipes
+from ksim.validation.silicon.rows import recipes
 from tests.validation.silicon_rows import COUNTS, WHOLE, join, write
 
 #: An aggregated row whose own columns have the wrong parallelism.

@@ -7,11 +7,8 @@ from attrs import evolve
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, workers
-from ksim.validation.silicon.assumptions import recipes
-from ksim.validation.silicon.rows import read
-from ksim.validation.silicon.runs import Answer, Latency
-from ksim.validation.silicon.scores import score, tier_of
-from ksim.validation.silicon.split import batch, splits, table_of
+from ksim.validation.silicon.rows import read, recipes
+from ksim.validation.silicon.runs import Answer, Latency, batch, score, splits, table_of, tier_of
 from tests.validation.silicon_rows import join, write
 
 SHARED = Path(__file__).parents[3] / "shared/data"

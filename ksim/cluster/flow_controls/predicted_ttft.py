@@ -8,9 +8,9 @@ from attrs import define, field
 from attrs.validators import gt, optional
 
 from ksim.cluster.flow_controls import NoQueue
+from ksim.cluster.forecast import StepModel
 from ksim.cluster.prefill_queues import PrefillQueues
 from ksim.cluster.routers import EngineView
-from ksim.cluster.step_model import StepModel
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import Seconds, optional_quantity

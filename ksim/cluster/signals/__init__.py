@@ -3,7 +3,7 @@
 from typing import Any
 
 from ksim.foundation.errors import ConfigError
-from ksim.specs.signals import SignalSettings
+from ksim.specs.settings import SignalSettings
 
 __all__ = ["SIGNALS", "check_signals", "late_events", "signals_of", "watches"]
 

@@ -6,7 +6,7 @@ cache and communication from the equations; `tests/laws` checks that they agree.
 A family that is another under a name is a line of `ALIASES`.
 
 Ask the config for keys by its methods: a key that nobody asked for is refused,
-unless `ksim.compute.neutral_keys` lists it.
+unless `ksim.compute.config` lists it.
 """
 
 from ksim.foundation import catalog

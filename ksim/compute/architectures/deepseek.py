@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from ksim.compute import blocks, latent
+from ksim.compute.latent import AttendCompressed, ChooseCompressed, Keep
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.notation.held import Held
-from ksim.compute.notation.product import Product
-from ksim.compute.sparse import AttendCompressed, ChooseCompressed, Keep
+from ksim.compute.notation.product import Held, Product
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 

@@ -5,8 +5,8 @@ from attrs import evolve
 from ksim.compute import blocks, per_layer
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise
-from ksim.compute.notation.held import Held
-from ksim.compute.vision.tiled import siglip
+from ksim.compute.notation.product import Held
+from ksim.compute.vision.towers import siglip
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 

@@ -4,7 +4,7 @@ from attrs import evolve
 
 from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
-from ksim.compute.vision.qwen import glm_vision
+from ksim.compute.vision.towers import glm_vision
 
 __all__ = ["glm4", "glm4_moe", "glm4v"]
 

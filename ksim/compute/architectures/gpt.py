@@ -2,7 +2,7 @@
 
 from attrs import evolve
 
-from ksim.compute import blocks, layer_norms
+from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["gpt2", "gpt_neox", "gpt_oss", "starcoder2"]
@@ -18,22 +18,22 @@ def gpt2(config: Config) -> Decoder:
     plain = config.under(NAMES)
     inner = plain.need("intermediate_size", 4 * plain.need("hidden_size"))
     plain = plain.instead({**plain.table, "intermediate_size": inner})
-    mlp = layer_norms.plain_mlp(plain, plain.get("activation_function", "gelu_new"))
-    layer = layer_norms.layer(blocks.attention(plain, qkv_bias=True, out_bias=True, before=()), mlp)
+    mlp = blocks.plain_mlp(plain, plain.get("activation_function", "gelu_new"))
+    layer = blocks.layer_norm_layer(blocks.attention(plain, qkv_bias=True, out_bias=True, before=()), mlp)
     length = plain.need("max_position_embeddings")
     decoder = blocks.decoder(plain, [layer] * plain.need("num_hidden_layers"), tied=True, C=length)
-    return evolve(decoder, embedding=(*blocks.embedding(), *layer_norms.positions()),
-                  head=blocks.head(last=layer_norms.layer_norm("final_norm")))
+    return evolve(decoder, embedding=(*blocks.embedding(), *blocks.positions()),
+                  head=blocks.head(last=blocks.layer_norm("final_norm")))
 
 
 def gpt_neox(config: Config) -> Decoder:
     """GPT-NeoX and Pythia: attention beside an MLP without a gate, each after a LayerNorm of its own."""
     bias = config.get("attention_bias", True)
     attention = blocks.attention(config, qkv_bias=bias, out_bias=bias)
-    mlp = layer_norms.plain_mlp(config, config.get("hidden_act", "gelu"))
-    make = layer_norms.parallel_layer if config.get("use_parallel_residual", True) else layer_norms.layer
+    mlp = blocks.plain_mlp(config, config.get("hidden_act", "gelu"))
+    make = blocks.parallel_layer if config.get("use_parallel_residual", True) else blocks.layer_norm_layer
     decoder = blocks.decoder(config, [make(attention, mlp)] * config.need("num_hidden_layers"))
-    return evolve(decoder, head=blocks.head(last=layer_norms.layer_norm("final_norm")))
+    return evolve(decoder, head=blocks.head(last=blocks.layer_norm("final_norm")))
 
 
 def gpt_oss(config: Config) -> Decoder:
@@ -49,7 +49,7 @@ def starcoder2(config: Config) -> Decoder:
     """StarCoder 2: LayerNorms, biases everywhere, and an MLP without a gate."""
     blocks.only(config, mlp_type="default", norm_type="layer_norm", activation_function="gelu_pytorch_tanh")
     bias, act = config.get("use_bias", True), config.get("hidden_act", "gelu_pytorch_tanh")
-    layers = blocks.layers(blocks.windows(config), lambda window: layer_norms.layer(
-        blocks.attention(config, window, qkv_bias=bias, out_bias=bias), layer_norms.plain_mlp(config, act, bias=bias)))
-    head = blocks.head(last=layer_norms.layer_norm("final_norm"))
+    layers = blocks.layers(blocks.windows(config), lambda window: blocks.layer_norm_layer(
+        blocks.attention(config, window, qkv_bias=bias, out_bias=bias), blocks.plain_mlp(config, act, bias=bias)))
+    head = blocks.head(last=blocks.layer_norm("final_norm"))
     return evolve(blocks.decoder(config, layers, tied=True), head=head)

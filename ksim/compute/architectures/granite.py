@@ -2,7 +2,7 @@
 
 from attrs import evolve
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 
@@ -50,7 +50,7 @@ def granitemoehybrid(config: Config) -> Decoder:
     """
     rope = config.get("position_embedding_type", "nope") == "rope"
     mixers = {"attention": blocks.attention(config, before=None if rope else ()),
-              "mamba": mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
+              "mamba": recurrent.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
                                     conv_bias=config.get("mamba_conv_bias", True))}
     sparse, mlp = min(map(config.count, ("num_local_experts", "num_experts_per_tok"))) > 0, blocks.gated_mlp(config)
     kinds = blocks.layer_types(config, ["mamba"] * config.need("num_hidden_layers"), tuple(KINDS))
@@ -73,6 +73,6 @@ def _experts(config: Config) -> blocks.Operations:
 
 def _sizes(config: Config) -> dict[str, int]:
     inner = config.need("mamba_expand", 2) * config.need("hidden_size")
-    return mamba.mamba2_sizes(
+    return recurrent.mamba2_sizes(
         config, heads="mamba_n_heads", size="mamba_d_head", groups="mamba_n_groups", states="mamba_d_state",
         width="mamba_d_conv", inner=inner)

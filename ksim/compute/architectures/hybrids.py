@@ -5,7 +5,7 @@ from math import ceil
 
 from attrs import evolve
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import pointwise
 
@@ -23,7 +23,7 @@ def falcon_h1(config: Config) -> Decoder:
     layer = (
         blocks.norm("attention_norm"),
         *blocks.attention(config),
-        *mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False), scaled=True,
+        *recurrent.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False), scaled=True,
                       conv_bias=config.get("mamba_conv_bias", True), norm=config.get("mamba_rms_norm", False)),
         pointwise("add", "tm,tm->tm", "mixers_add"),
         blocks.norm("mlp_norm"),
@@ -35,7 +35,7 @@ def falcon_h1(config: Config) -> Decoder:
 
 def _sizes(config: Config) -> dict[str, int]:
     expanded = config.need("mamba_expand", 2) * config.need("hidden_size")
-    return mamba.mamba2_sizes(
+    return recurrent.mamba2_sizes(
         config, heads="mamba_n_heads", size="mamba_d_head", groups="mamba_n_groups", states="mamba_d_state",
         width="mamba_d_conv", inner=config.need("mamba_d_ssm", expanded))
 
@@ -45,7 +45,7 @@ def jamba(config: Config) -> Decoder:
     in every other layer.
     """
     mixers = {True: blocks.attention(config, before=()),
-              False: mamba.mamba(bias=config.get("mamba_proj_bias", False), norms=True,
+              False: recurrent.mamba(bias=config.get("mamba_proj_bias", False), norms=True,
                                  conv_bias=config.get("mamba_conv_bias", True))}
     mlps = {True: blocks.experts(config), False: blocks.gated_mlp(config)}
     layers = range(config.need("num_hidden_layers"))

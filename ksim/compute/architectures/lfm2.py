@@ -1,6 +1,6 @@
 """Liquid AI's LFM2."""
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 
@@ -52,7 +52,7 @@ def mixers_of(config: Config) -> dict[str, blocks.Operations]:
     conv = (
         op("tm,mJI->tJI", "in_proj", parallel="I", bias=bias, part="attention_inputs"),
         pointwise("mul", "tI,tI->tI", "gate_in", parallel="I"),
-        mamba.ShortConvolution(bias),
+        recurrent.ShortConvolution(bias),
         pointwise("mul", "tI,tI->tI", "gate_out", parallel="I"),
         op("tI,Im->tm", "out_proj", parallel="I", bias=bias, part="attention"),
     )

@@ -5,7 +5,7 @@ from attrs import evolve
 from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import attend, pointwise
-from ksim.compute.vision.tiled import llama4_vision
+from ksim.compute.vision.towers import llama4_vision
 
 __all__ = ["llama", "seed_oss", "smollm3", "llama4_text", "llama4"]
 

@@ -1,9 +1,9 @@
 """MiniMax's models."""
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, recurrent
+from ksim.compute.latent import AttendBlocks, Keep
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.sparse import AttendBlocks, Keep
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 
@@ -39,8 +39,8 @@ def lightning(chunk: int) -> blocks.Operations:
     return (
         op("tm,mJGe->tJGe", "qkv", parallel="G", part="attention_inputs"),
         pointwise("silu", "tJGe->tJGe", "qkv_act", parallel="G", writes="fp32"),
-        mamba.AttendLightning(chunk),
-        mamba.SharedSquares(always=True),
+        recurrent.AttendLightning(chunk),
+        recurrent.SharedSquares(always=True),
         pointwise("rms_norm", "tGe->tGe", "lightning_norm", parallel="G", scale="Ge"),
         op("tm,mGe->tGe", "output_gate", parallel="G", part="attention_inputs"),
         pointwise("sigmoid_mul", "tGe,tGe->tGe", "gate", parallel="G"),

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from ksim.compute import blocks, layer_norms, mamba
+from ksim.compute import blocks, recurrent
 from ksim.compute.exchange import Combine, Dispatch
-from ksim.compute.linear import state_format
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
+from ksim.compute.recurrent import state_format
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["nemotron", "nemotron_h", "nemotron_nas"]
@@ -19,10 +19,10 @@ def nemotron(config: Config) -> Decoder:
 
     Rotary embeddings of half of a head are taken to move as much as those of all of it.
     """
-    mlp = layer_norms.plain_mlp(config, config.get("hidden_act", "relu2"), bias=config.get("mlp_bias", False))
-    layer = layer_norms.layer(blocks.attention(config), mlp)
+    mlp = blocks.plain_mlp(config, config.get("hidden_act", "relu2"), bias=config.get("mlp_bias", False))
+    layer = blocks.layer_norm_layer(blocks.attention(config), mlp)
     decoder = blocks.decoder(config, [layer] * config.need("num_hidden_layers"))
-    return evolve(decoder, head=blocks.head(last=layer_norms.layer_norm("final_norm")))
+    return evolve(decoder, head=blocks.head(last=blocks.layer_norm("final_norm")))
 
 
 #: Letters of `hybrid_override_pattern`, and what `layers_block_type` says instead.
@@ -40,9 +40,9 @@ def nemotron_h(config: Config) -> Decoder:
     blocks.only(config, mlp_hidden_act="relu2", use_bias=False, mlp_bias=False)
     kinds = _kinds(config)
     mixers = {"attention": blocks.attention(config, before=()),
-              "mlp": layer_norms.plain_mlp(config, "relu2", bias=False)}
+              "mlp": blocks.plain_mlp(config, "relu2", bias=False)}
     if "mamba" in kinds:
-        mixers["mamba"] = mamba.mamba2(
+        mixers["mamba"] = recurrent.mamba2(
             config.need("chunk_size", 256), bias=config.get("mamba_proj_bias", False),
             conv_bias=config.get("use_conv_bias", True),
             state=state_format(config, "mamba_ssm_cache_dtype", "float32"))
@@ -113,7 +113,7 @@ def _sizes(config: Config) -> dict[str, int]:
     """Those of Mamba-2, and of an attention head, which older configs call otherwise."""
     config.value("expand")  # of no account beside the number of heads and their size
     head = config.count("attention_head_dim")
-    return {**mamba.mamba2_sizes(config, heads="mamba_num_heads", size="mamba_head_dim", groups="n_groups",
+    return {**recurrent.mamba2_sizes(config, heads="mamba_num_heads", size="mamba_head_dim", groups="n_groups",
                                  states="ssm_state_size", width="conv_kernel"), **({"h": head} if head else {})}
 
 

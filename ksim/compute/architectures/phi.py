@@ -2,7 +2,7 @@
 
 from attrs import evolve
 
-from ksim.compute import blocks, layer_norms
+from ksim.compute import blocks
 from ksim.compute.architectures.llama import llama
 from ksim.compute.model import Config, Decoder
 
@@ -20,7 +20,7 @@ def phi3(config: Config) -> Decoder:
 
 def phimoe(config: Config) -> Decoder:
     """Phi-3.5-MoE: Mixtral's layers with LayerNorms and biases of all projections but the experts'."""
-    layers = blocks.layers(blocks.windows(config), lambda window: layer_norms.layer(
+    layers = blocks.layers(blocks.windows(config), lambda window: blocks.layer_norm_layer(
         blocks.attention(config, window), blocks.experts(config)))
-    head = blocks.head(bias=config.get("lm_head_bias", False), last=layer_norms.layer_norm("final_norm"))
+    head = blocks.head(bias=config.get("lm_head_bias", False), last=blocks.layer_norm("final_norm"))
     return evolve(blocks.mixture(config, layers), head=head)

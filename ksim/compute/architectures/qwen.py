@@ -1,6 +1,6 @@
 """Alibaba's Qwen."""
 
-from ksim.compute import blocks, linear
+from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"]
@@ -53,24 +53,25 @@ def qwen3_next(config: Config) -> Decoder:
     blocks.only(config, mlp_only_layers=[], decoder_sparse_step=1)
     mixers = attention(config)
     mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
-    layers = blocks.layers(linear.kinds(config), lambda kind: blocks.layer(mixers[kind], mixture))
+    layers = blocks.layers(recurrent.kinds(config), lambda kind: blocks.layer(mixers[kind], mixture))
     shared = config.need("shared_expert_intermediate_size")
-    return blocks.mixture(config, layers, tied=False, S=shared, **linear.sizes(config))
+    return blocks.mixture(config, layers, tied=False, S=shared, **recurrent.sizes(config))
 
 
 def attention(config: Config) -> dict[str, blocks.Operations]:
     """Attention of each kind of layer, as `linear.kinds` calls them."""
     gated = config.get("attn_output_gate", True)
-    return {blocks.FULL: blocks.attention(config, qk_norm=True, gated=gated), linear.LINEAR: linear.attention(config)}
+    return {blocks.FULL: blocks.attention(config, qk_norm=True, gated=gated),
+            recurrent.LINEAR: recurrent.attention(config)}
 
 
 def qwen3_5(config: Config) -> Decoder:
     """Qwen3.5's dense models: Qwen3-Next's attention with a gated MLP; the vision part of their configs is left out."""
     config = blocks.text(config)
     blocks.only(config, mlp_only_layers=[])
-    kinds, mixers = linear.kinds(config), attention(config)
+    kinds, mixers = recurrent.kinds(config), attention(config)
     return blocks.decoder(config, blocks.layers(kinds, lambda kind: blocks.layer(
-        mixers[kind], blocks.gated_mlp(config))), tied=False, **linear.sizes(config))
+        mixers[kind], blocks.gated_mlp(config))), tied=False, **recurrent.sizes(config))
 
 
 def qwen3_5_moe(config: Config) -> Decoder:

@@ -5,8 +5,8 @@ from attrs import evolve
 from ksim.compute import blocks
 from ksim.compute.architectures.qwen import qwen2, qwen3, qwen3_moe
 from ksim.compute.model import Config, Decoder
-from ksim.compute.notation.held import Held
-from ksim.compute.vision.qwen import qwen2_5_vision, qwen2_vision, qwen3_vision
+from ksim.compute.notation.product import Held
+from ksim.compute.vision.towers import qwen2_5_vision, qwen2_vision, qwen3_vision
 from ksim.foundation.units import DType
 
 __all__ = ["qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_vl_moe"]

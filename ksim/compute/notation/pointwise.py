@@ -9,7 +9,7 @@ from ksim.compute.equation import Equation, parse
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import number_format
-from ksim.compute.notation.splits import check, splits
+from ksim.compute.notation.communicate import check, splits
 from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard

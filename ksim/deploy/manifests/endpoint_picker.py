@@ -6,11 +6,9 @@ from typing import Any
 
 from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
+from ksim.cluster.llm_d.endpoint_picker import HANDLERS
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
-from ksim.cluster.llm_d.handlers import HANDLERS
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.embedded import Embedded
-from ksim.deploy.texts.entries import Entry
+from ksim.deploy.texts import Embedded, Entry, documents
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["KIND", "router_of_maps", "router_of_text"]

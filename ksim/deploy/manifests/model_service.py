@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 
 from ksim.deploy.launches import Note
 from ksim.deploy.manifests import fields
-from ksim.deploy.manifests.kinds import POOL
-from ksim.deploy.manifests.made import listed, tabled, text, texts
-from ksim.deploy.manifests.pods import Pods
-from ksim.deploy.texts.entries import Entry
+from ksim.deploy.manifests.containers import POOL, Pods
+from ksim.deploy.manifests.fields import listed, tabled, text, texts
+from ksim.deploy.texts import Entry
 
 __all__ = ["engines"]
 

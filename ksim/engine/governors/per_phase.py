@@ -3,7 +3,7 @@
 from attrs import field, frozen
 from attrs.validators import gt, optional
 
-from ksim.cost.clock import Setting
+from ksim.cost.energy import Setting
 from ksim.flow.batch import Batch
 from ksim.flow.steps import StepCost
 from ksim.foundation.units import Hertz, Watts, optional_quantity

@@ -2,7 +2,7 @@
 
 from attrs import field, frozen, validators
 
-from ksim.cost.clock import Setting
+from ksim.cost.energy import Setting
 from ksim.flow.batch import Batch
 from ksim.flow.steps import StepCost
 from ksim.specs.hardware import Gpu

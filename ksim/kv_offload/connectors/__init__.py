@@ -14,8 +14,8 @@ from attrs import frozen
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.kv_cache.cache import Cache
-from ksim.kv_offload.mooncake.pool import MooncakePool
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.mooncake import MooncakePool
+from ksim.kv_offload.store import SecondaryTier
 from ksim.scheduling.connector import Connector
 
 __all__ = ["OffloadParts", "OffloadSettings", "TierSettings"]

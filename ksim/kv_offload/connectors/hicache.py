@@ -9,10 +9,16 @@ from attrs.validators import ge, gt, in_, optional
 from ksim.foundation.units import GIB, quantity
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
 from ksim.kv_offload.hicache.cache import WRITE_POLICIES, HiCache
-from ksim.kv_offload.hicache.connector import HicacheConnector
-from ksim.kv_offload.hicache.prefetch import POLICIES, Prefetches, PrefetchRules
-from ksim.kv_offload.hicache.storage import PooledStorage, Storage, TierStorage
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.hicache.connector import (
+    POLICIES,
+    HicacheConnector,
+    PooledStorage,
+    Prefetches,
+    PrefetchRules,
+    Storage,
+    TierStorage,
+)
+from ksim.kv_offload.store import SecondaryTier
 
 __all__ = ["Hicache"]
 

@@ -8,9 +8,8 @@ from attrs.validators import ge, gt, in_
 
 from ksim.foundation.units import GIB
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
-from ksim.kv_offload.lmcache.connector import LmcacheConnector
-from ksim.kv_offload.lmcache.store import LmcacheStore
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.lmcache import LmcacheConnector, LmcacheStore
+from ksim.kv_offload.store import SecondaryTier
 
 __all__ = ["Lmcache"]
 

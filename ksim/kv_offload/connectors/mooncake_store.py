@@ -8,8 +8,8 @@ from attrs.validators import gt, in_
 
 from ksim.foundation.units import GIB, quantity
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
-from ksim.kv_offload.mooncake.connector import MooncakeConnector
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.mooncake import MooncakeConnector
+from ksim.kv_offload.store import SecondaryTier
 
 __all__ = ["MooncakeStore"]
 

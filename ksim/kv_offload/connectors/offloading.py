@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 from attrs.validators import ge, gt, in_, optional
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 from ksim.foundation.units import quantity
 from ksim.kv_offload.connector import OffloadConnector
 from ksim.kv_offload.connectors import OffloadParts, TierSettings
-from ksim.kv_offload.store import COUNTED, ChunkStore, OfferCounts
-from ksim.kv_offload.tiered.connector import TieredConnector
-from ksim.kv_offload.tiers import SecondaryTier
+from ksim.kv_offload.store import COUNTED, ChunkStore, OfferCounts, SecondaryTier
+from ksim.kv_offload.tiered import TieredConnector
 
 __all__ = ["Offloading"]
 

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, cast
 from attrs import define, field
 
 from ksim.flow.request import Request
+from ksim.kv_cache.block_pool import EvictionQueue
 from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.eviction_queue import EvictionQueue
-from ksim.kv_cache.radix_tree import common_tokens
-from ksim.kv_cache.sglang import LockedNode, SglangCache
+from ksim.kv_cache.sglang import LockedNode, SglangCache, common_tokens
 
 #: How often a node must be inserted until it is written to host memory; None where only an eviction writes it.
 WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": None}

@@ -7,11 +7,9 @@ from math import inf
 import simpy
 from attrs import define, field
 
-from ksim.kv_offload.hicache.connector import HicacheConnector
-from ksim.kv_offload.hicache.prefetch import Prefetches
-from ksim.kv_offload.hicache.storage import BATCH, Storage, StorageJob
-from ksim.kv_offload.sharing_worker import SharingWorker
-from ksim.network.fleet_network import FleetNetwork
+from ksim.kv_offload.hicache.connector import BATCH, HicacheConnector, Prefetches, Storage, StorageJob
+from ksim.kv_offload.worker import SharingWorker
+from ksim.network.network import FleetNetwork
 from ksim.scheduling.schedule import Schedule
 
 __all__ = ["HicacheWorker", "StorageThread"]

@@ -8,9 +8,9 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from ksim.compute.kernel_sweep import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.batch import Batch
 from ksim.foundation.rng import stream
 from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds

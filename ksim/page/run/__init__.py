@@ -2,30 +2,18 @@
 
 from ksim.page.document import Document
 from ksim.page.reading import Run
-from ksim.page.run import (
-    answer,
-    chooser,
-    insights,
-    kernels,
-    latency,
-    missed,
-    phases,
-    pools,
-    roofline,
-    routing,
-    settings,
-    timeline,
-)
+from ksim.page.run import kernels, latency, lead
 
 #: In the order of the page.
-SECTIONS = (insights.add, latency.add, timeline.add, phases.add, kernels.add, roofline.add, missed.add, chooser.add,
-            pools.add, routing.add, settings.add)
+SECTIONS = (lead.add_insights, latency.add_latency, latency.add_timeline, kernels.add_phases,
+            kernels.add_kernels, kernels.add_roofline, lead.add_missed, lead.add_chooser, latency.add_pools,
+            latency.add_routing, latency.add_settings)
 
 
 def run_page(run: Run) -> Document:
     """The page of *run*."""
     document = Document(run.subject, f"ksim run · {run.directory.name}", scripts=("requests.js",))
-    document.lead.extend(answer.lead(run))
+    document.lead.extend(lead.lead(run))
     for add in SECTIONS:
         add(document, run)
     return document

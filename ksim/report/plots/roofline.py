@@ -27,10 +27,10 @@ from ksim.report.plots.style import (
     grid_of,
 )
 from ksim.report.wording import percent
-from ksim.results.arrays import Bools
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
+from ksim.results.steps import Bools
 
 _LARGEST, _SMALLEST = 900.0, 14.0
 _NAMES = 2

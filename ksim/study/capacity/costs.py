@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ksim.results.arrays import Bools
-from ksim.results.footprint import fleet_footprint, footprint
 from ksim.results.history import History
 from ksim.results.pools import pool_summaries
+from ksim.results.steps import Bools
+from ksim.results.tiers import fleet_footprint, footprint
 from ksim.simulation.fleet import Fleet
 
 

@@ -2,10 +2,12 @@
 
 That is what "common random numbers" means (Law, Simulation Modeling and Analysis, section 11.2): two rates, or two
 set-ups, differ by what they are, and not by their luck.
+
+A scenario with several times its engines.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -14,12 +16,17 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.flow.request import Request
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.rng import stream
-from ksim.workload.replay import Replay
-from ksim.workload.row import follows
+from ksim.simulation.fleet import Fleet, unit
+from ksim.simulation.pool import Pool
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.sizing import pack
+from ksim.specs.settings import PoolSettings
+from ksim.workload.replay import Replay, Workload
+from ksim.workload.rows import follows
 from ksim.workload.synthetic import Synthetic
-from ksim.workload.workload import Workload
 
 #: The shortest block of a trace that is resampled.
 _SHORTEST_BLOCK = 8
@@ -185,3 +192,54 @@ def _read(key: _Key) -> _Trace:
     if arrivals[-1] <= 0 or own < 2:
         raise DataError(str(replay.path), "all requests arrive at once, so there is no rate to change")
     return _Trace(requests, arrivals * ((own - 1) / arrivals[-1]))
+
+
+#: The name of the pool that a scenario without pools becomes.
+POOL = "engines"
+
+
+def gpus_of(fleet: Fleet) -> int:
+    """How many GPUs the engines of *fleet* use; others of their nodes do not count."""
+    return sum(pool.deployment.serve.gpus * len(pool.places) for pool in fleet.pools)
+
+
+def replicated(scenario: Scenario, count: int) -> Scenario:
+    """*scenario* with *count* times its engines, and as many nodes as they need at least.
+
+    A scenario without pools becomes a pool of role "both".  Of one with pools, each pool has *count* times its
+    replicas.  One replica is the scenario as it is.
+    """
+    if count == 1:
+        return scenario
+    pools = {name: _times(pool, count) for name, pool in scenario.pools.items()} or {
+        POOL: PoolSettings(role="both", replicas=count)}
+    fleet = Fleet.of(scenario)
+    shared = [pool for pool in fleet.pools if not pool.name or scenario.pools[pool.name].nodes is None]
+    needed = max((_nodes(pools, count) for pools in _by_system(shared).values()), default=0)
+    there = max((pool.deployment.system.nodes for pool in shared), default=0)
+    return evolve(scenario, pools=pools, nodes=needed if needed > there else scenario.nodes)
+
+
+def _times(pool: PoolSettings, count: int) -> PoolSettings:
+    return evolve(pool, replicas=count * pool.replicas, nodes=None if pool.nodes is None else count * pool.nodes)
+
+
+def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str | None], list[Pool]]:
+    """*pools* by the system whose nodes they share."""
+    systems: dict[tuple[str | Choice | None, str | None], list[Pool]] = {}
+    for pool in pools:
+        systems.setdefault((pool.deployment.scenario.gpu, pool.deployment.scenario.system), []).append(pool)
+    return systems
+
+
+def _nodes(pools: Sequence[Pool], count: int) -> int:
+    """How many nodes *count* times the engines of *pools* need, packed in their order."""
+    node = pools[0].deployment.system.gpus_per_node
+    sizes = [size for pool in pools for size in _sizes(pool, node, count)]
+    return -(-pack(sizes, node)[1] // node)
+
+
+def _sizes(pool: Pool, node: int, count: int) -> list[int]:
+    """The GPUs that lie side by side, for each such group of engines of *count* times a *pool*."""
+    together = unit(pool.deployment, node)
+    return [together * pool.deployment.serve.gpus] * (count * len(pool.places) // together)

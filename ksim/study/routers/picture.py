@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from ksim.report.plots.picture import Picture
-from ksim.report.plots.routers import Dot, routers_figure
+from ksim.report.plots.studies import Dot, Picture, routers_figure
 from ksim.report.plots.style import looks
-from ksim.study.means import SweepPoint
 from ksim.study.routers.telling import age, age_title, lanes, router_of
+from ksim.study.rows import SweepPoint
 
 #: The numbers of a figure, a panel each, those first that decide; those that are the same everywhere are left out.
 PANELS = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "GPU hit rate",

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from ksim.report.tables import Table
 from ksim.report.wording import number, percent
 from ksim.study.grid import value_text
-from ksim.study.means import SweepPoint
-from ksim.study.routers.candidates import OMNISCIENT, PAIR_ROUTER, ROUTER, label
-from ksim.study.routers.plan import STALENESS
+from ksim.study.routers.plan import OMNISCIENT, PAIR_ROUTER, ROUTER, STALENESS, label
+from ksim.study.rows import SweepPoint
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
 COLUMNS = {

@@ -1,11 +1,9 @@
 """The figure of a tuning: its trials and the best so far, or the front of several objectives."""
 
-from ksim.report.plots.pareto import ParetoMark, Scale, pareto_figure
-from ksim.report.plots.picture import Picture
+from ksim.report.plots.studies import ParetoMark, Picture, Scale, pareto_figure, tuning_figure
 from ksim.report.plots.style import looks
-from ksim.report.plots.tuning import tuning_figure
 from ksim.study.grid import value_text
-from ksim.study.tuning.trials import Trials
+from ksim.study.tuning.space import Trials
 
 
 def tuning_plot(tuning: Trials) -> Picture:

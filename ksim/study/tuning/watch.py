@@ -14,19 +14,19 @@ from attrs import define, field, frozen
 
 from ksim.engine.horizon import Horizon
 from ksim.flow.log import Log
-from ksim.foundation import garbage
+from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 from ksim.report.result import Result
 from ksim.report.wording import number
-from ksim.results.arrays import Floats
 from ksim.results.history import History
+from ksim.results.steps import Floats
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.model_card import WorkloadSize
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, targets_of
-from ksim.simulation.workload_size import WorkloadSize
-from ksim.study.objectives import Requirement, value_of
+from ksim.study.pareto import Requirement, value_of
 
 #: After which shares of its requests a run is looked at.  Each look takes about as long as a hundred steps.
 LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
@@ -95,7 +95,7 @@ class Watch:
         env.process(cluster.serve(scenario.workload.requests(scenario.seed)))
         if self.limits:
             env.process(self._looks(env, _size(scenario), so_far))
-        with garbage.paused():
+        with process.paused():
             env.run()
             return so_far()
 

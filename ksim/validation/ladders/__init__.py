@@ -10,12 +10,20 @@ from attrs.validators import ge
 
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.processes import run_in_processes
-from ksim.validation.ladders import setups
-from ksim.validation.ladders.cells import Cell
-from ksim.validation.ladders.gains import Compared, compare
-from ksim.validation.ladders.play import Arm, Name, Values, predict
-from ksim.validation.ladders.rows import Row, read
-from ksim.validation.ladders.setups import Setup, known
+from ksim.validation.ladders import play
+from ksim.validation.ladders.play import (
+    Arm,
+    Cell,
+    Compared,
+    Name,
+    Row,
+    Setup,
+    Values,
+    compare,
+    known,
+    predict,
+    read_rows,
+)
 
 __all__ = ["Cell", "Compared", "LadderReport", "Question", "Setup", "known", "validate"]
 
@@ -53,10 +61,10 @@ def validate(question: Question, say: Callable[[int, int], None] = lambda done, 
 
     Raises DataError for a table or recipes that cannot be used, ConfigError where no row is asked for.
     """
-    rows = [row for row in read(question.path) if question.ladder in row.ladder and question.arm in row.arm]
+    rows = [row for row in read_rows(question.path) if question.ladder in row.ladder and question.arm in row.arm]
     if not rows:
         raise ConfigError(str(question.path), "has no ladder that is asked for; see --ladder and --arm")
-    recipes = (*(setups.read(str(question.recipes)) if question.recipes else ()), *setups.known())
+    recipes = (*(play.read_setups(str(question.recipes)) if question.recipes else ()), *play.known())
     tasks = [(name, recipes, question.seed) for name in dict.fromkeys(row.name for row in rows)]
     arms: dict[Name, Arm] = {}
     for done, arm in enumerate(run_in_processes(predict, tasks, question.jobs), 1):

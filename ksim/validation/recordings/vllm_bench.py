@@ -8,9 +8,8 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.files import Table, all_latencies, run_of, run_per_table
 from ksim.validation.benchmarks.recorded import Recorded
-from ksim.validation.benchmarks.shapes import all_latencies, run_of, run_per_table
 
 __all__ = ["VllmBench"]
 

@@ -10,11 +10,19 @@ from attrs.validators import ge, in_
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.validation.silicon import workers
-from ksim.validation.silicon.assumptions import NotRun
-from ksim.validation.silicon.rows import Row, read, reference
-from ksim.validation.silicon.runs import Answer, answers
-from ksim.validation.silicon.scenarios import scenario
-from ksim.validation.silicon.scores import Reference, Score, backend_of, group_of, score, scores, tier_of
+from ksim.validation.silicon.rows import NotRun, Row, read, reference
+from ksim.validation.silicon.runs import (
+    Answer,
+    Reference,
+    Score,
+    answers,
+    backend_of,
+    group_of,
+    scenario,
+    score,
+    scores,
+    tier_of,
+)
 
 __all__ = ["Answer", "NotRun", "Question", "Row", "Score", "SiliconReport", "chosen", "find", "scenario", "validate"]
 

@@ -13,7 +13,7 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
 from ksim.flow.steps import StepCost
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 

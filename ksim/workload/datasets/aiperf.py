@@ -11,8 +11,8 @@ from attrs.validators import gt
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
+from ksim.workload.cache_curve import HashIds
 from ksim.workload.datasets.mooncake import clocked
-from ksim.workload.hash_ids import HashIds
 
 __all__ = ["Aiperf"]
 

@@ -10,8 +10,8 @@ from attrs import field, frozen
 from attrs.validators import gt
 
 from ksim.flow.request import Request
-from ksim.workload.hash_ids import HashIds
-from ksim.workload.row import follows
+from ksim.workload.cache_curve import HashIds
+from ksim.workload.rows import follows
 
 __all__ = ["Mooncake"]
 

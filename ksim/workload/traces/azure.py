@@ -8,12 +8,10 @@ from typing import Any
 
 from attrs import Attribute, field, frozen
 
-from ksim.flow.images import Image
-from ksim.workload.columns import columns, header
-from ksim.workload.fields import Dates, count
+from ksim.flow.request import Image
 from ksim.workload.images import image_size
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Dates, Row, columns, count, header
 
 __all__ = ["Azure"]
 

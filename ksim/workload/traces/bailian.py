@@ -5,10 +5,9 @@ https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon
 
 from collections.abc import Iterator
 
-from ksim.workload.fields import chunk_names, count, moment
 from ksim.workload.jsonl import first_object, member, objects
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, chunk_names, count, moment
 
 __all__ = ["Bailian"]
 

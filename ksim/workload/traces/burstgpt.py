@@ -5,10 +5,8 @@ https://github.com/HPMLL/BurstGPT
 
 from collections.abc import Iterator
 
-from ksim.workload.columns import columns, header
-from ksim.workload.fields import count, moment
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, columns, count, header, moment
 
 __all__ = ["BurstGPT"]
 

@@ -9,10 +9,9 @@ from typing import Any
 from attrs import field, frozen
 from attrs.validators import in_
 
-from ksim.workload.fields import chunk_names, count, duration, moment
 from ksim.workload.jsonl import first_object, member, objects
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, chunk_names, count, duration, moment
 
 __all__ = ["Mooncake"]
 

@@ -8,10 +8,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ksim.workload.fields import count, label, moment, shown
 from ksim.workload.jsonl import first_object, member, objects
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, count, label, moment, shown
 
 __all__ = ["RAGPulse"]
 

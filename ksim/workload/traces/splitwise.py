@@ -5,10 +5,8 @@ https://github.com/Mutinifni/splitwise-sim
 
 from collections.abc import Iterator
 
-from ksim.workload.columns import columns, header
-from ksim.workload.fields import count, moment, shown
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, columns, count, header, moment, shown
 
 __all__ = ["Splitwise"]
 

@@ -5,10 +5,8 @@ https://github.com/microsoft/vidur and https://github.com/NetX-lab/Frontier
 
 from collections.abc import Hashable, Iterator
 
-from ksim.workload.columns import columns, header
-from ksim.workload.fields import chunk_names, count, id_list, integer, moment
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, chunk_names, columns, count, header, id_list, integer, moment
 
 __all__ = ["Vidur"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Floats
+from ksim.results.steps import Floats
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 

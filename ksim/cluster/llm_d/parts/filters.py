@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 from attrs import field, frozen
 from attrs.validators import ge, gt, in_, le
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, Cycle
-from ksim.cluster.llm_d.durations import seconds
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, Cycle, seconds
 from ksim.cluster.routers import EngineView
 from ksim.foundation.errors import ConfigError
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 from attrs import define, field, frozen
 from attrs.validators import ge, gt, le, optional
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Cycle, Match
-from ksim.cluster.llm_d.ranges import least_best
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Cycle, Match, least_best
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
