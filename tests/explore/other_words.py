@@ -41,7 +41,7 @@ def a_pool_for_each_replica(table: Table) -> None:
 
 def tenants_renamed(table: Table) -> None:
     """By names in the other order, also where they have weights, of which another tenant has one, too."""
-    synthetic, control = table["workload"]["synthetic"], table.get("flow_control")
+    synthetic, control = table["workload"].get("synthetic", {"tenants": {}}), table.get("flow_control")
     names = {name: f"tenant{len(synthetic['tenants']) - place}" for place, name in enumerate(synthetic["tenants"])}
     synthetic["tenants"] = {names[name]: weight for name, weight in synthetic["tenants"].items()}
     if isinstance(control, dict) and "weights" in control:
@@ -51,7 +51,7 @@ def tenants_renamed(table: Table) -> None:
 
 def weights_doubled(table: Table) -> None:
     """Chances and shares that count beside each other alone."""
-    synthetic, router = table["workload"]["synthetic"], table.get("router")
+    synthetic, router = table["workload"].get("synthetic", {}), table.get("router")
     for here, key in ((synthetic, "tenants"), (synthetic.get("images", {}), "bucket_config"), (router, "scorers")):
         if isinstance(here, dict) and isinstance(here.get(key), dict):
             here[key] = {name: 2 * weight for name, weight in here[key].items()}
@@ -61,8 +61,8 @@ def weights_doubled(table: Table) -> None:
 
 
 def priorities_raised(table: Table) -> None:
-    synthetic = table["workload"]["synthetic"]
-    synthetic["priorities"] = [priority + 10 for priority in synthetic["priorities"]]
+    if synthetic := table["workload"].get("synthetic"):
+        synthetic["priorities"] = [priority + 10 for priority in synthetic["priorities"]]
 
 
 def an_adapter_nobody_asks_for(table: Table) -> None:
@@ -109,8 +109,8 @@ def lists_in_another_order(table: Table) -> None:
 
 
 def keys_in_another_order(table: Table) -> None:
-    for here in (table, table["serve"], table["workload"], table["workload"]["synthetic"], *table.get(
-            "pools", {}).values()):
+    for here in (table, table["serve"], table["workload"], table["workload"].get("synthetic", {}),
+                 *table.get("pools", {}).values()):
         for key in [*here][::-1]:
             here[key] = here.pop(key)
 

@@ -151,7 +151,8 @@ def check_aborts(run: Played) -> None:
     again = play(run.live.fleet, run.requests).log
     live, replay = ([fact for fact in facts(log) if fact[0] is not Arrived] for log in (run.log, again))
     assert live == replay and times(run.log) == times(again)
-    assert [*run.log.of(Failed)] == [*again.of(Failed)]
+    assert {event.request_id: event for event in run.log.of(Failed)} == {
+        event.request_id: event for event in again.of(Failed)}
 
 
 @given(serve=serves, workload=workloads, seed=st.integers(0, 100), aborts=aborts, n=st.sampled_from([1, 1, 3]))
