@@ -11,10 +11,10 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
 from ksim.foundation import process
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import BlockTable, Cache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache import BlockTable, Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
 
 BLOCK, BUDGET, CHUNK = 16, 8192, 512
 BLOCKS = 65536

@@ -145,7 +145,7 @@ def _run(*words: object) -> None:
 def played(folder: Path) -> Mapping[str, Sequence[float]]:
     """The TTFT and the TPOT of each request in the run of a server's *folder*, which is played again, without a clock.
     """
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
 
     requests = simulate(Scenario.read(folder / "scenario.toml")).history.requests

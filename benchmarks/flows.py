@@ -13,7 +13,7 @@ from benchmarks.yardstick import beside
 from ksim.foundation import process
 from ksim.network.flows import Demand, Flows, fair_rates
 from ksim.network.links import Links, Machines
-from ksim.simulation.hardware import gpu_of, system_of
+from ksim.scenario.hardware import gpu_of, system_of
 from ksim.specs.hardware import Leaf
 
 #: A fat tree: hosts, those at a leaf switch, and how much less the switch sends to the spine than its hosts send.

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from benchmarks.counting import lines, peak
 from ksim.report.result import Result
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
 
 BUDGETS = Path("tests/speed_budgets.toml")

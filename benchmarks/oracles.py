@@ -18,9 +18,9 @@ from ksim.foundation.config import Choice
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profiled import Profile, Profiled, shipped
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
 MODEL, GPU = "llama-3.1-70b", "h200"

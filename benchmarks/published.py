@@ -10,7 +10,7 @@ from ksim.compute import drafters
 from ksim.compute.further import FurtherModel
 from ksim.compute.model import Model
 from ksim.foundation import catalog
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 
 ROOT = Path(__file__).parents[1]

@@ -16,8 +16,8 @@ from benchmarks.pages import put
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import FILE, schema, toml
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.schema import FILE, schema, toml
 from ksim.specs.hardware import Footprint
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LoraModule

@@ -21,9 +21,9 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 
 ENGINES, CHOICES, UNDER_WAY = 32, 2000, 200
 #: Tokens of a prompt, and of its pieces that have names.

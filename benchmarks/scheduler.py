@@ -10,7 +10,7 @@ from benchmarks.findings import Findings, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
 from ksim.foundation import process
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from benchmarks.pages import put
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.grid import Outcome, Settings
 from ksim.study.rows import Row, SweepPoint
 from ksim.study.tuning.search import Search, play

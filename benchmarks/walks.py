@@ -31,10 +31,10 @@ from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.oracles import estimate
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 
 ROOT = Path(ksim.__file__).parent

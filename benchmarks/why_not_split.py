@@ -12,7 +12,7 @@ from ksim.report.result import Result
 from ksim.report.run_directory import Whole
 from ksim.report.wording import number, percent
 from ksim.results.attribution.breakdown import Breakdown, paired
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[1]

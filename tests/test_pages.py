@@ -16,7 +16,7 @@ from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

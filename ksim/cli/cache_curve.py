@@ -59,7 +59,7 @@ class Asked:
         """Bytes of KV of a token, 0 without a model."""
         from ksim.cli.flags import given
         from ksim.foundation.config import structure
-        from ksim.simulation.model_card import kv_bytes_per_token
+        from ksim.scenario.model_card import kv_bytes_per_token
         from ksim.specs.settings import EngineSettings
 
         serve = given({"kv_cache_dtype": self.kv_cache_dtype, "tensor_parallel_size": self.tensor_parallel_size})

@@ -48,7 +48,7 @@ def capacity(
     seed: StudySeed = None, force: Force = False, resume: Resume = False,
 ) -> None:
     """How many requests a second keep the latency targets or, with --rate, how many GPUs that takes."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.capacity.ask import capacity as ask
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)

@@ -43,10 +43,10 @@ class Kind(StrEnum):
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
-            Kind.OFFLOAD_CONNECTORS: "kv_offload.connectors",
+            Kind.EVICTIONS: "kv.cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv.offload.evictions",
+            Kind.OFFLOAD_CONNECTORS: "kv.offload.connectors",
             Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
-            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
+            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv.transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
             Kind.DATASETS: "workload.datasets", Kind.LLM_D_PARTS: "cluster.llm_d.parts"}
@@ -108,7 +108,7 @@ def _show(kind: Kind, files: list[str]) -> None:
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
-    from ksim.simulation.hardware import gpu_of
+    from ksim.scenario.hardware import gpu_of
 
     gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
     formats = (DType.BF16, DType.FP8, DType.FP4)
@@ -124,7 +124,7 @@ def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ..
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import GIB
-    from ksim.simulation.hardware import system_of
+    from ksim.scenario.hardware import system_of
 
     systems = {name: system_of(None, name) for name in catalog.entries("systems")}
     return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU",
@@ -139,7 +139,7 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import links_of, system_of
+    from ksim.scenario.hardware import links_of, system_of
 
     kinds = {"nvlink": "NVLink", "pcie": "PCIe", "pcie_joint": "PCIe both ways", "sockets": "between sockets",
              "nic": "NIC of a GPU", "leaf": "leaf to spine", "storage": "storage"}
@@ -153,7 +153,7 @@ def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.models import model_of
+    from ksim.scenario.models import model_of
     from ksim.specs.settings import EngineSettings
     from ksim.specs.shard import Shard
 
@@ -182,7 +182,7 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.scenario_schema import summary
+    from ksim.scenario.schema import summary
 
     return ("name", "what `ksim new --template` writes"), (
         (name, summary(name)) for name in catalog.entries("templates"))
@@ -190,7 +190,7 @@ def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import grid_of
+    from ksim.scenario.hardware import grid_of
 
     grids = {name: grid_of(name) for name in catalog.entries("grids")}
     return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (

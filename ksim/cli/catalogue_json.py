@@ -10,7 +10,7 @@ Record = dict[str, Any]
 
 def gpus(files: Iterable[str]) -> Iterator[Record]:
     """The GPUs of the catalogue and of *files*."""
-    from ksim.simulation.hardware import gpu_of
+    from ksim.scenario.hardware import gpu_of
 
     for name in (*catalog.entries("gpus"), *files):
         gpu = gpu_of(name)
@@ -23,7 +23,7 @@ def gpus(files: Iterable[str]) -> Iterator[Record]:
 
 def systems() -> Iterator[Record]:
     """The systems of the catalogue, with their links."""
-    from ksim.simulation.hardware import links_of, system_of
+    from ksim.scenario.hardware import links_of, system_of
 
     for name in catalog.entries("systems"):
         system = system_of(None, name)
@@ -38,7 +38,7 @@ def systems() -> Iterator[Record]:
 
 def models(files: Iterable[str]) -> Iterator[Record]:
     """The models of the catalogue and of *files*, in the formats that they are stored in."""
-    from ksim.simulation.models import model_of
+    from ksim.scenario.models import model_of
     from ksim.specs.settings import EngineSettings
     from ksim.specs.shard import Shard
 
@@ -62,7 +62,7 @@ def drafters() -> Iterator[Record]:
 
 def grids() -> Iterator[Record]:
     """The electric grids."""
-    from ksim.simulation.hardware import grid_of
+    from ksim.scenario.hardware import grid_of
 
     for name in catalog.entries("grids"):
         grid = grid_of(name)

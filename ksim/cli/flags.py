@@ -34,7 +34,7 @@ from ksim.specs.settings import EngineSettings
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
 
 
 #: The file name that stands for standard output.
@@ -343,7 +343,7 @@ def with_adapters(batch: "Batch", text: str, serve: dict[str, Any]) -> "Batch":
 
 def scenario_of(where: str, **flags: Any) -> "Scenario":
     """A scenario without a workload of its own from the flags `model`, `gpu`, `system`, `oracle` and `serve`."""
-    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+    from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 
     if "kv_transfer_config" in (flags["serve"] or {}):
         raise ConfigError("--kv-transfer-config", f"`ksim {where}` is about one engine, which sends KV to no other;"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
     from ksim.calibration.points import SweepPlan
-    from ksim.simulation.model_card import Fit, ModelCard
+    from ksim.scenario.model_card import Fit, ModelCard
     from ksim.specs.hardware import Gpu
 
 
@@ -244,7 +244,7 @@ def model(
 ) -> None:
     """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""
     from ksim.foundation.config import structure
-    from ksim.simulation.model_card import ModelCard
+    from ksim.scenario.model_card import ModelCard
     from ksim.specs.settings import EngineSettings
 
     settings, gpus = structure(EngineSettings, serve or {}, "model"), words_of(gpu)
@@ -367,8 +367,8 @@ def sweep_kernels(
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
     from ksim.calibration.points import plan
     from ksim.calibration.reading.sweep import write_points
-    from ksim.simulation.hardware import gpu_of
-    from ksim.simulation.models import model_of
+    from ksim.scenario.hardware import gpu_of
+    from ksim.scenario.models import model_of
 
     target = gpu_of(gpu or _this_gpu())
     wanted = [name for group in families or [] for name in words_of(group)]

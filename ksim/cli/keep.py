@@ -21,11 +21,11 @@ from ksim.foundation.errors import ConfigError, KsimError
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.simulation.defaults import Deployment, Derived
+    from ksim.scenario.defaults import Deployment, Derived
+    from ksim.scenario.model_card import WorkloadSize
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.model_card import WorkloadSize
     from ksim.simulation.pool import Pool
-    from ksim.simulation.scenario import Scenario
 
 
 #: Requests between two looks at the clock, and seconds between two lines where there is no terminal.
@@ -146,8 +146,8 @@ def run_and_keep(scenario: "Scenario", kept: Kept, quiet: bool, jobs: int) -> No
 
     The fleet is placed before the workload is read: a misspelt model is refused before a long trace is read.
     """
+    from ksim.scenario.model_card import WorkloadSize
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.model_card import WorkloadSize
 
     with kept.claimed():
         fleet = Fleet.of(scenario)
@@ -174,7 +174,7 @@ def streams(size: "WorkloadSize", output: Path | None, wished: bool | None, whol
 
 def warnings(size: "WorkloadSize", streamed: bool, wished: bool | None) -> Iterator[str]:
     """Remarks before a long run, and on arrivals that span so much time that their unit is probably wrong."""
-    from ksim.simulation.model_card import MANY_REQUESTS, MANY_TOKENS
+    from ksim.scenario.model_card import MANY_REQUESTS, MANY_TOKENS
     from ksim.workload.replay import DAY, UNITS_HINT
 
     days = size.span / DAY
@@ -259,7 +259,7 @@ def explain_defaults(scenario: "Scenario", json_file: Path | None = None) -> Non
 
 def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
     """What the engines of *pool* derive, of which *scenario* is, and the oracle where nobody names one."""
-    from ksim.simulation.defaults import Defaults, Derived
+    from ksim.scenario.defaults import Defaults, Derived
 
     deployment, oracle = pool.deployment, pool.deployment.scenario.oracle
     defaults = Defaults(scenario.serve, deployment.version, deployment.model, deployment.gpu).explain()
@@ -273,7 +273,7 @@ def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
 def _figures(deployment: "Deployment") -> "Iterator[Derived]":
     """The figures of its GPU that a scenario states in place of those of the GPU's file."""
     from ksim.foundation.config import Choice, flat
-    from ksim.simulation.defaults import Derived
+    from ksim.scenario.defaults import Derived
 
     if isinstance(gpu := deployment.scenario.gpu, Choice):
         for key, value in flat(gpu.options, "gpu."):
@@ -299,7 +299,7 @@ def _explain(pool: "Pool", derived: "list[Derived]") -> None:
 
 def _transfers(pool: "Pool", scenario: "Scenario") -> "Iterator[Derived]":
     """The connector of a pool that sends or takes KV, and what the pool's engines do with it."""
-    from ksim.simulation.defaults import Derived
+    from ksim.scenario.defaults import Derived
 
     config, asked = pool.deployment.serve.kv_transfer_config, scenario.serve.kv_transfer_config
     if config is None:
@@ -321,8 +321,8 @@ def _brief(value: Any) -> str:
 def _kv_blocks(deployment: "Deployment") -> "Derived":
     """The number of KV blocks that follows from the other settings."""
     from ksim.foundation.units import GIB
-    from ksim.simulation.defaults import Derived
-    from ksim.simulation.sizing import RESERVED, memory
+    from ksim.scenario.defaults import Derived
+    from ksim.scenario.sizing import RESERVED, memory
 
     part = memory(deployment.model, deployment.shards[0], deployment.gpu, deployment.serve)
     budget = (f"{part.usable / GIB:.2f} GiB usable - {part.weights / GIB:.2f} weights - {part.activations / GIB:.2f}"

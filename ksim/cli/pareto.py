@@ -81,7 +81,7 @@ def _given(scenario: Path, over: list[str] | None, *others: Any) -> list[str]:
 
 def _plan(scenario: Path, axes: "Sequence[Axis]", sample: int | None, settings: list[str] | None, seed: int | None,
           pool: list[str] | None) -> "SweepPlan":
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.grid import RANDOM, Sample
     from ksim.study.sweep import SweepPlan
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ksim.flow.batch import Batch
     from ksim.flow.kernels import KernelCost
     from ksim.flow.steps import StepCost
-    from ksim.simulation.defaults import Deployment
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.defaults import Deployment
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.transfer_assembly import Message
     from ksim.study.speculation import Payoff
 
@@ -159,7 +159,7 @@ def step(
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
-    from ksim.simulation.defaults import Deployment
+    from ksim.scenario.defaults import Deployment
 
     serve = _speculating(serve or {}, speculative)
     batch = with_adapters(batch_of(decode, prefill), adapters, serve)
@@ -181,7 +181,7 @@ def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":
     """*batch* with the *images* that the flag names; raises ConfigError where the model takes none."""
     from attrs import evolve
 
-    from ksim.simulation.vision import vision_of
+    from ksim.scenario.vision import vision_of
     from ksim.workload.images import image_size
 
     if not images:
@@ -329,8 +329,8 @@ def roofline(
 ) -> None:
     """Draw a step's kernels under the roofline, and which families are equally far from it on every GPU."""
     from ksim.cli.roofline_output import RooflineReport, check, content, save, show
-    from ksim.simulation.defaults import Deployment
-    from ksim.simulation.portability import kernel_points, survey
+    from ksim.scenario.defaults import Deployment
+    from ksim.scenario.portability import kernel_points, survey
 
     batches = _batches(decode, prefill)
     scenario = scenario_of("roofline", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
@@ -359,8 +359,8 @@ def _batches(decode: str, prefill: str) -> dict[str, "Batch"]:
 def _others(scenario: "Scenario", gpu: str, names: str) -> Mapping[str, "Scenario"]:
     """*scenario*, which is on *gpu*, and the same on each GPU that *names* lists; raises UnknownName."""
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import gpu_of
-    from ksim.simulation.portability import moved_to
+    from ksim.scenario.hardware import gpu_of
+    from ksim.scenario.portability import moved_to
 
     listed = words_of(names) or catalog.entries("gpus")
     for name in listed:

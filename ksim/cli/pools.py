@@ -32,7 +32,7 @@ def pool_changes(texts: Sequence[str], known: Collection[str] = ()) -> dict[str,
 
 def with_pools(table: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     """A scenario's *table* with the pools that the *texts* of ``--pool`` describe."""
-    from ksim.simulation.scenario import put
+    from ksim.scenario.scenario import put
 
     for key, value in pool_changes(texts).items():
         put(table, key, value)
@@ -40,7 +40,7 @@ def with_pools(table: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _changes(text: str) -> Iterator[tuple[str, Any]]:
-    from ksim.simulation.scenario import pieces, setting
+    from ksim.scenario.scenario import pieces, setting
 
     name, colon, values = (part.strip() for part in text.partition(":"))
     if not name or not colon or not values:

@@ -17,8 +17,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import hidden_directory
 from ksim.foundation.units import DType
 from ksim.report.tables import Table
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
 
 
 @frozen

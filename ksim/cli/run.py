@@ -77,7 +77,7 @@ def run(
                                                    " leaves open, their values and why; do not run it")] = False,
 ) -> None:
     """Simulate a scenario, and report what its users would see and why."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     if explain_defaults:
@@ -113,7 +113,7 @@ def replay(
     force: Force = False, json_file: JsonFile = None, wide: Wide = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
@@ -142,7 +142,7 @@ def _targets(pairs: list[str]) -> dict[str, str]:
 
 def changed(scenario: Any, settings: list[str] | None, seed: int | None, pools: list[str] | None = None) -> Any:
     """*scenario* with the values that ``--pool``, ``--set`` and ``--seed`` give."""
-    from ksim.simulation.scenario import setting
+    from ksim.scenario.scenario import setting
 
     changes = pool_changes(pools or [], scenario.pools) | dict(setting(text) for text in settings or [])
     if seed is not None:

@@ -50,8 +50,8 @@ def serve(
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
     from ksim.report import run_directory
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.scenario import Scenario
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     wanted = _wanted(

@@ -32,7 +32,7 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Write a commented scenario that runs as it is, with every key, its meaning and its default."""
-    from ksim.simulation.scenario_schema import starter
+    from ksim.scenario.schema import starter
 
     files.check_scenario(path, force)
     files.write(path, starter(model, gpu, tp, path.parent, template))
@@ -51,7 +51,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenario files, with which editors complete keys and mark mistakes."""
     from ksim.foundation.errors import ConfigError
-    from ksim.simulation.scenario_schema import FILE
+    from ksim.scenario.schema import FILE
 
     text = FILE.read_text(encoding="utf-8")
     if output is None:
@@ -104,7 +104,7 @@ def _self_check() -> Finding:
     """Whether a small run comes to the digits that it comes to elsewhere."""
     remedy = f"{doctor_checks.REINSTALL}; if that does not help, report it with this table"
     try:
-        from ksim.simulation.scenario import Scenario
+        from ksim.scenario.scenario import Scenario
         from ksim.simulation.simulate import simulate
 
         summary: Any = simulate(Scenario.of(SCENARIO)).summary

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ksim.flow.batch import Batch
     from ksim.flow.kernels import KernelCost
     from ksim.flow.steps import StepCost
-    from ksim.simulation.defaults import Deployment
+    from ksim.scenario.defaults import Deployment
 
 
 def counted(step: "StepCost") -> "dict[KernelCost, int]":

@@ -22,7 +22,7 @@ from ksim.foundation import process
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.directory import StudyDirectory
     from ksim.study.routers.compare import RouterComparison
     from ksim.study.routers.plan import RoutersPlan
@@ -95,7 +95,7 @@ def sweep(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Run a scenario at many points and keep all numbers of all runs, also where it is interrupted."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.grid import Sample, parse
     from ksim.study.sweep import SweepPlan, check_names
     from ksim.study.workers import check
@@ -171,7 +171,7 @@ def tune(
     settings: Settings = None, pool: Pools = None, force: Force = False, json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.tuning.space import Space, TunePlan, objectives, requirements
     from ksim.study.tuning.tune import Tuner, check_tuning
 
@@ -252,7 +252,7 @@ def routers(
     resume: Resume = False, settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Compare routers under the same requests: how long users wait, what caches hold, and regret."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.routers.plan import RoutersPlan, ages, listed
     from ksim.study.sweep import check_names
     from ksim.study.workers import check

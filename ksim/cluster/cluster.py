@@ -32,9 +32,9 @@ from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Re
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.kv_transfer.connectors import KvConnector
-from ksim.kv_transfer.transfer import Transfer
-from ksim.kv_transfer.transfer_network import TransferNetwork
+from ksim.kv.transfer.connectors import KvConnector
+from ksim.kv.transfer.transfer import Transfer
+from ksim.kv.transfer.transfer_network import TransferNetwork
 from ksim.specs.settings import SignalSettings
 
 __all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl"]

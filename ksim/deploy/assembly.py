@@ -27,13 +27,13 @@ from ksim.deploy.workload import made_up
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, one_line
 from ksim.foundation.files import is_there
-from ksim.simulation.connector_parts import OFFLOAD, aliases
-from ksim.simulation.defaults import Defaults, Deployment
+from ksim.scenario.connector_parts import OFFLOAD, aliases
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.hardware import system_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario, alike, beside, merged
+from ksim.scenario.sizing import of_free
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.hardware import system_of
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario, alike, beside, merged
-from ksim.simulation.sizing import of_free
 from ksim.specs.settings import ROLES
 
 _WHY = ("left out: no engine here prefills for another; where others do, import their lines together, with --role for"

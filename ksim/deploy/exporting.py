@@ -26,11 +26,11 @@ from ksim.deploy.vllm_line import VllmLine, served_name
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import system_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.hardware import system_of
 from ksim.simulation.pool import Pool
-from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 

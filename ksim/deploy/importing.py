@@ -12,7 +12,7 @@ from ksim.deploy.texts import Pasted, tidied
 from ksim.deploy.workload import bench_of
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario, merged
+from ksim.scenario.scenario import Scenario, merged
 from ksim.simulation.simulate import try_to_build
 
 FOLDER = "deploy.readers"

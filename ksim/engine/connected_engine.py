@@ -17,7 +17,7 @@ from ksim.engine.ranks import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.kv_transfer.connector_worker import ConnectorWorker
+from ksim.kv.transfer.connector_worker import ConnectorWorker
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule

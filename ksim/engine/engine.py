@@ -25,8 +25,8 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import KsimError
-from ksim.kv_transfer.connector_worker import ConnectorWorker
-from ksim.kv_transfer.endpoint import Endpoint, transfer_of
+from ksim.kv.transfer.connector_worker import ConnectorWorker
+from ksim.kv.transfer.endpoint import Endpoint, transfer_of
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule

@@ -90,8 +90,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 #: A plug-in has one of these methods, by the folder of its kind; where there are none, it is a function.
 METHODS: Mapping[str, tuple[str, ...]] = {
     "scheduling.policies": ("order", "victim", "propose", "queue"), "scheduling.admissions": ("admits",),
-    "scheduling.acceptances": ("rates",), "kv_cache.evictions": (), "kv_offload.evictions": ("evict",),
-    "kv_offload.connectors": ("connector",), "kv_transfer.connectors": ("start", "share", "lease"),
+    "scheduling.acceptances": ("rates",), "kv.cache.evictions": (), "kv.offload.evictions": ("evict",),
+    "kv.offload.connectors": ("connector",), "kv.transfer.connectors": ("start", "share", "lease"),
     "cluster.routers": ("choose",), "cluster.pair_routers": ("choose",), "cluster.flow_controls": ("refusal", "pick"),
     "cluster.llm_d.parts": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
     "oracles": ("estimates", "seconds", "estimate"), "network.collectives": ("rounds",), "workload.traces": ("rows",),

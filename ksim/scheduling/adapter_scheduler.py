@@ -7,7 +7,7 @@ from attrs import define, evolve, field
 
 from ksim.flow.batch import Batch
 from ksim.flow.request import AdapterLoad
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftSchedule

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from attrs import define, field, frozen
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies import ALL

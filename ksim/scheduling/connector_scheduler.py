@@ -5,7 +5,7 @@ The jobs of an engine with a KV connector, and what its workers report: loads an
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector import Connector, ConnectorOutput, InvalidBlocks, TransferState
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, State

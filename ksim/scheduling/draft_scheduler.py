@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.cache import BlockTable, PrefixHit
+from ksim.kv.cache import BlockTable, PrefixHit
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.scheduler import Scheduler

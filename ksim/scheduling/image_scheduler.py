@@ -12,7 +12,7 @@ from typing import ClassVar
 from attrs import define, field, frozen
 
 from ksim.flow.request import PlacedImage, Request
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, State

@@ -17,7 +17,7 @@ from attrs.validators import ge, gt, lt
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import PlacedImage, Request
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.cache import BlockTable
+from ksim.kv.cache import BlockTable
 
 
 class State(Enum):

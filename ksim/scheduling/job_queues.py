@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import BlockTable, Cache
+from ksim.kv.cache import BlockTable, Cache
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput

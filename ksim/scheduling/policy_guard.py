@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies import Wish

@@ -14,7 +14,7 @@ from functools import lru_cache
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.job_queues import JobQueues
 from ksim.scheduling.policies import ALL

@@ -12,8 +12,8 @@ from attrs import define, evolve, field
 from ksim.flow.events import Failed, Finished, Rejected
 from ksim.flow.request import Image, Request
 from ksim.results.streaming import Sink
+from ksim.scenario.scenario import Scenario
 from ksim.server.live import Handle, Live
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import writing
 from ksim.workload.replay import Replay, Workload
 

@@ -37,13 +37,20 @@ from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.evictions.by_history import vllm
-from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_cache.vllm import VllmCache
-from ksim.kv_transfer.transfer_network import TransferNetwork
+from ksim.kv.cache import Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.evictions.by_history import vllm
+from ksim.kv.cache.hybrid import HybridCache
+from ksim.kv.cache.vllm import VllmCache
+from ksim.kv.transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
+from ksim.scenario.connector_parts import offload_settings
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.drafters import drafted, speculation_of
+from ksim.scenario.further_passes import with_prompt_logprobs
+from ksim.scenario.routing import gateway_of, tell_measured
+from ksim.scenario.sizing import limits
+from ksim.scenario.vision import Vision, prepare, vision_of
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector import Connector
@@ -53,16 +60,9 @@ from ksim.scheduling.group_rules import GroupRules
 from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
 from ksim.scheduling.scheduler import Scheduler, mixed
 from ksim.simulation import transfer_assembly
-from ksim.simulation.connector_parts import offload_settings
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.drafters import drafted, speculation_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.further_passes import with_prompt_logprobs
 from ksim.simulation.offloading import Offloads, sglang_cache, tiers_of_pool
 from ksim.simulation.pool import Placement, Pool
-from ksim.simulation.routing import gateway_of, tell_measured
-from ksim.simulation.sizing import limits
-from ksim.simulation.vision import Vision, prepare, vision_of
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 
@@ -277,7 +277,7 @@ def _governor(deployment: Deployment) -> Supervised | None:
 def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
     """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
-    eviction = plugin("kv_cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
+    eviction = plugin("kv.cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
     assert serve.block_size is not None, "settings are derived before engines are built"
     if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"

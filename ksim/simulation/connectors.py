@@ -9,16 +9,16 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.links import Links
-from ksim.simulation.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
+from ksim.scenario.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.pool import Pool
-from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 
 __all__ = ["check_joined", "check_roles", "check_router", "check_sequences", "completed", "connector_of"]
 
-FOLDER = "kv_transfer.connectors"
+FOLDER = "kv.transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
 DEFAULT = "NixlConnector"
 #: How the names of vLLM's other connectors begin.

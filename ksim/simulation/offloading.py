@@ -16,25 +16,25 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.evictions import Eviction
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
-from ksim.kv_offload.connectors.hicache import Hicache
-from ksim.kv_offload.hicache.cache import HiCache
-from ksim.kv_offload.hicache.connector import HicacheConnector
-from ksim.kv_offload.hicache.worker import HicacheWorker
-from ksim.kv_offload.mooncake import MooncakePool, MooncakeWorker
-from ksim.kv_offload.store import SecondaryTier, TierThreads
-from ksim.kv_offload.tiered import TieredConnector, TieredWorker
-from ksim.kv_offload.worker import Lane, OffloadWorker
-from ksim.kv_transfer.layout import KvLayout, LayerShare
+from ksim.kv.cache import Cache
+from ksim.kv.cache.evictions import Eviction
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv.offload.connectors.hicache import Hicache
+from ksim.kv.offload.hicache.cache import HiCache
+from ksim.kv.offload.hicache.connector import HicacheConnector
+from ksim.kv.offload.hicache.worker import HicacheWorker
+from ksim.kv.offload.mooncake import MooncakePool, MooncakeWorker
+from ksim.kv.offload.store import SecondaryTier, TierThreads
+from ksim.kv.offload.tiered import TieredConnector, TieredWorker
+from ksim.kv.offload.worker import Lane, OffloadWorker
+from ksim.kv.transfer.layout import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
+from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.drafters import kept_layers
 from ksim.scheduling.connector import Connector
-from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.drafters import kept_layers
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import System
 

@@ -2,7 +2,7 @@
 
 from attrs import frozen
 
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
 
 
 @frozen

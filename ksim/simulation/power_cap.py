@@ -8,7 +8,7 @@ from ksim.cost.energy import Clock, Setting
 from ksim.engine.governors import checked
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 
 #: Tokens of the shorter of the two prompts that are tried.

@@ -26,13 +26,13 @@ from ksim.report.result import Result, judged
 from ksim.results.metrics import LatencyTargets, Summary
 from ksim.results.streaming import Sink
 from ksim.results.totals import Refusals
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build, router_of
-from ksim.simulation.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import tiers_of_pool
 from ksim.simulation.processes import run_in_processes
-from ksim.simulation.scenario import Scenario
 from ksim.workload.rows import Ledger
 
 

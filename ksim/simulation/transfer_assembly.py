@@ -17,23 +17,23 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.kv_cache.cache import Cache
-from ksim.kv_offload.connector import JoinedConnector, JoinedWorker
-from ksim.kv_transfer.connector_worker import ConnectorWorker
-from ksim.kv_transfer.endpoint import Endpoint
-from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.kv.cache import Cache
+from ksim.kv.offload.connector import JoinedConnector, JoinedWorker
+from ksim.kv.transfer.connector_worker import ConnectorWorker
+from ksim.kv.transfer.endpoint import Endpoint
+from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows
 from ksim.network.inter_node_traffic import CollectiveTraffic
 from ksim.network.network import FleetNetwork
+from ksim.scenario.connector_parts import multi_of, parts_of
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of, network_of, system_of
+from ksim.scenario.scenario import COLLECTIVES
 from ksim.scheduling.connector import Connector
-from ksim.simulation.connector_parts import multi_of, parts_of
 from ksim.simulation.connectors import connector_of
-from ksim.simulation.defaults import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.hardware import gpu_of, network_of, system_of
 from ksim.simulation.offloading import Offloads, kv_layout, offloading_of
 from ksim.simulation.pool import Placement, Pool
-from ksim.simulation.scenario import COLLECTIVES
 from ksim.specs.kv_transfer import KvTransferConfig
 
 __all__ = ["collective_flows", "connector_and_worker", "endpoint", "fleet_network", "transfer_network"]

@@ -90,7 +90,7 @@ class EngineSettings:
     """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
-    Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
+    Names: kv.cache.evictions. Source: ksim. Example: "lfu"."""
     max_logprobs: int = field(default=20, validator=ge(-1))
     """Most log-probabilities at a place that a request, or a beam search, may ask for; -1 sets no limit. Unit: tokens.
     Source: vLLM."""

@@ -19,7 +19,7 @@ from attrs import asdict, frozen
 from ksim.report.formats import html_block, html_table
 from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.simulation.scenario import native, put
+from ksim.scenario.scenario import native, put
 from ksim.study.grid import Outcome, Settings, short_names, value_text
 from ksim.study.pareto import Objective, derived, rank
 from ksim.study.students_t import student

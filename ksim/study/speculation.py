@@ -12,8 +12,8 @@ from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["Payoff", "SpeculativeStep", "accepted_length", "compared", "payoff", "verified"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError, MissingExtra, UnknownKey, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import try_to_build
 from ksim.study import directory
 from ksim.study.directory import StudyDirectory

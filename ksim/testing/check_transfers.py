@@ -7,7 +7,7 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.testing.connected import Transfer
 from ksim.testing.history import History

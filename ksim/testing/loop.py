@@ -6,7 +6,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, Limits, State

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.invariants import INVARIANTS

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.testing.history import Moment
 from ksim.testing.invariants import INVARIANTS
 from ksim.testing.trial import COMPARED, TURN, Arrival, Case, Subject, examine

@@ -18,7 +18,7 @@ import tomli_w
 from attrs import Factory, field, fields, frozen
 
 from ksim.foundation import catalog
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.scheduler import Scheduler

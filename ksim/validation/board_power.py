@@ -11,7 +11,7 @@ from ksim.calibration.batches import Floats
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings, metered_watts, model_watts
 from ksim.foundation.errors import DataError
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 #: A prediction within so many per cent meets the goal.
 CLOSE = 10.0

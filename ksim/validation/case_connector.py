@@ -11,8 +11,8 @@ from attrs import define, evolve, field, frozen
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.foundation import catalog
-from ksim.kv_offload.connector import OffloadConnector
-from ksim.kv_offload.store import ChunkStore, OfferCounts
+from ksim.kv.offload.connector import OffloadConnector
+from ksim.kv.offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -214,7 +214,7 @@ class CaseOffload(OffloadConnector):
     @classmethod
     def of(cls, settings: ConnectorSettings, block_size: int, prefix_caching: bool) -> "CaseOffload":
         """The connector that a case asks for."""
-        eviction = catalog.find("kv_offload.evictions", settings.policy)(settings.cpu_chunks)
+        eviction = catalog.find("kv.offload.evictions", settings.policy)(settings.cpu_chunks)
         counts = OfferCounts(settings.store_threshold) if settings.store_threshold > 1 else None
         store = ChunkStore(settings.cpu_chunks, eviction, counts, Serials())
         return cls(store, BlockKeys(block_size), settings.blocks_per_chunk, settings.offload_prompt_only,

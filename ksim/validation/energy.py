@@ -11,7 +11,7 @@ from attrs.validators import ge
 from ksim.calibration.power import boards, prediction
 from ksim.calibration.power.prediction import Prediction, SustainedKernel, leave_group_out, predict
 from ksim.foundation.errors import DataError
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.validation import board_power
 from ksim.validation.board_power import BoardReport
 from ksim.validation.serving import comparison

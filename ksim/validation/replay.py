@@ -12,10 +12,10 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.foundation import catalog
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache import Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.hybrid import HybridCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.engine_loop import EngineLoop

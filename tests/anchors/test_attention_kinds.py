@@ -15,8 +15,8 @@ from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.oracles import estimates
 from ksim.oracles.measured import Measured
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.anchors.errors import DATA, Errors
 

@@ -11,8 +11,8 @@ import pytest
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
 from tests.simulation.tables import TABLE
 

@@ -7,8 +7,8 @@ import pytest
 
 from ksim.flow.batch import Batch
 from ksim.network.routes import Hop
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.anchors.errors import Errors, rows
 from tests.simulation.tables import TABLE
 

@@ -21,8 +21,8 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
@@ -182,7 +182,7 @@ def test_littles_law():
 
 RUN = """
 import sys
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 scenario = Scenario.read(sys.argv[1])
 simulate(scenario).save(sys.argv[2], scenario.to_toml(), plots=False)

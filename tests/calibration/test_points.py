@@ -11,8 +11,8 @@ from ksim.calibration.measurements import CHECKS, FAMILIES
 from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.calibration.runner.device import LAUNCHES
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")

@@ -14,7 +14,7 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.calibration.samples import BOOST, COPY, H200, IDLE, KERNELS, row, rows, sweep
 from tests.properties import examples
 

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.cli import keep
 from ksim.cli.keep import Progress, duration
-from ksim.simulation import model_card
+from ksim.scenario import model_card
 from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}

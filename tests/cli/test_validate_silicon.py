@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from tests.cli.command import ksim
 from tests.validation.silicon_rows import join, write
 

@@ -17,7 +17,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.request import AdapterLoad
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

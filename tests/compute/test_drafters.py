@@ -14,7 +14,7 @@ from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of, model_of_table
+from ksim.scenario.models import model_of, model_of_table
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

@@ -16,7 +16,7 @@ from ksim.cost.summaries import encoder_batch
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.request import Patches
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

@@ -18,7 +18,7 @@ from ksim.network.network import Network
 from ksim.network.protocols import NCCL, Protocol
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Link, System, Timing
 from tests.cost.toys import ALL, TOY, network
 from tests.properties import examples

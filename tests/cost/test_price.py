@@ -13,8 +13,8 @@ from ksim.flow.steps import StepCost
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
 from tests.simulation.tables import TABLE

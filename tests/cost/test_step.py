@@ -19,8 +19,8 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import estimate
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.properties import examples
 from tests.simulation.tables import TABLE
 

@@ -7,8 +7,8 @@ from attrs import evolve
 from ksim.cost.step import StepTimer
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.simulation.tables import TABLE
 
 #: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.

@@ -7,7 +7,7 @@ from ksim.deploy.commands import Command, launch_of
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 
 
 def launched(*words, **wanted):

@@ -20,7 +20,7 @@ from ksim.deploy.writers.llm_d import LlmD
 from ksim.deploy.writers.vllm import Vllm
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim
 from tests.properties import examples

@@ -10,9 +10,9 @@ from ksim.deploy.flags.given import flag_table, plain_name
 from ksim.deploy.flags.meaning import meaning, names_of
 from ksim.deploy.programs import sglang, vllm
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from tests.deploy.launching import launched, served, table_of, text_of
 
 HANDLERS = {"vllm": vllm.HANDLERS, "sglang": sglang.HANDLERS, "trtllm": trtllm.HANDLERS}

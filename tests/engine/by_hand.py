@@ -17,7 +17,7 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import PricedBlock, StepCost
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.job import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler

@@ -21,8 +21,8 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.report.result import Result
 from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
 from ksim.workload.rows import Ledger
 from tests.explore.other_words import OTHER_WORDS, Table

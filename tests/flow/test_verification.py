@@ -12,7 +12,7 @@ from ksim.compute.kernels.states import DeltaLayer
 from ksim.cost.graphs import Graphs, Launching
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.request import Request
-from ksim.simulation.defaults import capture_sizes
+from ksim.scenario.defaults import capture_sizes
 from tests.properties import examples
 
 contexts = st.lists(st.integers(0, 300), min_size=1, max_size=6)

@@ -4,8 +4,8 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import BlockTable, PrefixHit
+from ksim.kv.cache import BlockTable, PrefixHit
+from ksim.kv.cache.block_cache import BlockCache
 
 BLOCK = 4
 

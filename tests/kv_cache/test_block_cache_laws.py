@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.evictions.by_history import vllm
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.evictions.by_history import vllm
 from ksim.testing.cache import CacheMachine
 from tests.properties import examples
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.request import Request
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache import Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.testing.loop import ROOMY, Loop
 from tests.kv_cache.trees import nodes
@@ -258,5 +258,5 @@ def test_an_eviction_is_chosen_by_name(prefix_cache):
     rates = {name: summary(prefix_cache=prefix_cache, num_gpu_blocks_override=700, **serve)["prefix_cache_hit_rate"]
              for name, serve in {"default": {}, "own": {"eviction": {"vllm": "vllm", "sglang": "lru"}[prefix_cache]},
                                  "mru": {"eviction": "mru"},
-                                 "elsewhere": {"eviction": "ksim.kv_cache.evictions.by_history:mru"}}.items()}
+                                 "elsewhere": {"eviction": "ksim.kv.cache.evictions.by_history:mru"}}.items()}
     assert rates["default"] == rates["own"] != rates["mru"] == rates["elsewhere"]

@@ -7,9 +7,9 @@ import pytest
 
 from ksim.flow.request import Request
 from ksim.foundation import process
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
 
 CACHES: dict[str, Any] = {"vllm": lambda: VllmCache(100, 16), "blocks": lambda: BlockCache(100, 16),
           "sglang": lambda: SglangCache(1600)}

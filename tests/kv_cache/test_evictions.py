@@ -6,10 +6,10 @@ import pytest
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.block_pool import EvictionQueue, TrackedNode
-from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.sglang import SglangCache
+from ksim.kv.cache import BlockTable, PrefixHit
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.block_pool import EvictionQueue, TrackedNode
+from ksim.kv.cache.sglang import SglangCache
 
 
 def cache_of(name, eviction, room=9):
@@ -38,7 +38,7 @@ def cached(kv, *contents):
     ("sglang", "fifo", [0, 3, 3]), ("sglang", "mru", [0, 3, 3]), ("sglang", "deepest_first", [3, 0, 3])])
 def test_which_prefixes_an_eviction_keeps(name, eviction, left):
     """vLLM's cache loses blocks, the last of a request first; SGLang's a run of tokens."""
-    kv = cache_of(name, catalog.find("kv_cache.evictions", eviction))
+    kv = cache_of(name, catalog.find("kv.cache.evictions", eviction))
     for content in ("abc", "def", "ghi", "abc"):
         leave(kv, content)
     leave(kv, "xy")

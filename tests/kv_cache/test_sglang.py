@@ -5,8 +5,8 @@ from collections.abc import Hashable, Sequence
 import pytest
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.sglang import SglangCache
+from ksim.kv.cache import BlockTable, PrefixHit
+from ksim.kv.cache.sglang import SglangCache
 from tests.kv_cache.trees import nodes
 
 

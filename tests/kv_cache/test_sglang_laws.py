@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from ksim.kv_cache.cache import BlockTable
-from ksim.kv_cache.sglang import SglangCache
+from ksim.kv.cache import BlockTable
+from ksim.kv.cache.sglang import SglangCache
 from tests.kv_cache.naive_tokens import NaiveRequest, NaiveTokens, Tokens
 from tests.kv_cache.trees import nodes
 from tests.properties import examples

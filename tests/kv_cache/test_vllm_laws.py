@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.vllm import Extent, VllmCache
+from ksim.kv.cache import BlockTable, PrefixHit
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.vllm import Extent, VllmCache
 from tests.kv_cache.trees import nodes
 from tests.properties import examples
 

@@ -7,9 +7,9 @@ from attrs import define, field
 
 from ksim.flow.block_keys import BlockKeys
 from ksim.foundation import catalog
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_offload.connector import OffloadConnector
-from ksim.kv_offload.store import ChunkStore, OfferCounts
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.offload.connector import OffloadConnector
+from ksim.kv.offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Copy, Load
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, Limits
@@ -86,7 +86,7 @@ def engine(*, chunks: int = 100, eviction: str = "lru", threshold: int = 0, turn
            blocks: int = 100, block_tokens: int = 4, prefix_caching: bool = True, blocks_per_chunk: int = 1,
            prompt_only: bool = False, **limits: Any) -> Loop:
     """A loop with a store of so many *chunks*."""
-    store = ChunkStore(chunks, catalog.find("kv_offload.evictions", eviction)(chunks),
+    store = ChunkStore(chunks, catalog.find("kv.offload.evictions", eviction)(chunks),
                        OfferCounts(threshold) if threshold > 1 else None, Index())
     connector = Watched(store, BlockKeys(block_tokens), blocks_per_chunk, prompt_only, prefix_caching)
     cache = BlockCache(blocks, block_tokens, prefix_caching)

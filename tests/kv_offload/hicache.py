@@ -3,8 +3,8 @@
 from typing import Any
 
 from ksim.flow.request import Request
-from ksim.kv_offload.hicache.cache import HiCache, HostNode
-from ksim.kv_offload.hicache.connector import HicacheConnector
+from ksim.kv.offload.hicache.cache import HiCache, HostNode
+from ksim.kv.offload.hicache.connector import HicacheConnector
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, Limits

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
-from ksim.kv_offload.evictions import RequestAccess
-from ksim.kv_offload.evictions.arc import Arc
-from ksim.kv_offload.evictions.lru import Lru
-from ksim.kv_offload.store import ChunkStore, OfferCounts
+from ksim.kv.offload.evictions import RequestAccess
+from ksim.kv.offload.evictions.arc import Arc
+from ksim.kv.offload.evictions.lru import Lru
+from ksim.kv.offload.store import ChunkStore, OfferCounts
 from tests.properties import examples
 
-each = pytest.mark.parametrize("name", catalog.names("kv_offload.evictions"))
+each = pytest.mark.parametrize("name", catalog.names("kv.offload.evictions"))
 
 
 def store_of(name: str, chunks: int) -> ChunkStore:
-    return ChunkStore(chunks, catalog.find("kv_offload.evictions", name)(chunks))
+    return ChunkStore(chunks, catalog.find("kv.offload.evictions", name)(chunks))
 
 
 def store(chunks: ChunkStore, keys: list[int], access: RequestAccess | None = None) -> RequestAccess:

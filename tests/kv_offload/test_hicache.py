@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.kv_offload.hicache.cache import WRITE_POLICIES
+from ksim.kv.offload.hicache.cache import WRITE_POLICIES
 from ksim.scheduling.job import State
 from tests.kv_offload.engines import settle
 from tests.kv_offload.hicache import A, B, C, add, check, copies, engine, serve

@@ -6,8 +6,8 @@ import pytest
 from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from tests.kv_offload.hicache import with_hicache
 from tests.kv_offload.runs import BLOCK
 from tests.kv_transfer.fleets import run

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
-from ksim.kv_offload.connectors.hicache import BACKENDS
-from ksim.kv_offload.hicache.cache import WRITE_POLICIES, HiCache
-from ksim.kv_offload.hicache.connector import (
+from ksim.kv.offload.connectors.hicache import BACKENDS
+from ksim.kv.offload.hicache.cache import WRITE_POLICIES, HiCache
+from ksim.kv.offload.hicache.connector import (
     POLICIES,
     HicacheConnector,
     Prefetches,
@@ -19,12 +19,12 @@ from ksim.kv_offload.hicache.connector import (
     StorageJob,
     TierStorage,
 )
-from ksim.kv_offload.store import SecondaryTier
+from ksim.kv.offload.store import SecondaryTier
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.testing.loop import ROOMY, Loop
 from tests.kv_offload.hicache import A, Copying, add, check, copies, with_hicache
 from tests.kv_offload.runs import BLOCK, requests, turns

@@ -12,7 +12,7 @@ from ksim.testing.loop import Loop
 from tests.kv_offload.engines import connector_of, engine, index_of, loaded, settle
 from tests.properties import examples
 
-EVICTIONS = catalog.names("kv_offload.evictions")
+EVICTIONS = catalog.names("kv.offload.evictions")
 
 #: A request: when it comes, whose prompt it shares, how many blocks of it, its own tokens, its output.
 requests = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(0, 6), st.integers(1, 9),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.block_keys import BlockKeys
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_offload.lmcache import LmcacheConnector, LmcacheStore
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.offload.lmcache import LmcacheConnector, LmcacheStore
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Limits, State

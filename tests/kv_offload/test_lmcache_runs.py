@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from tests.kv_offload.runs import BLOCK, extras, fleets, scenario, serves, workloads
 from tests.kv_transfer.fleets import run
 from tests.laws.happenings import facts

@@ -9,7 +9,7 @@ from ksim.foundation import catalog
 from tests.kv_offload.runs import BLOCK, scenario
 from tests.kv_transfer.fleets import run
 
-FOLDER = "kv_offload.connectors"
+FOLDER = "kv.offload.connectors"
 #: The options that a connector needs to have room for all.
 OPTIONS: dict[str, dict[str, Any]] = {
     "offloading": {"cpu_bytes_to_use": 100 * BLOCK}, "lmcache": {"lmcache.chunk_size": 32}, "mooncake_store": {},

@@ -15,7 +15,7 @@ from ksim.flow.log import Log
 from ksim.report import perfetto
 from ksim.results.attribution import groups
 from ksim.results.attribution.breakdown import Breakdown
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
 from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, scenario, turns
 from tests.kv_transfer.fleets import run

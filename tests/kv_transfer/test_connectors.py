@@ -10,8 +10,8 @@ from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefi
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.kv_transfer.connectors.nixl import Nixl
-from ksim.kv_transfer.connectors.sglang import Sglang
+from ksim.kv.transfer.connectors.nixl import Nixl
+from ksim.kv.transfer.connectors.sglang import Sglang
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
 
 ALONE = requests(1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 5})
@@ -22,9 +22,9 @@ def one(log, kind, engine=None):
     return event
 
 
-@pytest.mark.parametrize("name", catalog.names("kv_transfer.connectors"))
+@pytest.mark.parametrize("name", catalog.names("kv.transfer.connectors"))
 def test_a_connector_answers_all_questions(name):
-    connector = plugin("kv_transfer.connectors", Choice(name))
+    connector = plugin("kv.transfer.connectors", Choice(name))
     answers = [getattr(connector, key) for key in ("concurrent", "by_chunk", "pull", "hands_over_token",
                                                    "equal_tensor_parallel", "renews")]
     assert all(isinstance(answer, bool) for answer in answers)
@@ -75,7 +75,7 @@ def test_sglang_prefills_once_there_is_room_and_sends_chunk_by_chunk(model):
     log = run(scenario(model, "sglang", workload=ALONE)).log
     moved, prefill = one(log, Transferred), one(log, Admitted, engine=0)
     assert moved.allocated < prefill.time < moved.began
-    assert moved.began < one(log, Prefilled).time + plugin("kv_transfer.connectors", Choice("sglang")).start
+    assert moved.began < one(log, Prefilled).time + plugin("kv.transfer.connectors", Choice("sglang")).start
     assert one(log, Admitted, engine=1).cached == 100
 
 

@@ -26,10 +26,10 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
-from ksim.kv_transfer.transfer import Transfer
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
+from ksim.kv.transfer.transfer import Transfer
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario, split
 from tests.laws.happenings import facts, happenings
 from tests.properties import examples

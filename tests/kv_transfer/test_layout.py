@@ -7,10 +7,10 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.kv_transfer.layout import KvLayout, LayerShare, Piece, plan
-from ksim.simulation.defaults import Deployment
+from ksim.kv.transfer.layout import KvLayout, LayerShare, Piece, plan
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.offloading import kv_layout
-from ksim.simulation.scenario import Scenario
 from tests.kv_transfer.fleets import requests
 from tests.properties import examples
 

@@ -5,12 +5,12 @@ import pytest
 from ksim.engine.horizon import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.units import GIB
-from ksim.kv_transfer.connectors.nixl import Nixl
-from ksim.kv_transfer.layout import KvLayout, LayerShare
-from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.kv.transfer.connectors.nixl import Nixl
+from ksim.kv.transfer.layout import KvLayout, LayerShare
+from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows
 from ksim.network.links import Links, Machines
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Link, Storage, System
 
 PLAIN = System("plain", "h100", 8, "nvlink", Link("400 GB/s"), Link("50 GB/s"), nodes=2,

@@ -14,9 +14,9 @@ from ksim.flow.events import Stepped
 from ksim.report.result import Result
 from ksim.results.attribution.activity import EXPERTS, Shares
 from ksim.results.attribution.energy import Energy
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 RANKS = 4

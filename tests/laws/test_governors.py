@@ -15,7 +15,7 @@ from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),

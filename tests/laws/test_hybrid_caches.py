@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings, SpeculativeSettings
 from ksim.validation.replay import Replay

@@ -28,10 +28,10 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
 from ksim.oracles.efficiency.profiled import shipped
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.hardware import Gpu
 from ksim.specs.shard import Shard

@@ -10,7 +10,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.network.fabric import fabric, path
 from ksim.network.links import Links
 from ksim.network.routes import DISK, KINDS, Machines
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf, Pcie, Storage
 from tests.cost.toys import system
 from tests.properties import examples

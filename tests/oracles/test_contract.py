@@ -27,7 +27,7 @@ from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")
 LAYER = AttentionLayer(32, 8, 128)

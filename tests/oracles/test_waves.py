@@ -10,7 +10,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.waves import PEAK_SHARES, PeakShares, Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import TOY, Shape, blocks
 
 PERFECT = Waves({"shape": PeakShares(compute=1, memory=1, start=0)})

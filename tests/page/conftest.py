@@ -10,7 +10,7 @@ from pyarrow import parquet
 from ksim.page.write import write_page
 from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import stream
 from tests.page import browser as browsers
 from tests.page import made_up

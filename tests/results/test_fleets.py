@@ -20,8 +20,8 @@ from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
 from ksim.results.tiers import Rates
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import requests_of, serve, simulate
 from ksim.workload.rows import Ledger
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario

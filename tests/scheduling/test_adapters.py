@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.request import AdapterLoad, Request
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.engine_loop import EngineLoop

@@ -8,8 +8,8 @@ import pytest
 from attrs import frozen
 from hypothesis import given
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.priority import Priority

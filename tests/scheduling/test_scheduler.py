@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.cache import BlockTable
+from ksim.kv.cache import BlockTable
 from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.policies.decode_first import DecodeFirst

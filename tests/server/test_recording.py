@@ -8,9 +8,9 @@ from attrs import evolve
 
 from ksim.flow.request import Image, Request
 from ksim.foundation.errors import DataError
+from ksim.scenario.scenario import Scenario
 from ksim.server.recording import recording, row_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import stream
 from ksim.workload.replay import Replay
 from tests.laws.tiny import TINY, uniform

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 
 
 def read(folder, entry=None, **config):

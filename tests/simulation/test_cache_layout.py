@@ -12,11 +12,11 @@ from attrs import evolve
 
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.simulation.cache_layout import CacheLayout, state_block_tokens
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.cache_layout import CacheLayout, state_block_tokens
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.sizing import memory
 from ksim.simulation.simulate import simulate
-from ksim.simulation.sizing import memory
 from ksim.specs.settings import EngineSettings
 
 COMPLETE = EngineSettings(block_size=16, max_model_len=1024, max_num_batched_tokens=256, max_num_seqs=8,

@@ -8,15 +8,15 @@ import pytest
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.scenario.defaults import Defaults, Deployment, capture_sizes
+from ksim.scenario.hardware import engine_of, gpu_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import RESERVED, memory, shards_of
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.defaults import Defaults, Deployment, capture_sizes
-from ksim.simulation.hardware import engine_of, gpu_of
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.sizing import RESERVED, memory, shards_of
 from ksim.specs.settings import EngineSettings
 from tests.simulation.tables import TABLE
 

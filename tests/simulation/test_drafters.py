@@ -10,12 +10,12 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.drafters import drafter_of, drafter_shard
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import memory
 from ksim.simulation.offloading import kv_layout
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.simulation.sizing import memory
 from tests.simulation.tables import BURST, TABLE
 
 ACCEPTANCE = {"acceptance": {"name": "geometric", "rate": 0.8}}

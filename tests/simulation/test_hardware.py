@@ -7,8 +7,8 @@ import pytest
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.hardware import grid_of, rates_of, system_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.hardware import grid_of, rates_of, system_of
+from ksim.scenario.scenario import Scenario
 from ksim.specs.hardware import Footprint
 from tests.simulation.tables import TABLE
 

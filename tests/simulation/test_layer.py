@@ -10,9 +10,9 @@ from ksim.compute.graph import bind
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.specs.shard import Shard
 from tests.properties import examples
 from tests.simulation.layers import ATTEND, LLAMA, SIZES

@@ -9,12 +9,12 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
-from ksim.simulation.defaults import Defaults, Deployment
-from ksim.simulation.hardware import engine_of, gpu_of, system_of
-from ksim.simulation.model_card import ModelCard, fits_on
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-from ksim.simulation.sizing import kv_blocks, layout_of, memory, shards_of
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.hardware import engine_of, gpu_of, system_of
+from ksim.scenario.model_card import ModelCard, fits_on
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.sizing import kv_blocks, layout_of, memory, shards_of
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig

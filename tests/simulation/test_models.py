@@ -7,8 +7,8 @@ import pytest
 from ksim.compute.model import Config
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.models import lookalike, model_of, model_of_table
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.models import lookalike, model_of, model_of_table
+from ksim.scenario.scenario import Scenario
 from tests.models import POPULAR
 from tests.simulation.tables import TABLE
 

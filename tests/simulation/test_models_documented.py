@@ -10,9 +10,9 @@ import pytest
 import ksim
 from benchmarks.published import rows
 from ksim.compute.architectures import families
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.model_card import ModelCard
-from ksim.simulation.models import model_of
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.model_card import ModelCard
+from ksim.scenario.models import model_of
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here

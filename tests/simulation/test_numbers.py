@@ -43,7 +43,7 @@ BESIDE = {
 }
 #: The folder of plug-ins of each choice.
 PLUGINS = {"serve.scheduling_policy": "scheduling.policies", "serve.admission": "scheduling.admissions",
-           "serve.eviction": "kv_cache.evictions", "router": "cluster.routers", "power.governor": "engine.governors",
+           "serve.eviction": "kv.cache.evictions", "router": "cluster.routers", "power.governor": "engine.governors",
            "oracle": "oracles", "pair_router": "cluster.pair_routers",
            "serve.speculative_config.acceptance": "scheduling.acceptances"}
 #: What a governor's answers are called.

@@ -6,9 +6,9 @@ import pytest
 
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
+from ksim.scenario.scenario import Scenario
 from tests.simulation.tables import TABLE
 
 DECODE = Batch.parse("8x256")

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.simulation.tables import TABLE
 

@@ -12,11 +12,11 @@ from ksim.foundation.units import DType
 from ksim.oracles import estimate
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from ksim.simulation.defaults import Defaults, Deployment
-from ksim.simulation.drafters import drafter_of, drafter_shard
-from ksim.simulation.hardware import engine_of, gpu_of
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.drafters import drafter_of, drafter_shard
+from ksim.scenario.hardware import engine_of, gpu_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS, Shard
 from ksim.specs.speculative import SpeculativeConfig

@@ -7,10 +7,10 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.routing import routing_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.routing import routing_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.shard import Routing
 from tests.simulation.tables import TABLE

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.scenario import Scenario, setting
+from ksim.scenario.scenario import Scenario, setting
 from tests.simulation.tables import BURST, TABLE
 
 

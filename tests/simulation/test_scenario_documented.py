@@ -11,8 +11,8 @@ import pytest
 from benchmarks import reference
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.keys import keys
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import FILE
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.schema import FILE
 
 
 def tables(cls: type = Scenario) -> list[type]:

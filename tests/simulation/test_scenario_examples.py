@@ -7,7 +7,7 @@ import pytest
 from benchmarks.reference import EXAMPLES
 from ksim.foundation.config import kinds_of
 from ksim.foundation.keys import keys
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths

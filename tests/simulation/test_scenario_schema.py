@@ -17,8 +17,8 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import KsimError
 from ksim.foundation.keys import keys
 from ksim.foundation.units import optional_quantity
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import ID, _table, schema
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.schema import ID, _table, schema
 
 SCHEMA = schema()
 #: A fragment in a page need not be a whole scenario.

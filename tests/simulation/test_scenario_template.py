@@ -11,9 +11,9 @@ from jsonschema import Draft7Validator
 from ksim.foundation import catalog
 from ksim.foundation.errors import DoesNotFit
 from ksim.foundation.keys import keys
+from ksim.scenario.scenario import Scenario, merged
+from ksim.scenario.schema import FILE, schema, starter, summary, toml
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario, merged
-from ksim.simulation.scenario_schema import FILE, schema, starter, summary, toml
 from ksim.simulation.simulate import simulate
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here

@@ -1,7 +1,7 @@
 """Whole runs, from a scenario to its result."""
 
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
 
 

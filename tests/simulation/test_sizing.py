@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.simulation.defaults import Defaults, Deployment
-from ksim.simulation.hardware import engine_of, gpu_of
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.sizing import limits
+from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.hardware import engine_of, gpu_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import limits
 from ksim.specs.settings import EngineSettings
 from tests.simulation.tables import TABLE
 

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
 
 TABLE = {

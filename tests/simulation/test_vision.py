@@ -13,8 +13,8 @@ from ksim.cost.summaries import encoder_batch
 from ksim.flow.batch import Batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.vision import prepare, vision_of
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.vision import prepare, vision_of
 from ksim.specs.settings import EngineSettings
 from tests.models import model_of
 from tests.properties import examples

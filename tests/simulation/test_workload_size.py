@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from ksim.foundation.errors import DataError
-from ksim.simulation.model_card import WorkloadSize
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.model_card import WorkloadSize
+from ksim.scenario.scenario import Scenario
 
 
 def scenario(workload):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from ksim.foundation.errors import ConfigError, KsimError, MissingExtra, installing
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.grid import Range, Sample
 from ksim.study.sweep import SweepPlan, run_into
 from ksim.study.workers import in_order, own_modules, ray_workers, workers

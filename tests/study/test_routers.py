@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ksim
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError, UnknownKey, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.routers.compare import RouterComparison, Waits, imbalance, regrets
 from ksim.study.routers.picture import picture

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.study.speculation import Payoff, _crossing, accepted_length, compared, payoff, verified
 from tests.properties import examples
 from tests.simulation.tables import TABLE

@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.grid import replication_seed
 from ksim.study.pareto import derived

@@ -17,7 +17,7 @@ from ksim.cli.validate import kernels as command
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.oracles.efficiency.profiled import save
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.validation.kernel_cells import PredictedRows, cells, coverage, families
 from ksim.validation.kernels import Question, check_question, validate
 

@@ -2,7 +2,7 @@
 
 from ksim.cost.passes import Passes
 from ksim.flow.batch import Batch
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.validation.silicon.rounding import rounded
 from tests.simulation.tables import TABLE
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.hardware import engine_of, host_of
+from ksim.scenario.hardware import engine_of, host_of
 from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
 from ksim.validation.silicon.rows import prompts, read, recipes, reference, waves

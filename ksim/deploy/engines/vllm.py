@@ -26,7 +26,7 @@ from ksim.deploy.launches import Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import is_there
-from ksim.simulation.model_names import named
+from ksim.scenario.model_names import named
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.speculative import SpeculativeConfig

@@ -12,7 +12,7 @@ from ksim.deploy.launches import Launch, Wanted
 from ksim.deploy.proxies import keys_in
 from ksim.deploy.texts import Entry
 from ksim.foundation.errors import ConfigError, did_you_mean
-from ksim.simulation.models import model_of as known_model
+from ksim.scenario.models import model_of as known_model
 
 __all__ = ["Trtllm"]
 

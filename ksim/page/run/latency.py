@@ -363,8 +363,8 @@ def add_settings(document: Document, run: Run) -> None:
 
 def defaults(run: Run) -> Mapping[str, Any] | None:
     """The settings of a scenario that names the same model and GPU, and nothing else; None if it cannot be made."""
-    from ksim.simulation.defaults import Deployment
-    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+    from ksim.scenario.defaults import Deployment
+    from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 
     same = {key: run.settings[key] for key in ("model", "gpu", "system", "nodes", "engine") if key in run.settings}
     try:

@@ -9,10 +9,10 @@ from attrs import frozen
 
 from ksim import __version__
 from ksim.foundation.errors import KsimError
+from ksim.scenario.model_names import named
+from ksim.scenario.vision import vision_of
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.model_names import named
-from ksim.simulation.vision import vision_of
 
 __all__ = ["Served"]
 

@@ -16,9 +16,9 @@ import numpy as np
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.study import grid
 from ksim.study import workers as computing
 from ksim.study.capacity.answer import Standing, contest

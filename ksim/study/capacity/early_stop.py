@@ -22,9 +22,9 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import KsimError
 from ksim.results.metrics import DRIFT, drifted
 from ksim.results.steps import Floats
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.workload.replay import Workload
 
 #: How often a run is looked at, as a share of its requests; the first time after two.

@@ -22,8 +22,8 @@ from ksim.foundation.errors import DoesNotFit, KsimError
 from ksim.report.insights import step_bounds
 from ksim.report.result import Result
 from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from ksim.specs.hardware import MOST
 from ksim.study.capacity.search import RatePoint, Search

@@ -23,7 +23,7 @@ from ksim.foundation.errors import MissingExtra
 from ksim.report.formats import html_block, html_table
 from ksim.report.tables import Table
 from ksim.report.wording import DOWN, model_name, number, outwards
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.answer import COSTS, Standing, closest, milliseconds, unreached
 from ksim.study.capacity.judge import Light, RateAnswer
 from ksim.study.capacity.search import RatePoint

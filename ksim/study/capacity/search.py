@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 from ksim.foundation.errors import ConfigError, DataError, KsimError
 from ksim.foundation.files import DAMAGED, arrays, replacing
 from ksim.results.steps import Floats
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.early_stop import mser
 from ksim.study.capacity.targets import UNKNOWN, Curves, Interval, Target, level, of_mean, rate_of
 from ksim.study.capacity.traffic import Traffic

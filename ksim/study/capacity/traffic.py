@@ -19,10 +19,10 @@ from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.rng import stream
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit
 from ksim.simulation.pool import Pool
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.sizing import pack
 from ksim.specs.settings import PoolSettings
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.rows import follows

@@ -10,7 +10,7 @@ from ksim.foundation.errors import KsimError
 from ksim.results.history import History
 from ksim.results.metrics import saturation
 from ksim.results.steps import Bools, Floats
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import serve
 from ksim.study.capacity.costs import numbers
 from ksim.study.capacity.early_stop import Hopeless, before_drain, setup, watched

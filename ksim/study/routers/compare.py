@@ -22,7 +22,7 @@ from ksim.report.tables import Table, as_text
 from ksim.report.wording import UNLIMITED
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, sums
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Outcome, outcome

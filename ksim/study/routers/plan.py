@@ -12,8 +12,8 @@ from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
+from ksim.scenario.scenario import Scenario, pieces, setting
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario, pieces, setting
 from ksim.study.grid import Axis, Settings, value_text
 from ksim.study.rows import Row
 from ksim.study.sweep import SweepPlan

@@ -34,7 +34,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.rng import stream
-from ksim.simulation.scenario import Scenario, native
+from ksim.scenario.scenario import Scenario, native
 from ksim.study.grid import Outcome, Settings, outcome, value_text
 from ksim.study.rows import FAILED, STOPPED, Row, SweepPoint, points_of
 from ksim.study.tuning.space import AT_STOP, Direction, Lesson, Proposal, Space, TunePlan, lesson_of

@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError, MissingExtra
 from ksim.foundation.units import quantity
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Axis, Range, Settings, axes_of, check_keys, parse, replication_seed, value_text
 from ksim.study.pareto import TOLERATED, Objective, ParetoPoint, Requirement, rank, value_of

@@ -26,7 +26,7 @@ from ksim.foundation.errors import ConfigError, MissingExtra
 from ksim.report.formats import html_block, html_table
 from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study import directory
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import axes_of, short_names, value_text

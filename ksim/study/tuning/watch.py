@@ -20,11 +20,11 @@ from ksim.report.result import Result
 from ksim.report.wording import number
 from ksim.results.history import History
 from ksim.results.steps import Floats
+from ksim.scenario.model_card import WorkloadSize
+from ksim.scenario.scenario import Scenario
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.model_card import WorkloadSize
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, targets_of
 from ksim.study.pareto import Requirement, value_of
 

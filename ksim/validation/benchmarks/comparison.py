@@ -14,8 +14,8 @@ from attrs import asdict, evolve, frozen
 
 from ksim.report.result import Result
 from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from ksim.validation.benchmarks import causes
 from ksim.validation.benchmarks.causes import NEAR, Cause, Pairs

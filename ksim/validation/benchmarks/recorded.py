@@ -25,8 +25,8 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError, KsimError
 from ksim.foundation.rng import stream
-from ksim.simulation.model_names import named
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario, setting
+from ksim.scenario.model_names import named
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario, setting
 from ksim.workload.arrivals import Arrivals
 
 Floats = NDArray[np.float64]

@@ -23,8 +23,8 @@ from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError, KsimError
 from ksim.results.requests import Requests
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 from ksim.validation.ladders.loads import Load
 

@@ -16,10 +16,10 @@ from ksim.calibration.reading.frames import load
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.report.result import Result
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.sizing import limits
 from ksim.simulation.simulate import play
-from ksim.simulation.sizing import limits
 from ksim.specs.settings import EngineSettings
 from ksim.validation.cases import load_json
 

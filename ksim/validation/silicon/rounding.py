@@ -13,9 +13,9 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
 from ksim.flow.steps import StepCost
-from ksim.simulation.defaults import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 
 #: The mean context of a batch is rounded to so many tokens, a third of a per cent of what silicon samples decode after.
 CONTEXT = 16

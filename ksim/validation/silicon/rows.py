@@ -17,7 +17,7 @@ from attrs import field, frozen
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, KsimError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon.workers import Split, Whole
 

@@ -22,11 +22,11 @@ from ksim.calibration.regression import weighted_median
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.oracles.efficiency.gemm import Array
-from ksim.simulation.hardware import system_of
+from ksim.scenario.hardware import system_of
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import pack
 from ksim.simulation.processes import run_in_processes
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.simulation.sizing import pack
 from ksim.validation.silicon import rows
 from ksim.validation.silicon.rounding import rounded
 from ksim.validation.silicon.rows import NotRun, Row, one_engine, recipes

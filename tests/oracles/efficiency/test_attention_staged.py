@@ -11,7 +11,7 @@ from ksim.oracles.compiled.arithmetic import COUNT_INTERVALS, Arrays, Floats, St
 from ksim.oracles.compiled.predictors import heads_of
 from ksim.oracles.efficiency.attention import cut, features, timed
 from ksim.oracles.efficiency.attention_grids import CONSTANTS, Counts, Rates
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 batches = st.builds(
     lambda contexts, times, chunks: Batch.of(*[(1, context) for context in contexts] * times, *chunks),

@@ -13,9 +13,9 @@ from ksim.oracles import compile_attention, estimates, least_seconds
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation, erring
 from ksim.oracles.measured import Measured
 from ksim.oracles.waves import Waves
-from ksim.simulation.defaults import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.properties import examples
 from tests.simulation.tables import TABLE

@@ -16,7 +16,7 @@ from ksim.oracles.efficiency.families import FAMILIES, family_of
 from ksim.oracles.efficiency.scaled import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))

@@ -8,8 +8,8 @@ from pyarrow import parquet
 
 import ksim
 from ksim.foundation.errors import ConfigError, WorkerLost
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import serve
 from ksim.study.capacity import trial
 from ksim.study.capacity.ask import assumptions, axes_of, planned

@@ -7,7 +7,7 @@ import pytest
 
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.rows import FAILED, OK, STOPPED
 from ksim.study.tuning.tune import Tuning, best_table, refusal, remarks

@@ -7,8 +7,8 @@ import numpy as np
 from attrs import evolve
 
 from ksim.flow.request import Request
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 from ksim.validation.benchmarks.comparison import served_of
 from ksim.validation.benchmarks.recorded import Replayed, figures_of, span
