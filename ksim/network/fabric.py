@@ -4,19 +4,23 @@
 """
 
 from itertools import pairwise
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from ksim.specs.hardware import Link, System
 
+if TYPE_CHECKING:
+    import networkx as nx
 
-def fabric(system: System) -> nx.DiGraph:
+
+def fabric(system: System) -> "nx.DiGraph":
     """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
 
     Edges have a `kind` (nvlink, pcie, network), their `peak` in bytes/s one way and the `bandwidth` that NCCL reaches
     of it.  Edges with a `pool` share their load with the others of that pool: NCCL runs as many rings as a node has
     NICs, so what leaves a node leaves by the NICs of all its GPUs in the group, and comes in by all.
     """
+    import networkx as nx
+
     graph = nx.DiGraph()
     per_socket = system.gpus_per_node // system.sockets
     for gpu in range(system.gpus):
@@ -36,12 +40,14 @@ def fabric(system: System) -> nx.DiGraph:
     return graph
 
 
-def _connect(graph: nx.DiGraph, a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
+def _connect(graph: "nx.DiGraph", a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
     for source, target, way in ((a, b, "out"), (b, a, "in")):
         graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, peak=link.bandwidth, kind=kind,
                        pool=pool and f"{pool} {way} {node}", node=node)
 
 
-def path(graph: nx.DiGraph, source: int, target: int) -> list[tuple[object, object]]:
+def path(graph: "nx.DiGraph", source: int, target: int) -> list[tuple[object, object]]:
     """The links that a message passes from one GPU to another."""
+    import networkx as nx
+
     return list(pairwise(nx.shortest_path(graph, source, target)))

@@ -1,23 +1,27 @@
 """The figure of a sweep: a number of its points over a setting or another number."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ksim.foundation.errors import UnknownName
 from ksim.foundation.units import in_one_unit
-from ksim.report.plots.studies import Line, Picture, sweep_figure
-from ksim.report.plots.style import looks
 from ksim.study.grid import value_text
 from ksim.study.rows import SweepPoint
 
+if TYPE_CHECKING:
+    from ksim.report.plots.studies import Picture
 
-def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> Picture:
+
+def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> "Picture":
     """A line over *x* for each value of *by*; points that failed, or have no such number, are left out.
 
     Quantities, such as "400 W", are numbers on the axis, which names their unit.
 
     Raises UnknownName for what is neither an axis nor a number of the runs.
     """
+    from ksim.report.plots.studies import Line, Picture, sweep_figure
+    from ksim.report.plots.style import looks
+
     _check(points, x, y, by)
     lines: dict[str, list[tuple[Any, float, float]]] = {}
     places: Sequence[float | str | None]
