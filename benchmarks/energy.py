@@ -8,9 +8,8 @@ import numpy as np
 
 from benchmarks.accuracy import marked
 from benchmarks.pages import put
-from ksim.validation.board_power import BoardReport, PowerCell, PowerErrors
 from ksim.validation.energy import ERRORS as KERNEL_ERRORS
-from ksim.validation.energy import Question, SustainedReport, mape, validate
+from ksim.validation.energy import BoardReport, PowerCell, PowerErrors, Question, SustainedReport, mape, validate
 from ksim.validation.serving import comparison
 
 PAGE = Path("docs/energy-accuracy.md")

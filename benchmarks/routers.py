@@ -15,7 +15,7 @@ from benchmarks.routing import scenario
 from benchmarks.yardstick import beside, scaled
 from ksim.cluster.forecast import models_of
 from ksim.cluster.signals.view import View
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import catalog

@@ -67,7 +67,7 @@ def measure(router: str, requests: int) -> Figures:
 
 def _choices(router: str) -> Figures:
     """The least microseconds of a choice, and of noting it for routing.parquet, on engines that are at rest."""
-    from ksim.engine.horizon import Horizon
+    from ksim.engine.loop_times import Horizon
     from ksim.flow.log import Log
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.assembly import build

@@ -12,7 +12,7 @@ from ksim.flow.request import Request
 from ksim.foundation import process
 from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.job import Job, Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 
 #: Microseconds a step of vLLM 0.33.0's scheduler (schedule and update, no model) on the machine of the yardstick's

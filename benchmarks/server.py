@@ -25,7 +25,7 @@ from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.request import Request
 from ksim.scenario.scenario import Scenario
 from ksim.server import serving
-from ksim.server.http.sockets import Address
+from ksim.server.http.streams import Address
 from ksim.server.live import Live
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play

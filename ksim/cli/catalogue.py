@@ -10,7 +10,7 @@ from ksim.cli.flags import STDOUT, JsonFile, Wide, console, write_json
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.cli.catalogue_json import Record
+    from ksim.cli.records import Record
 
 
 class Kind(StrEnum):
@@ -79,15 +79,15 @@ def list_entries(
 
 
 def _records(kind: Kind, files: list[str]) -> "Iterable[Record]":
-    from ksim.cli import catalogue_json
+    from ksim.cli import records
 
     if kind in (Kind.GPUS, Kind.MODELS):
-        return {Kind.GPUS: catalogue_json.gpus, Kind.MODELS: catalogue_json.models}[kind](files)
-    made = {Kind.SYSTEMS: catalogue_json.systems, Kind.GRIDS: catalogue_json.grids,
-            Kind.DRAFTERS: catalogue_json.drafters}
+        return {Kind.GPUS: records.gpus, Kind.MODELS: records.models}[kind](files)
+    made = {Kind.SYSTEMS: records.systems, Kind.GRIDS: records.grids,
+            Kind.DRAFTERS: records.drafters}
     if kind in made:
         return made[kind]()
-    return catalogue_json.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
+    return records.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
                                       if kind in _CHOOSERS else _plugins(_PLUGINS[kind])))
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli import files
 from ksim.cli.flags import GpuName, Nodes, SystemName, say
+from ksim.foundation import files
 from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from ksim.cli.flags import (
     words_of,
     write_json,
 )
-from ksim.cli.step_json import content, counted, totals
+from ksim.cli.records import content, counted, totals
 from ksim.foundation.errors import ConfigError
 from ksim.report.tables import Table
 

@@ -191,8 +191,7 @@ def _written_at_once(folder: Path) -> Iterator[Path]:
 
 def _draw(report: RooflineReport, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta if there are GPUs to compare; return the names of the files."""
-    from ksim.report.plots.eta_map import eta_figure
-    from ksim.report.plots.roofline import Roof, step_roofline_figure
+    from ksim.report.plots.roofline import Roof, eta_figure, step_roofline_figure
     from ksim.report.plots.style import looks, write
 
     gpu, drawn = report.deployment.gpu, {step: _placed(points) for step, points in report.steps.items()}
@@ -227,7 +226,7 @@ def _panels(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list
 
 def _map(report: RooflineReport) -> tuple[dict[str, list[Any]], list[Any]]:
     """The families of each step, and the zones of the map."""
-    from ksim.report.plots.eta_map import FamilyMark, ZoneArea
+    from ksim.report.plots.roofline import FamilyMark, ZoneArea
 
     marks: dict[str, list[Any]] = {report.heading(step): [] for step in report.steps}
     for family in report.survey.families:

@@ -172,7 +172,7 @@ def report(
                                          help="the page to write")] = Path("report.html"),
 ) -> None:
     """Write a run or a study as one HTML page that opens without a network."""
-    from ksim.page.write import write_page
+    from ksim.page import write_page
     from ksim.report.run_directory import readable
 
     with readable(directory):

@@ -77,7 +77,7 @@ def serve(
 def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any, **others: Any) -> "ServerSettings":
     """The settings of these options; raises MissingExtra without the libraries of the server."""
     try:
-        from ksim.server.http.sockets import Address
+        from ksim.server.http.streams import Address
         from ksim.server.kv_events import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
     except ModuleNotFoundError as error:

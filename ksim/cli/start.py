@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ksim.cli import doctor_checks, files
+from ksim.cli import doctor_checks
 from ksim.cli.doctor_checks import BROKEN, NOTE, OK, Finding
 from ksim.cli.flags import JsonFile, Wide, console, say, write_json
+from ksim.foundation import files
 from ksim.foundation.errors import KsimError
 from ksim.report.tables import Table
 

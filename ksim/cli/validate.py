@@ -21,8 +21,7 @@ from ksim.cli.validate_silicon import ladders, silicon
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.validation.board_power import BoardReport
-    from ksim.validation.energy import EnergyReport, SustainedReport
+    from ksim.validation.energy import BoardReport, EnergyReport, SustainedReport
     from ksim.validation.kernels import KernelReport
     from ksim.validation.measured_transfers import TransferReport
     from ksim.validation.schedules import Difference, ScheduleReport

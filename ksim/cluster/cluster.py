@@ -25,8 +25,8 @@ from ksim.cluster.signals.view import View
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import Inbox
-from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.loop_times import Horizon
 from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log

@@ -10,7 +10,7 @@ from attrs import define, field
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView
 from ksim.cluster.signals.engine_views import EngineViews
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request

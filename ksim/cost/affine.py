@@ -11,8 +11,7 @@ import numpy as np
 from attrs import fields, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import BatchDependent, Block, Collective, Op, is_batch_dependent
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import BatchDependent, Block, Collective, KernelSweep, Op, is_batch_dependent
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.gemm import BatchedGemm, Gemm
 from ksim.compute.kernels.pointwise import Pointwise

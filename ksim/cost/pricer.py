@@ -22,8 +22,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import ge
 from numpy.typing import NDArray
 
-from ksim.compute.graph import BatchDependent, Collective, HostCopy, Op, is_of_adapters
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import BatchDependent, Collective, HostCopy, KernelSweep, Op, is_of_adapters
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.gemm import FEWEST_ROWS, BatchedGemm, Gemm
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending

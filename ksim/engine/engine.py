@@ -12,12 +12,10 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.passes import Timer
-from ksim.engine.ends import log_end
 from ksim.engine.governors import Supervised
-from ksim.engine.horizon import Horizon
-from ksim.engine.loop_times import Frontend
+from ksim.engine.loop_times import Frontend, Horizon
 from ksim.engine.observer import ObservedLoop, Observer
-from ksim.engine.parent_request import ParentRequest, sampling_refusal
+from ksim.engine.parent_request import ParentRequest, log_end, sampling_refusal
 from ksim.engine.ranks import InFlightBatch
 from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, KvTransferParams, Preempted, Received, Released

@@ -12,9 +12,9 @@ from attrs import define, field
 from ksim.cost.energy import FREE
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectorWaits
-from ksim.engine.ends import log_abort
 from ksim.engine.engine import Process, Work
 from ksim.engine.loop_times import LoopTimes
+from ksim.engine.parent_request import log_abort
 from ksim.engine.ranks import DataParallelGroup, Dummy, InFlightBatch, Round, Stages, WholeSteps, Workers, wait
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST

@@ -16,7 +16,7 @@ import numpy as np
 from attrs import define, field
 
 from ksim.cost.passes import Timer
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import ClockScaling, StepSummary
 from ksim.flow.events import StepBlock

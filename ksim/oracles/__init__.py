@@ -28,7 +28,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.flow.kernels import BOUNDS

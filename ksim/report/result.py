@@ -30,8 +30,7 @@ from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.pools import of_fleet, pool_summaries
-from ksim.results.routing import routing_table
-from ksim.results.tables import request_table, step_table
+from ksim.results.tables import request_table, routing_table, step_table
 from ksim.results.tiers import Copies, Rates, fleet_footprint, footprint, tier_summary
 from ksim.results.totals import Refusals
 

@@ -52,10 +52,9 @@ from ksim.results.metrics import (
 )
 from ksim.results.pools import POOL_LATENCIES, Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
-from ksim.results.routing import routing_rows
 from ksim.results.series import Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.tables import request_table, step_table
+from ksim.results.tables import request_table, routing_rows, step_table
 from ksim.results.tiers import Copies, tier_summary
 from ksim.results.totals import Refusals, Served, Work
 

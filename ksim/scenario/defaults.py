@@ -25,20 +25,17 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
-from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation
 from ksim.results.tiers import Rates
 from ksim.scenario.adapters import check_asked, with_adapters
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
+from ksim.scenario.checks import check_quantized, check_sampling, on_gpu, remarks
 from ksim.scenario.connector_parts import with_offloading
 from ksim.scenario.drafters import check, check_drafter, drafted
 from ksim.scenario.further_passes import passes_of
 from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
 from ksim.scenario.models import model_of
-from ksim.scenario.quantized import check_quantized, on_gpu
-from ksim.scenario.remarks import remarks
 from ksim.scenario.routing import routing_of
-from ksim.scenario.sampling import check_sampling
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import check_step, kv_blocks, layout_of, longest_request, memory, shards_of, utilization
 from ksim.specs.engine import EngineVersion

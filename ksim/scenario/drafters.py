@@ -18,7 +18,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.scenario.models import model_of
-from ksim.scheduling.acceptances.by_position import ByPosition
+from ksim.scheduling.acceptances.rates import ByPosition
 from ksim.scheduling.draft_scheduler import DrawnSpeculation
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard

@@ -9,8 +9,7 @@ from typing import Any
 from attrs import evolve
 
 from ksim.compute.drafters import Drafter, ngrams, verification
-from ksim.compute.further import FurtherModel
-from ksim.compute.prompt_logprobs import ROWS, prompt_logprobs
+from ksim.compute.further import ROWS, FurtherModel, prompt_logprobs
 from ksim.cost.graphs import Graphs
 from ksim.cost.passes import Pass, Passes, Timer, without_inputs
 from ksim.cost.step import StepTimer

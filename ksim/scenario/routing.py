@@ -16,7 +16,7 @@ from ksim.cluster.forecast import models_of
 from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals
 from ksim.compute.model import Model
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice

@@ -21,10 +21,9 @@ from ksim.flow.batch import Batch
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB
-from ksim.scenario.activations import activations
 from ksim.scenario.cache_layout import CacheLayout, kept_layers
 from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, hidden_states
-from ksim.scenario.vision import Vision, vision_of
+from ksim.scenario.vision import Vision, activations, vision_of
 from ksim.scheduling.job import Limits
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System

@@ -11,8 +11,7 @@ from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, Limits, State
-from ksim.scheduling.policy_guard import PolicyGuard
-from ksim.scheduling.queue import WaitingQueue
+from ksim.scheduling.policy_guard import PolicyGuard, WaitingQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 

@@ -18,7 +18,7 @@ from ksim.kv.cache import PrefixHit
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.job_queues import JobQueues
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.queue import OpenQueue
+from ksim.scheduling.policy_guard import OpenQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 __all__ = ["mixed"]

@@ -16,6 +16,8 @@ The turns of requests that have come: they are read in that order, a few in each
 Warming up: what is computed only once, such as prices of steps, is computed before the first request.
 
 How late tokens leave, and the warning about it.
+
+The log of a live fleet: events go to subscribers, and are kept only for a recording.
 """
 
 import asyncio
@@ -32,17 +34,43 @@ from attrs import define, evolve, field
 
 from ksim.cluster.cluster import Cluster
 from ksim.engine.event_engine import EventEngine, Sampled
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.batch import Batch
-from ksim.flow.events import Failed, Rejected
+from ksim.flow.events import Event, Failed, Rejected, StepBlock
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.scheduling.job import Job
-from ksim.server.live_log import LiveLog
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
 
-__all__ = ["Listener", "Handle", "SLICE", "Turns", "Lateness", "Live", "warm_up"]
+__all__ = ["LiveLog", "Listener", "Handle", "SLICE", "Turns", "Lateness", "Live", "warm_up"]
+
+
+class LiveLog(Log):
+    """Passes events to `subscribers` by their kind, and all of them to the log `kept`, if there is one."""
+
+    def __init__(self, kept: Log | None = None) -> None:
+        super().__init__()
+        self.kept = kept
+        self.subscribers: dict[type[Event], list[Callable[[Any], object]]] = {}
+        if kept is not None:
+            self.engines, self.links = kept.engines, kept.links
+
+    def subscribe(self, kind: type[Event], subscriber: Callable[[Any], object]) -> None:
+        """Have *subscriber* called with each event of this *kind* when it happens."""
+        self.subscribers.setdefault(kind, []).append(subscriber)
+
+    def add(self, event: Event) -> None:
+        """Pass on one event."""
+        for subscriber in self.subscribers.get(type(event), ()):
+            subscriber(event)
+        if self.kept is not None:
+            self.kept.gated = self.gated
+            self.kept.add(event)
+
+    def record(self, block: StepBlock) -> None:
+        """Refuse a block of steps: engines of a live fleet log their steps one by one."""
+        raise AssertionError("an engine of a live fleet goes ahead of the clock")
 
 
 class Listener(Protocol):

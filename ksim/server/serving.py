@@ -13,15 +13,15 @@ from attrs import define, field, frozen
 
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.http.sockets import Address, allow_many_files
+from ksim.server.http.streams import Address, allow_many_files
 from ksim.server.http.wire import TimedProtocol
 from ksim.server.kv_event_publisher import KvEvents
 from ksim.server.kv_events import KvEventsConfig
 from ksim.server.live import Live, warm_up
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
+from ksim.server.openai.kinds import Served
 from ksim.server.openai.prompts import CHUNK
-from ksim.server.openai.served_model import Served
 from ksim.server.recording import Recording
 from ksim.server.text import HuggingFaceTokenizer, MadeUpTokenizer, Tokenizer
 from ksim.simulation.fleet import Fleet

@@ -26,8 +26,8 @@ from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.loop_times import Horizon
 from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt

@@ -14,7 +14,7 @@ from attrs import Factory, define, field, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.signals import signals_of
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request

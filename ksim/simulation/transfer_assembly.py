@@ -11,7 +11,7 @@ from attrs import frozen
 from ksim.compute.graph import Collective, CollectiveKind
 from ksim.cost.pricer import Pricer
 from ksim.engine.collective_flows import CollectiveFlows
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log

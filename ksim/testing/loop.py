@@ -10,7 +10,7 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, Limits, State
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.connected import StoreConnector

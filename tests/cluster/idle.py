@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.assembly import build

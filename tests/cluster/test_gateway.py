@@ -10,7 +10,7 @@ from ksim.cluster.flow_controls.fair_queue import FairQueue
 from ksim.cluster.flow_controls.predicted_ttft import PredictedTtft
 from ksim.cluster.flow_controls.queue_limit import QueueLimit
 from ksim.cluster.gateway import Gateway, Refusal
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request

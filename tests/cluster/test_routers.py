@@ -2,11 +2,8 @@
 
 import pytest
 
-from ksim.cluster.routers.least_outstanding import LeastOutstanding
+from ksim.cluster.routers.by_load import LeastOutstanding, PrefixAware, Random, RoundRobin
 from ksim.cluster.routers.lora_affinity import LoraAffinity
-from ksim.cluster.routers.prefix_aware import PrefixAware
-from ksim.cluster.routers.random import Random
-from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice

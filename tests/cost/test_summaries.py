@@ -10,9 +10,9 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.profiled import Profile, save, shipped
-from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from tests.cost.timers import MODELS, ORACLES, timer

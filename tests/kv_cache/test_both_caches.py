@@ -18,8 +18,8 @@ from ksim.kv.cache.vllm import VllmCache
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.simulate import simulate
 from ksim.testing.loop import ROOMY, Loop

@@ -13,7 +13,7 @@ from ksim.kv.offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Copy, Load
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop
 

@@ -23,7 +23,7 @@ from ksim.kv.offload.store import SecondaryTier
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Limits, State
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.simulation.fleet import Fleet
 from ksim.testing.loop import ROOMY, Loop
 from tests.kv_offload.hicache import A, Copying, add, check, copies, with_hicache

@@ -14,7 +14,7 @@ from ksim.kv.offload.lmcache import LmcacheConnector, LmcacheStore
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Limits, State
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop
 from tests.properties import examples

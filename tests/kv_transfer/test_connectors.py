@@ -10,8 +10,7 @@ from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefi
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.kv.transfer.connectors.nixl import Nixl
-from ksim.kv.transfer.connectors.sglang import Sglang
+from ksim.kv.transfer.connectors.engines import Nixl, Sglang
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
 
 ALONE = requests(1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 5})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import KvTransferParams
 from ksim.flow.log import Log
-from ksim.kv.transfer.connectors.nixl import Nixl
+from ksim.kv.transfer.connectors.engines import Nixl
 from ksim.kv.transfer.endpoint import Endpoint
 from ksim.kv.transfer.layout import KvLayout, LayerShare
 from ksim.kv.transfer.transfer import Transfer

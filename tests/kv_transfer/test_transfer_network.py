@@ -2,10 +2,10 @@
 
 import pytest
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.units import GIB
-from ksim.kv.transfer.connectors.nixl import Nixl
+from ksim.kv.transfer.connectors.engines import Nixl
 from ksim.kv.transfer.layout import KvLayout, LayerShare
 from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows

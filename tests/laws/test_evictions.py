@@ -9,7 +9,7 @@ from ksim.kv.cache import BlockTable, PrefixHit
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.sglang import SglangCache
 from ksim.scheduling.job import Limits, State
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.loop import ROOMY, Loop
 from tests.properties import examples

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from ksim.cost.energy import FREE, Setting
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.governors.per_phase import PerPhase
-from ksim.engine.governors.slack import Slack
+from ksim.engine.governors.clocks import PerPhase, Slack
 from ksim.flow.batch import Batch
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost

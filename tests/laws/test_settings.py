@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from attrs import evolve
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.network.fabric import fabric, path
 from ksim.network.links import Links
+from ksim.network.network import fabric, path
 from ksim.network.routes import DISK, KINDS, Machines
 from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf, Pcie, Storage

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
@@ -22,7 +22,7 @@ from ksim.oracles import (
     estimates,
     least_seconds,
 )
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline

@@ -5,7 +5,7 @@ import pytest
 from ksim.compute.kernels.gemm import Gemm
 from ksim.foundation.units import DType
 from ksim.oracles import bounds, estimate
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
 from ksim.scenario.hardware import gpu_of

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from ksim.page.write import write_page
+from ksim.page import write_page
 from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
 from ksim.scenario.scenario import Scenario

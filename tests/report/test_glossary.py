@@ -9,7 +9,7 @@ from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
-from ksim.results.routing import routing_table
+from ksim.results.tables import routing_table
 from ksim.study import rows
 from ksim.study.pareto import derived
 from ksim.study.routers.compare import Waits, imbalance, regrets

@@ -9,9 +9,7 @@ from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.scheduling.job import Job
-from ksim.scheduling.policies.earliest_deadline_first import EarliestDeadlineFirst
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.scheduling.policies.shortest_remaining import ShortestRemaining
+from ksim.scheduling.policies.orders import EarliestDeadlineFirst, Fcfs, ShortestRemaining
 from ksim.scheduling.policies.srpt_predicted import SrptPredicted
 from ksim.testing.loop import Loop, loop
 

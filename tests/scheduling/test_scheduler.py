@@ -6,8 +6,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.policies.decode_first import DecodeFirst
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.batching import DecodeFirst
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.testing.loop import ROOMY, loop
 
 # The budget.

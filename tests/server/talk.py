@@ -10,7 +10,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.server.http.application import Application
 from ksim.server.live import Live
 from ksim.server.openai.api import Api
-from ksim.server.openai.served_model import Served
+from ksim.server.openai.kinds import Served
 from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 

@@ -18,7 +18,7 @@ from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
-from ksim.server.openai.served_model import Served
+from ksim.server.openai.kinds import Served
 from ksim.server.text import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.fake import FakeLive

@@ -8,7 +8,7 @@ from attrs import fields_dict
 from ksim.foundation import catalog
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.kv.transfer.connectors.sglang import Sglang
+from ksim.kv.transfer.connectors.engines import Sglang
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet

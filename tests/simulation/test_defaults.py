@@ -15,7 +15,7 @@ from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import RESERVED, memory, shards_of
 from ksim.scheduling.job import Job, Limits
-from ksim.scheduling.policies.priority import Priority
+from ksim.scheduling.policies.orders import Priority
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.settings import EngineSettings
 from tests.simulation.tables import TABLE

@@ -14,9 +14,8 @@ from ksim.foundation.errors import ConfigError, UnknownKey, UnknownName
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.routers.compare import RouterComparison, Waits, imbalance, regrets
-from ksim.study.routers.picture import picture
 from ksim.study.routers.plan import STALENESS, RoutersPlan, candidates, key_of, label, listed, parsed, yardstick
-from ksim.study.routers.telling import explained, ranked, router_of
+from ksim.study.routers.telling import explained, picture, ranked, router_of
 from ksim.study.rows import OK, Row, points_of
 from tests.properties import examples
 

@@ -8,7 +8,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.scheduling.acceptances.geometric import Geometric
+from ksim.scheduling.acceptances.rates import Geometric
 from ksim.scheduling.draft_scheduler import DraftScheduler, DrawnSpeculation
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.history import History

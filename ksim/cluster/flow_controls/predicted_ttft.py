@@ -8,8 +8,7 @@ from attrs import define, field
 from attrs.validators import gt, optional
 
 from ksim.cluster.flow_controls import NoQueue
-from ksim.cluster.forecast import StepModel
-from ksim.cluster.prefill_queues import PrefillQueues
+from ksim.cluster.forecast import PrefillQueues, StepModel
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError

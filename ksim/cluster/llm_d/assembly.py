@@ -11,8 +11,7 @@ from attrs import field, fields_dict, frozen
 
 from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Bounded, Chance, Profile
 from ksim.cluster.llm_d.endpoint_picker import HANDLERS, EndpointPicker, Split
-from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile
-from ksim.cluster.llm_d.parameters import key_of, made
+from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile, key_of, made
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 

@@ -6,8 +6,7 @@ from typing import ClassVar
 from attrs import define, field
 from attrs.validators import ge, gt, optional
 
-from ksim.cluster.forecast import StepModel
-from ksim.cluster.prefill_queues import PrefillQueues
+from ksim.cluster.forecast import PrefillQueues, StepModel
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.units import Seconds, optional_quantity

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import PHASES, Launch, Work, counts
 from ksim.compute.kernels.mla import chosen_pairs
 from ksim.flow.batch import Batch, Batches, Contexts

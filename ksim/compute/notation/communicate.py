@@ -9,10 +9,9 @@ from typing import Protocol
 from attrs import field, frozen
 from attrs.validators import in_
 
-from ksim.compute.equation import Equation, parse
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.notation import Operation, number_format
-from ksim.compute.sizes import Sizes, Splits
+from ksim.compute.sizes import Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard

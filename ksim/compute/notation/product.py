@@ -9,7 +9,6 @@ from attrs import field, frozen
 from attrs.converters import optional
 from attrs.validators import ge, instance_of
 
-from ksim.compute.equation import Contraction, Equation, parse
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.gemm import BatchedGemm, Gemm
@@ -17,7 +16,7 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import number_format
 from ksim.compute.notation.communicate import check, splits
-from ksim.compute.sizes import Sizes, Splits
+from ksim.compute.sizes import Contraction, Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard

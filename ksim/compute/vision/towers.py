@@ -21,8 +21,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.compute.blocks import Operations
-from ksim.compute.graph import Op
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import KernelSweep, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise

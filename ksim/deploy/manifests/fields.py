@@ -17,8 +17,7 @@ import yaml
 from attrs import evolve
 
 from ksim.deploy.launches import Note
-from ksim.deploy.shell.variables import Variables
-from ksim.deploy.shell.words import Piece
+from ksim.deploy.shell.variables import Piece, Variables
 from ksim.deploy.texts import Entry
 from ksim.foundation.errors import ConfigError, UnknownKey, nearest
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import containers
-from ksim.deploy.manifests.endpoint_picker import router_of_text
-from ksim.deploy.manifests.model_service import engines
+from ksim.deploy.manifests.model_service import engines, router_of_text
 from ksim.deploy.texts import RENDER, TEMPLATE, Entry, Pasted, documents
 
 __all__ = ["LlmDValues"]

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from attrs import define, evolve, field, frozen
 
 from ksim.deploy.commands import Word
-from ksim.deploy.shell.variables import Variables
-from ksim.deploy.shell.words import Token, Tokens
+from ksim.deploy.shell.variables import Token, Tokens, Variables
 from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import ConfigError
 

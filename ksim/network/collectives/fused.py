@@ -10,7 +10,7 @@ from attrs import field, frozen
 from attrs.validators import gt
 
 from ksim.network.collectives import Round
-from ksim.network.collectives.direct import Direct
+from ksim.network.collectives.exchanges import Direct
 from ksim.network.protocols import FUSED
 
 __all__ = ["Fused"]

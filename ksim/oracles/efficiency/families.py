@@ -18,7 +18,7 @@ from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.foundation.units import DType
 from ksim.oracles import peak
-from ksim.oracles.efficiency import attention, attention_grids, gemm, grouped_gemm, mla, pointwise, scaled
+from ksim.oracles.efficiency import attention, attention_grids, drawn, gemm, grouped_gemm, mla, pointwise
 from ksim.oracles.efficiency.gemm import Array, Physics
 from ksim.specs.hardware import Gpu
 
@@ -151,10 +151,10 @@ def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
 
 def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
     return Family(
-        lambda gpu, shapes, constants: scaled.physics(
-            gpu, shapes, evolve(scaled.constants_of(name, gpu), **constants)),
-        scaled.FEATURES, scaled.LAUNCHES, columns, lambda kernel: (name,),
-        lambda gpu: scaled.constants_of(name, gpu).within)
+        lambda gpu, shapes, constants: drawn.physics(
+            gpu, shapes, evolve(drawn.constants_of(name, gpu), **constants)),
+        drawn.FEATURES, drawn.LAUNCHES, columns, lambda kernel: (name,),
+        lambda gpu: drawn.constants_of(name, gpu).within)
 
 
 def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:

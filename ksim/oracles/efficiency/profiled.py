@@ -17,7 +17,7 @@ import numpy as np
 from attrs import define, evolve, field, fields, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.kernel_sweep import KernelSweep
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.pointwise import Pointwise

@@ -32,7 +32,7 @@ from ksim.page.document import (
     safe,
     table,
 )
-from ksim.page.grouping import by_group, colour
+from ksim.page.over_time import by_group, colour
 from ksim.page.reading import STREAMED, Run
 from ksim.page.run.lead import shown
 from ksim.report.wording import measure, number, outwards, percent

@@ -33,7 +33,7 @@ from ksim.page.document import (
     table,
     told,
 )
-from ksim.page.grouping import by_group, colour, largest
+from ksim.page.over_time import by_group, colour, largest
 from ksim.page.reading import STREAMED, Run
 from ksim.report.wording import DOWN, UP, endings, number, percent
 from ksim.results.attribution import groups

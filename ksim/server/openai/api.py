@@ -29,6 +29,7 @@ from ksim.server.openai.fields import (
     read,
 )
 from ksim.server.openai.formats import ChatFormat, CompletionFormat
+from ksim.server.openai.kinds import Served
 from ksim.server.openai.prompts import (
     CHUNK,
     Prompt,
@@ -42,7 +43,6 @@ from ksim.server.openai.prompts import (
     completion_prompts,
 )
 from ksim.server.openai.reply import Answer, Author, Head, Lengths, Reply
-from ksim.server.openai.served_model import Served
 from ksim.server.text import Chat, Tokenizer
 
 __all__ = ["Intake", "Prepared", "Api", "Generation"]

@@ -12,10 +12,9 @@ from ksim.results.metrics import saturation
 from ksim.results.steps import Bools, Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import serve
-from ksim.study.capacity.costs import numbers
 from ksim.study.capacity.early_stop import Hopeless, before_drain, setup, watched
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic, replication_seed
+from ksim.study.capacity.traffic import Traffic, numbers, replication_seed
 
 #: Requests, and their rate, that show what a set-up can do at most.
 _MANY, _AT_ONCE = 300, 1e6

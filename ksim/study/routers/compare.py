@@ -81,7 +81,7 @@ class RouterComparison(Sweep):
         """What tells the routers apart, side by side; with arguments, as `Sweep.plot`."""
         if keys or more:
             return super().plot(*keys, **more)
-        from ksim.study.routers.picture import picture
+        from ksim.study.routers.telling import picture
 
         return picture(self.title, self.ranking)
 

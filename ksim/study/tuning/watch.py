@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError

@@ -12,8 +12,8 @@ from ksim.compute.kernels.mla import LatentLayer, SparseLatentLayer
 from ksim.compute.kernels.states import DeltaLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate
+from ksim.oracles.efficiency.drawn import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.efficiency.families import FAMILIES, family_of
-from ksim.oracles.efficiency.scaled import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.scenario.hardware import gpu_of
