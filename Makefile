@@ -47,7 +47,7 @@ bench: $(TESTABLE)
 
 # The profiles that ship, from the folders of public tables and of our own sweep; takes some minutes.
 profiles: $(TESTABLE)
-	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
+	$(BIN)/python -m benchmarks.research.shipped $(TABLES) $(SWEEP)
 
 # docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, the picture of the
 # layers, and docs/gallery.md, from the comments of the scenarios that ship.

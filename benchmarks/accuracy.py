@@ -16,11 +16,11 @@ from attrs import evolve
 from rich.console import Console
 
 from benchmarks.pages import put
+from benchmarks.research import ladders, silicon
+from benchmarks.research.silicon.runs import Error, Quantity, Score, backend_of, scores, tier_of
 from ksim.foundation.config import Choice
-from ksim.validation import ladders, silicon
 from ksim.validation.serving import comparison
 from ksim.validation.serving.recordings import ServerSpec
-from ksim.validation.silicon.runs import Error, Quantity, Score, backend_of, scores, tier_of
 
 PAGE = Path("docs/accuracy.md")
 #: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.

@@ -101,12 +101,12 @@ LAYERS: dict[str, set[str]] = {
 ROOMS: dict[str, tuple[int, int, int]] = {
     "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (11, 1_600, 9), "flow": (10, 1_900, 9),
     "workload": (29, 4_600, 12), "compute": (56, 8_100, 24), "oracles": (21, 3_900, 12), "network": (13, 1_700, 6),
-    "cost": (10, 2_100, 6), "calibration": (35, 4_900, 19), "kv.cache": (10, 2_500, 9),
+    "cost": (10, 2_100, 6), "calibration": (34, 4_800, 18), "kv.cache": (10, 2_500, 9),
     "scheduling": (30, 4_100, 17), "kv.transfer": (8, 1_000, 6), "kv.offload": (19, 3_300, 10),
     "engine": (14, 3_000, 12), "cluster": (40, 5_200, 9), "results": (23, 4_700, 19), "report": (23, 4_700, 13),
-    "scenario": (19, 4_200, 14), "simulation": (10, 1_800, 7), "validation": (32, 6_400, 14),
+    "scenario": (19, 4_200, 14), "simulation": (10, 1_800, 7), "validation": (24, 4_600, 11),
     "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1), "server": (23, 5_100, 4),
-    "deploy": (47, 7_500, 5), "cli": (29, 6_400, 0),
+    "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
 }
 
 #: The only rooms that may import each third-party library.

@@ -17,7 +17,6 @@ import typer
 from ksim.cli.flags import JsonFile, Wide, console, say, status, words_of, write_json
 from ksim.cli.help import App
 from ksim.cli.validate_serving import serving, steps
-from ksim.cli.validate_silicon import ladders, silicon
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -252,10 +251,8 @@ _LISTED = 20
 
 app.command("energy")(energy)
 app.command("kernels")(kernels)
-app.command("ladders")(ladders)
 app.command("serving")(serving)
 app.command("steps")(steps)
-app.command("silicon")(silicon)
 app.command("transfers")(transfers)
 
 

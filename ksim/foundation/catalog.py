@@ -26,12 +26,11 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import dumps, loads
-from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
-from ksim.foundation.files import LONGEST, FileVersion, broken_line, is_there, not_utf8, regular_file, version
+from ksim.foundation.files import LONGEST, FileVersion, broken_line, is_there, not_utf8, plug_ins, regular_file, version
 from ksim.foundation.units import quantity
 
 __all__ = ["gpu_name", "maker", "METHODS", "TRUST", "outside", "plugin"]
@@ -190,21 +189,10 @@ def names(folder: str) -> list[str]:
 
 @cache
 def _plug_ins(folder: str) -> dict[str, tuple[Path, str]]:
-    """The file and the object of each plug-in in *folder*, by its name; no module of the folder is imported."""
-    paths = [Path(path, f"{module.name}.py") for path in import_module(f"ksim.{folder}").__path__
-             for module in iter_modules([path]) if not module.ispkg]
-    objects = [(path, _public(path)) for path in paths]
-    return dict(sorted((path.stem if len(public) == 1 else _snake_case(name), (path, name))
-                       for path, public in objects for name in public))
-
-
-def _public(path: Path) -> list[str]:
-    listed = re.search(r"^__all__ = (\[[^]]*\])", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return [*ast.literal_eval(listed[1])] if listed else []
-
-
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    found: dict[str, tuple[Path, str]] = {}
+    for path in import_module(f"ksim.{folder}").__path__:
+        found |= plug_ins(Path(path))
+    return dict(sorted(found.items()))
 
 
 def summary(folder: str, name: str) -> str:

@@ -5,6 +5,7 @@ What is probably wrong with a text that cannot be read, and what to write instea
 Hidden folders for files that are not finished yet, and the removal of those that a killed process left behind.
 """
 
+import ast
 import gzip
 import io
 import re
@@ -354,3 +355,21 @@ def write(path: Path, text: str) -> None:
     """Write *text* to *path*; raises ConfigError where it cannot be written."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def plug_ins(folder: Path) -> dict[str, tuple[Path, str]]:
+    """The file and the object of each plug-in among the modules in *folder*, by its name; none of them is imported.
+
+    It is called what its file is called, or, where ``__all__`` of a file names several, what the object is called.
+    """
+    return {path.stem if len(public) == 1 else _snake_case(name): (path, name)
+            for path in sorted(folder.glob("[!_]*.py")) for public in [_public(path)] for name in public}
+
+
+def _public(path: Path) -> list[str]:
+    listed = re.search(r"^__all__ = (\[[^]]*\])", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [*ast.literal_eval(listed[1])] if listed else []
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -13,6 +13,5 @@ A request comes in at the top and goes down; its tokens come back up.  Each impo
     text                tokenizers and chat templates
     recording           what a live fleet did, as a result and a trace
     live                a fleet that is played against the wall clock
-    live_log            its log, of which only so much is kept
     errors              errors that clients get, in vLLM's words
 """

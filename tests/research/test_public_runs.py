@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.validation.silicon import Question, validate
+from benchmarks.research.silicon import Question, validate
 from tests.anchors.errors import DATA
 
 

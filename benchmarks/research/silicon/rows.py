@@ -1,6 +1,6 @@
 """Measured serving runs: the rows of a table of silicon samples.
 
-What is assumed about measured runs: the content of ksim/data/recipes/silicon.toml.
+What is assumed about measured runs: the content of benchmarks/research/recipes/silicon.toml.
 
 From a measured run to a scenario that simulates it, with all that its row does not say.
 """
@@ -14,12 +14,13 @@ from typing import Any
 
 from attrs import field, frozen
 
+from benchmarks.research import RECIPES
+from benchmarks.research.silicon.workers import Split, Whole
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.specs.shard import QUANTIZATIONS
-from ksim.validation.silicon.workers import Split, Whole
 
 __all__ = ["Acceptance", "Backend", "NotRun", "Recipes", "Rule", "Source", "recipes"]
 
@@ -235,7 +236,7 @@ class Recipes:
 
 @cache
 def recipes() -> Recipes:
-    return catalog.value(Recipes, "recipes", "silicon")
+    return catalog.value(Recipes, "recipes", str(RECIPES / "silicon.toml"))
 
 
 #: InferenceX sets `max_model_len` to so much more than prompt and output (benchmarks/single_node/gptoss_fp4_h200.sh).

@@ -8,10 +8,8 @@ from pathlib import Path
 from attrs import field, frozen
 from attrs.validators import ge
 
-from ksim.foundation.errors import ConfigError
-from ksim.simulation.processes import run_in_processes
-from ksim.validation.ladders import play
-from ksim.validation.ladders.play import (
+from benchmarks.research.ladders import play
+from benchmarks.research.ladders.play import (
     Arm,
     Cell,
     Compared,
@@ -24,6 +22,8 @@ from ksim.validation.ladders.play import (
     predict,
     read_rows,
 )
+from ksim.foundation.errors import ConfigError
+from ksim.simulation.processes import run_in_processes
 
 __all__ = ["Cell", "Compared", "LadderReport", "Question", "Setup", "known", "validate"]
 
@@ -64,7 +64,7 @@ def validate(question: Question, say: Callable[[int, int], None] = lambda done, 
     rows = [row for row in read_rows(question.path) if question.ladder in row.ladder and question.arm in row.arm]
     if not rows:
         raise ConfigError(str(question.path), "has no ladder that is asked for; see --ladder and --arm")
-    recipes = (*(play.read_setups(str(question.recipes)) if question.recipes else ()), *play.known())
+    recipes = (*(play.read_setups(question.recipes) if question.recipes else ()), *play.known())
     tasks = [(name, recipes, question.seed) for name in dict.fromkeys(row.name for row in rows)]
     arms: dict[Name, Arm] = {}
     for done, arm in enumerate(run_in_processes(predict, tasks, question.jobs), 1):

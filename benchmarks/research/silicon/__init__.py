@@ -8,10 +8,9 @@ from pathlib import Path
 from attrs import evolve, field, frozen
 from attrs.validators import ge, in_
 
-from ksim.foundation.errors import ConfigError, DataError
-from ksim.validation.silicon import workers
-from ksim.validation.silicon.rows import NotRun, Row, read, reference
-from ksim.validation.silicon.runs import (
+from benchmarks.research.silicon import workers
+from benchmarks.research.silicon.rows import NotRun, Row, read, reference
+from benchmarks.research.silicon.runs import (
     Answer,
     Reference,
     Score,
@@ -23,6 +22,7 @@ from ksim.validation.silicon.runs import (
     scores,
     tier_of,
 )
+from ksim.foundation.errors import ConfigError, DataError
 
 __all__ = ["Answer", "NotRun", "Question", "Row", "Score", "SiliconReport", "chosen", "find", "scenario", "validate"]
 

@@ -18,6 +18,11 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
+from benchmarks.research import RECIPES
+from benchmarks.research.silicon import rows
+from benchmarks.research.silicon.rounding import rounded
+from benchmarks.research.silicon.rows import NotRun, Row, one_engine, recipes
+from benchmarks.research.silicon.workers import Workers
 from ksim.calibration.regression import weighted_median
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
@@ -27,10 +32,6 @@ from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate
-from ksim.validation.silicon import rows
-from ksim.validation.silicon.rounding import rounded
-from ksim.validation.silicon.rows import NotRun, Row, one_engine, recipes
-from ksim.validation.silicon.workers import Workers
 
 #: Waves of prompts of a run, and the fewest of a run that is cut: dozens of ranks make each of them dear.
 _WAVES, _FEWEST = 10, 4
@@ -77,7 +78,7 @@ class Splits:
 
 @cache
 def splits() -> Splits:
-    return catalog.value(Splits, "recipes", "disaggregated")
+    return catalog.value(Splits, "recipes", str(RECIPES / "disaggregated.toml"))
 
 
 def two_pools(row: Row) -> Scenario:

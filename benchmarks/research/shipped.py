@@ -1,4 +1,4 @@
-"""Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP [FAMILY]``.
+"""Build the profiles that ship with ksim: ``python -m benchmarks.research.shipped TABLES SWEEP [FAMILY]``.
 
 TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  With FAMILY, such as
 mla, only its efficiencies are built anew.  The profile `learned` is fitted to all of them, for any GPU; each of the
@@ -27,7 +27,7 @@ from ksim.oracles.efficiency.fitted import Efficiency, Region
 from ksim.oracles.efficiency.pointwise import COMBINE
 from ksim.oracles.efficiency.profiled import PROFILES, Profile, save, shipped
 
-COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
+COMMAND = "python -m benchmarks.research.shipped TABLES SWEEP"
 PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"
 OURS = "our sweep over an H200 with vLLM 0.22 (Apache-2.0)"
 #: The GPU of our own sweep.

@@ -1,13 +1,13 @@
-"""Rows with speculative decoding of `ksim validate silicon`: found by a table of deployments, drafted by recipes."""
+"""Public rows with speculative decoding: found by a table of deployments, drafted by recipes."""
 
 from itertools import pairwise
 
 import pytest
 
+from benchmarks.research.silicon import NotRun, Question, chosen, find, scenario, workers
+from benchmarks.research.silicon.rows import recipes
 from ksim.foundation.errors import DataError
-from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, workers
-from ksim.validation.silicon.rows import recipes
-from tests.validation.silicon_rows import COUNTS, WHOLE, join, write
+from tests.research.silicon_rows import COUNTS, WHOLE, join, write
 
 #: An aggregated row whose own columns have the wrong parallelism.
 ROW = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "backend": "trtllm", "isl": 1024, "osl": 1024,

@@ -1,9 +1,9 @@
 """Rounded steps: what equal batches cost is priced once, pass by pass."""
 
+from benchmarks.research.silicon.rounding import rounded
 from ksim.cost.passes import Passes
 from ksim.flow.batch import Batch
 from ksim.scenario.scenario import Scenario
-from ksim.validation.silicon.rounding import rounded
 from tests.simulation.tables import TABLE
 
 CONFIG = {"method": "eagle3", "model": "eagle3-llama-3.1-8b", "num_speculative_tokens": 2,

@@ -1,9 +1,10 @@
-"""`ksim validate silicon`: errors of simulations of measured serving runs.
+"""`python -m benchmarks.research silicon FILE`: errors of simulations of measured serving runs.
 
-`ksim validate ladders`: load ladders of fleets, predicted beside measured.
+`python -m benchmarks.research ladders FILE`: load ladders of fleets, predicted beside measured.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
@@ -12,14 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.flags import JsonFile, Wide, console, say, status, write_json
+from ksim.cli.help import App
+from ksim.foundation.errors import KsimError
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.validation.ladders import Cell, Compared, LadderReport
-    from ksim.validation.silicon import Answer, Score, SiliconReport
-    from ksim.validation.silicon.runs import Error, Quantity
+    from benchmarks.research.ladders import Cell, Compared, LadderReport
+    from benchmarks.research.silicon import Answer, Score, SiliconReport
+    from benchmarks.research.silicon.runs import Error, Quantity
+
+app = App(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+          help="Compare ksim with public tables of runs and ladders.")
 
 
+@app.command()
 def silicon(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured runs, as silicon_dev.parquet")],
     backend: Annotated[str, typer.Option(help="only runs of this engine: vllm, sglang or trtllm")] = "",
@@ -42,8 +49,8 @@ def silicon(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Simulate measured serving runs, and compare TTFT, TPOT and, of disaggregated ones, output tokens per second."""
+    from benchmarks.research.silicon import Question, find, scenario, validate
     from ksim.foundation.config import structure
-    from ksim.validation.silicon import Question, find, scenario, validate
 
     if show:
         print(scenario(find(path, show, workers)).to_toml(), end="")
@@ -51,7 +58,7 @@ def silicon(
     question = structure(Question, {
         "path": path, "backend": backend, "model": model, "system": system, "mode": mode, "workers": workers,
         "limit": limit, "all_rows": all_rows, "statistic": statistic, "reference": reference,
-        "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
+        "jobs": jobs or os.cpu_count() or 1}, "silicon")
     with status("reading") as line:
         report = validate(question, lambda done, of: line.update(f"simulated {done:,} of {of:,} runs"))
     _print(report)
@@ -168,12 +175,13 @@ def _row(answer: "Answer", report: "SiliconReport", statistic: str) -> dict[str,
 _SHOWN = ("req_s", "out_tok_s", "total_tok_s", "ttft_mean_s", "ttft_p90_s", "e2e_mean_s", "tpot_mean_ms")
 
 
+@app.command()
 def ladders(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured ladders, as ladders.csv")],
     ladder: Annotated[str, typer.Option(help="only ladders with this in their names")] = "",
     arm: Annotated[str, typer.Option(help="only arms with this in their names")] = "",
     recipes: Annotated[Path | None, typer.Option(metavar="FILE", help="how ladders were set up that ksim does not"
-                                                 " know: a file like ksim/data/recipes/ladders.toml")] = None,
+                                                 " know: a file like benchmarks/research/recipes/ladders.toml")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of arrivals and of the order of prompts")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
     json_file: JsonFile = None, wide: Wide = False,
@@ -182,22 +190,22 @@ def ladders(
 
     A second table has the rates at which queues begin, and what one arm of a ladder gains over another.
     """
-    from ksim.validation.ladders import Question, validate
+    from benchmarks.research.ladders import Question, validate
 
     with status("reading") as line:
         report = validate(Question(path, ladder, arm, recipes, seed, jobs or os.cpu_count() or 1),
                           lambda done, of: line.update(f"simulated {done:,} of {of:,} arms"))
-    console().print(_validate_ladders_cells(report))
+    console().print(_ladder_cells(report))
     if report.compared:
         console().print(_compared(report))
     for reason, count in report.reasons.items():
         say(f"{count} rows not simulated: {reason}")
-    write_json(json_file, {"rows": [_validate_ladders_row(cell) for cell in report.cells], "compared": [
+    write_json(json_file, {"rows": [_ladder_row(cell) for cell in report.cells], "compared": [
         _what(line) for line in report.compared], "not_simulated": dict(report.reasons)})
     say(f"simulated {len(report.cells)} of {len(report.cells) + sum(report.reasons.values())} rows")
 
 
-def _validate_ladders_cells(report: "LadderReport") -> Table:
+def _ladder_cells(report: "LadderReport") -> Table:
     rows = Table.of("ladder", "arm", ">rate", *(f">{name}" for name in _SHOWN), title="predicted / measured",
                     hide=_SHOWN[:1:-1])
     for cell in report.cells:
@@ -226,8 +234,20 @@ def _beside(cell: "Cell", name: str) -> str:
     return f"{cell.predicted[name]:.4g}" + ("" if measured is None else f" / {measured:.4g}")
 
 
-def _validate_ladders_row(cell: "Cell") -> Mapping[str, Any]:
+def _ladder_row(cell: "Cell") -> Mapping[str, Any]:
     row = cell.row
     return {"ladder": row.ladder, "run": row.run, "arm": row.arm, "stage": row.stage,
             "rate": None if isnan(row.rate) else row.rate, "measured": dict(row.measured),
             "predicted": dict(cell.predicted), "errors": cell.errors}
+
+
+def main() -> None:
+    """Run the command line; an error that the user can correct is one line."""
+    try:
+        app(prog_name="python -m benchmarks.research")
+    except KsimError as error:
+        sys.exit(f"ksim: {error}")
+
+
+if __name__ == "__main__":
+    main()

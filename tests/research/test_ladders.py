@@ -1,4 +1,4 @@
-"""`ksim validate ladders`: loads as the generator makes them, stages measured by hand, arms refused by name."""
+"""benchmarks.research.ladders: loads as the generator makes them, stages measured by hand, arms refused by name."""
 
 from math import isnan, log, nan
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.research import ladders
+from benchmarks.research.ladders import play
+from benchmarks.research.ladders.loads import Load
+from benchmarks.research.ladders.play import compare, knee
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.fleet import Fleet
-from ksim.validation import ladders
-from ksim.validation.ladders import play
-from ksim.validation.ladders.loads import Load
-from ksim.validation.ladders.play import compare, knee
 
 SHARED = Path(__file__).parents[3] / "shared/data/cluster/ladders.csv"
 HEADER = "ladder,run,arm,stage,rate_target_rps,req_s,ttft_mean_s,tpot_mean_ms\n"

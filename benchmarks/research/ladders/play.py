@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
+from benchmarks.research import RECIPES
+from benchmarks.research.ladders.loads import Load
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError, KsimError
@@ -26,7 +28,6 @@ from ksim.results.requests import Requests
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
-from ksim.validation.ladders.loads import Load
 
 _KEY = ("ladder", "run", "arm", "stage")
 #: What is compared: columns of the table, in their own units.  The first are completed work over a stage's seconds.
@@ -116,16 +117,15 @@ class Setups:
 @cache
 def known() -> tuple[Setup, ...]:
     """How all ladders that ksim knows were set up."""
-    return read_setups("ladders")
+    return read_setups(RECIPES / "ladders.toml")
 
 
-def read_setups(name: str) -> tuple[Setup, ...]:
-    """The setups in ksim/data/recipes, or those in a user's own file, which is written like them.
+def read_setups(path: Path) -> tuple[Setup, ...]:
+    """The setups in the file at *path*: those of benchmarks/research/recipes, or a user's own.
 
     Raises DataError for a file that cannot be read, ConfigError for one that says something else.
     """
-    folder = str(catalog.path_of("recipes", name).parent)
-    return tuple(evolve(setup, folder=folder) for setup in catalog.value(Setups, "recipes", name).setups)
+    return tuple(evolve(setup, folder=str(path.parent)) for setup in catalog.value(Setups, "recipes", str(path)).setups)
 
 
 def setup_of(name: tuple[str, str, str], setups: Sequence[Setup]) -> Setup:

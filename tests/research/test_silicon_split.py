@@ -1,15 +1,15 @@
-"""Disaggregated rows of `ksim validate silicon`: joined with worker counts, made into pools, refused by name."""
+"""Disaggregated rows of benchmarks.research.silicon: joined with worker counts, made into pools, refused by name."""
 
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
+from benchmarks.research.silicon import NotRun, Question, chosen, find, scenario, workers
+from benchmarks.research.silicon.rows import read, recipes
+from benchmarks.research.silicon.runs import Answer, Latency, batch, score, splits, table_of, tier_of
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, workers
-from ksim.validation.silicon.rows import read, recipes
-from ksim.validation.silicon.runs import Answer, Latency, batch, score, splits, table_of, tier_of
-from tests.validation.silicon_rows import join, write
+from tests.research.silicon_rows import join, write
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 #: A disaggregated row.

@@ -1,4 +1,4 @@
-"""`ksim validate silicon`: rows read and refused, scenarios made of them, waves left out, errors by hand."""
+"""benchmarks.research.silicon: rows read and refused, scenarios made of them, waves left out, errors by hand."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,13 +8,13 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.research.silicon import NotRun, Question, chosen, find, scenario, validate
+from benchmarks.research.silicon.rows import prompts, read, recipes, reference, waves
+from benchmarks.research.silicon.runs import Answer, Latency, answer, mean, median_of, score, weights
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.scenario.hardware import engine_of, host_of
 from ksim.specs.shard import QUANTIZATIONS
-from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
-from ksim.validation.silicon.rows import prompts, read, recipes, reference, waves
-from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median_of, score, weights
-from tests.validation.silicon_rows import write
+from tests.research.silicon_rows import write
 
 
 @pytest.fixture

@@ -1,17 +1,17 @@
-"""`ksim validate silicon`, as a user meets it."""
+"""benchmarks.research.silicon, as a user meets it."""
 
 import json
 
 import pytest
 
 from ksim.scenario.scenario import Scenario
-from tests.cli.command import ksim
-from tests.validation.silicon_rows import join, write
+from tests.research.command import research
+from tests.research.silicon_rows import join, write
 
 
 def test_measured_runs_are_simulated_and_scored(tmp_path):
     write(tmp_path / "runs.parquet", {}, {"id": "two", "precision": "fp2"}, {"id": "three", "system": "b200_sxm"})
-    out = ksim("validate", "silicon", "runs.parquet", "--json", "out.json", "--jobs", "1", folder=tmp_path)
+    out = research("silicon", "runs.parquet", "--json", "out.json", "--jobs", "1", folder=tmp_path)
     assert out.splitlines()[-1].startswith("played 2 of 3 runs: TTFT ")
     assert "precision 'fp2' is not known" in out and "AIConfigurator answers" not in out
     outcome = json.loads((tmp_path / "out.json").read_text())
@@ -29,7 +29,7 @@ def test_disaggregated_runs_are_simulated_with_worker_counts(tmp_path):
     join(tmp_path / "counts.csv", alone, alone | {"id": "two", "spec_method": "mtp"})
     write(tmp_path / "runs.parquet", *({"id": name, "mode": "disagg", "tp_size": None, "pp_size": None}
                                        for name in ("one", "two")), {"id": "three"})
-    out = ksim("validate", "silicon", "runs.parquet", "--workers", "counts.csv", "--mode", "disagg", "--jobs", "1",
+    out = research("silicon", "runs.parquet", "--workers", "counts.csv", "--mode", "disagg", "--jobs", "1",
                "--json", "out.json", folder=tmp_path)
     assert out.splitlines()[-1].startswith("played 1 of 2 runs: TTFT ") and "errors by engine, GPU and tier" in out
     assert "how many tokens vllm drafts" in out
@@ -37,7 +37,7 @@ def test_disaggregated_runs_are_simulated_with_worker_counts(tmp_path):
     assert outcome["throughput_median_ape"] > 0 and outcome["rows"][0]["throughput_ape"] > 0
     assert [score["name"] for score in outcome["by_backend"]] == [["vllm", "disagg"]]
     assert [score["name"] for score in outcome["by_tier"]] == [["vllm", "h100_sxm", "recipe"]]
-    shown = ksim("validate", "silicon", "runs.parquet", "--workers", "counts.csv", "--show", "one", folder=tmp_path)
+    shown = research("silicon", "runs.parquet", "--workers", "counts.csv", "--show", "one", folder=tmp_path)
     (tmp_path / "one.toml").write_text(shown)
     assert {name: pool.replicas for name, pool in Scenario.read(tmp_path / "one.toml").pools.items()} == {
         "prefill": 1, "decode": 2}
@@ -45,13 +45,13 @@ def test_disaggregated_runs_are_simulated_with_worker_counts(tmp_path):
 
 def test_the_scenario_of_a_row_reads_back(tmp_path):
     write(tmp_path / "runs.parquet", {}, {"id": "two", "mode": "disagg"})
-    (tmp_path / "one.toml").write_text(ksim("validate", "silicon", "runs.parquet", "--show", "one", folder=tmp_path))
+    (tmp_path / "one.toml").write_text(research("silicon", "runs.parquet", "--show", "one", folder=tmp_path))
     assert Scenario.read(tmp_path / "one.toml").serve.max_num_seqs == 4
-    assert "disaggregated" in ksim("validate", "silicon", "runs.parquet", "--show", "two", folder=tmp_path, code=1)
+    assert "disaggregated" in research("silicon", "runs.parquet", "--show", "two", folder=tmp_path, code=1)
 
 
 def test_wrong_values_and_options_are_errors(tmp_path):
     write(tmp_path / "runs.parquet", {"silicon_tpot_ms": -1.0})
-    assert "row one: column 'silicon_tpot_ms' is -1.0" in ksim("validate", "silicon", "runs.parquet", folder=tmp_path,
+    assert "row one: column 'silicon_tpot_ms' is -1.0" in research("silicon", "runs.parquet", folder=tmp_path,
                                                                code=1)
-    assert "statistic" in ksim("validate", "silicon", "runs.parquet", "--statistic", "mode", folder=tmp_path, code=1)
+    assert "statistic" in research("silicon", "runs.parquet", "--statistic", "mode", folder=tmp_path, code=1)
