@@ -16,7 +16,7 @@ from ksim.foundation.errors import DISTRIBUTION
 
 ROOT = Path(ksim.__file__).parents[1]
 #: What a type checker has to read to know the public types; it passes over the rest.
-READ = [f"ksim/{each}.py" for each in ("__init__", "simulation/scenario", "simulation/simulate", "simulation/layer",
+READ = [f"ksim/{each}.py" for each in ("__init__", "scenario/scenario", "simulation/simulate", "scenario/layer",
                                        "report/result", "specs/settings", "compute/notation/product")]
 
 

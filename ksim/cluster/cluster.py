@@ -37,7 +37,7 @@ from ksim.kv.transfer.transfer import Transfer
 from ksim.kv.transfer.transfer_network import TransferNetwork
 from ksim.specs.settings import SignalSettings
 
-__all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl"]
+__all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
 
 
 def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:

@@ -21,7 +21,7 @@ from attrs import define, field, frozen
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
-__all__ = ["PrefixIndex", "Prompt", "leading", "nested", "ActiveBlocks"]
+__all__ = ["PrefixIndex", "Prompt", "leading", "nested", "ActiveBlocks", "PrefixTree"]
 
 
 #: How many times as many keys as blocks are kept in the order of sending, and how many in any case.

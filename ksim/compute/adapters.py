@@ -26,7 +26,7 @@ from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
 __all__ = ["LoraLayer", "LoraLoad", "LoraMapping", "LoraZero", "AdaptedProduct", "AdapterSlots", "adapted",
-           "bytes_by_module", "matrices", "module_names", "slots_of"]
+           "bytes_by_module", "matrices", "module_names", "slots_of", "MODULES", "AdapterInputs"]
 
 
 @frozen(cache_hash=True)

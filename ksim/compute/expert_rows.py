@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ksim.specs.shard import Placement, Routing
 
-__all__ = ["copies", "fullness", "placed"]
+__all__ = ["copies", "fullness", "placed", "ExpertRows", "MeanExpertRows", "GOLDEN", "Mixture", "expert_rows",
+           "average_rank", "fullest_rank", "levelled"]
 
 
 Numbers = NDArray[np.float64]

@@ -17,7 +17,8 @@ from ksim.compute.kernels import Kernel, Launch, Work
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
-__all__ = ["KernelSweep"]
+__all__ = ["KernelSweep", "CollectiveKind", "BatchDependent", "is_batch_dependent", "is_of_adapters", "Collective",
+           "HostCopy", "Op", "Block", "KernelGraph", "bind", "fold"]
 
 
 T = TypeVar("T")

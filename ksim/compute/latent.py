@@ -27,7 +27,8 @@ from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["AttendBlocks", "AttendCompressed", "ChooseCompressed", "Keep", "attends_sparsely"]
+__all__ = ["AttendBlocks", "AttendCompressed", "ChooseCompressed", "Keep", "attends_sparsely", "PerToken",
+           "AttendLatent", "AttendSparse"]
 
 
 #: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the

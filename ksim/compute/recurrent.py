@@ -21,7 +21,7 @@ from ksim.foundation.units import DType
 from ksim.specs.shard import STATE_DTYPES, Shard
 
 __all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "ShortConvolution",
-           "keeps_states", "mamba", "mamba2", "mamba2_sizes"]
+           "keeps_states", "mamba", "mamba2", "mamba2_sizes", "AttendLinear", "state_format"]
 
 
 #: What `layer_types` calls layers of linear attention.

@@ -36,7 +36,7 @@ from ksim.oracles import Estimate, Estimates, estimates
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Pricer", "of_host", "BatchLaunch", "Part", "Plan", "PricedLaunch", "Shape", "launched_of", "parts_of",
-           "priced_part"]
+           "priced_part", "Overlap", "Summed", "paired", "pair", "left", "overlapped", "side_by_side"]
 
 
 #: Who prices at the clocks that GPUs were measured at.

@@ -35,7 +35,8 @@ from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["comments", "documents", "Outgoing", "OutgoingPool", "exported", "PORT", "PRODUCT", "app", "env", "image",
-           "label", "mounts", "name_of", "nodes_flags", "probes", "product", "unlabelled", "volumes", "picker_config"]
+           "label", "mounts", "name_of", "nodes_flags", "probes", "product", "unlabelled", "volumes", "picker_config",
+           "FOLDER"]
 
 
 def comments(missing: Sequence[str]) -> str:

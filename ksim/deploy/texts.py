@@ -25,7 +25,7 @@ from attrs import evolve, field, frozen
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import is_there
 
-__all__ = ["RENDER", "TEMPLATE", "Entry", "documents", "Embedded", "tidied"]
+__all__ = ["RENDER", "TEMPLATE", "Entry", "documents", "Embedded", "tidied", "names_path", "Pasted"]
 
 
 #: No launch line or manifest is longer.

@@ -22,7 +22,7 @@ from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["ConnectedEngine"]
+__all__ = ["ConnectedEngine", "ConnectorWaits"]
 
 
 #: A process that returns when something was or will be.

@@ -25,7 +25,7 @@ from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["Inbox", "Sampled", "tokens_of", "EventEngine"]
+__all__ = ["Inbox", "Sampled", "tokens_of", "EventEngine", "DUMMY"]
 
 
 #: A job, and how many tokens it got from a step.

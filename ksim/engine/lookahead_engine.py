@@ -37,7 +37,7 @@ from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "UndatedTurn", "UndatedTurns", "next_decodes",
-           "tell_turns", "LookaheadEngine"]
+           "tell_turns", "LookaheadEngine", "Sent"]
 
 
 #: When a turn begins, when a batch that it takes in reaches its users, if it does, and when it has done so.

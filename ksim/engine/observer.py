@@ -28,7 +28,7 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["ENDED", "FIRST_TOKEN", "RESOLUTION", "SENT", "Answer", "ObservedLoop", "ObservedRecorder", "Observer",
-           "Reading", "TurnClock", "first_tokens"]
+           "Reading", "TurnClock", "first_tokens", "Recorder"]
 
 
 #: Steps that are logged at once, and how many are enough where they are priced already.

@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
-__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable", "Costed", "Costs", "StepSummary"]
+__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable", "Costed", "Costs", "StepSummary", "NAMES"]
 
 
 @frozen

@@ -28,7 +28,10 @@ from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepColumns, StepCost
 
-__all__ = ["Chosen", "Seen", "Decoded"]
+__all__ = ["Chosen", "Seen", "Decoded", "GONE", "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed",
+           "Received", "Admitted", "Preempted", "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed",
+           "AdapterLoaded", "LinkUsed", "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams",
+           "TIERS", "Copied", "StepBlock"]
 
 
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.

@@ -12,7 +12,7 @@ from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, Scalable
 from ksim.flow.kernels import KernelColumns, KernelCost
 
 __all__ = ["AT_BOOST", "BatchKernels", "ClockScaling", "KernelCost", "PricedBlock", "Scalable", "StepColumns",
-           "StepCost"]
+           "StepCost", "Ints", "Blocks"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

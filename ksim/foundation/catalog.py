@@ -33,7 +33,8 @@ from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
 from ksim.foundation.files import LONGEST, FileVersion, broken_line, is_there, not_utf8, plug_ins, regular_file, version
 from ksim.foundation.units import quantity
 
-__all__ = ["gpu_name", "maker", "METHODS", "TRUST", "outside", "plugin"]
+__all__ = ["gpu_name", "maker", "METHODS", "TRUST", "outside", "plugin", "DATA", "names", "find", "entries", "load",
+           "spelled"]
 
 
 #: Words that say nothing that the catalogue's names do not: makers, brands, sockets and kinds of memory.

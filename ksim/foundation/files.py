@@ -23,7 +23,9 @@ from typing import Any
 
 from ksim.foundation.errors import ConfigError, DataError
 
-__all__ = ["broken_line", "not_utf8", "number_hint", "OLD", "hidden_directory", "taken"]
+__all__ = ["broken_line", "not_utf8", "number_hint", "OLD", "hidden_directory", "taken", "LONGEST", "LONGEST_TABLE",
+           "DAMAGED", "is_there", "regular_file", "Unpacked", "arrays", "parquet_table", "nearest", "FileVersion",
+           "version", "replacing", "plug_ins"]
 
 
 #: The most bytes of a file that is read whole, such as a scenario or a config.json.

@@ -23,7 +23,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from ksim.foundation.files import number_hint
 
-__all__ = ["UnitKeys", "key_of"]
+__all__ = ["UnitKeys", "key_of", "quantity", "checked_unit", "Seconds", "Watts", "Hertz", "Amount", "LONGEST",
+           "measured", "in_one_unit", "optional_quantity", "quantities", "OfEach", "GIB", "HOUR", "KWH", "DType",
+           "by_dtype"]
 
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,

@@ -28,7 +28,7 @@ from ksim.specs.hardware import Link, System
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["FleetNetwork"]
+__all__ = ["FleetNetwork", "fabric", "path", "Network"]
 
 
 def fabric(system: System) -> "nx.DiGraph":

@@ -21,7 +21,7 @@ from ksim.results.gateway import attempts, has_adapters, held
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, each, ints, offsets
 
-__all__ = ["routing_rows", "routing_table"]
+__all__ = ["routing_rows", "routing_table", "request_table", "step_table"]
 
 
 def request_table(history: History, energy: Energy | None) -> pa.Table:

@@ -14,7 +14,8 @@ from ksim.flow.events import TIERS, Admitted, Copied, EngineBuilt, Event
 from ksim.flow.log import Columns, Log
 from ksim.results.steps import Floats, Ints, ratio, sums
 
-__all__ = ["Copies", "loaded_tokens", "loading_seconds", "tier_summary", "tiers_of"]
+__all__ = ["Copies", "loaded_tokens", "loading_seconds", "tier_summary", "tiers_of", "Rates", "footprint",
+           "fleet_footprint"]
 
 
 def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:

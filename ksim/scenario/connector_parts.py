@@ -13,7 +13,7 @@ from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["EXTRA", "KEY", "MULTI", "OFFLOAD", "ConnectorParts", "aliases", "multi_of", "offload_settings", "parts_of",
-           "with_offloading"]
+           "with_offloading", "with_parts"]
 
 
 KEY = "serve.kv_transfer_config"

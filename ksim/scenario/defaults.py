@@ -44,7 +44,7 @@ from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import PARTS, QUANTIZATIONS, Routing, Shard
 
-__all__ = ["capture_sizes", "graphs"]
+__all__ = ["capture_sizes", "graphs", "Derived", "Defaults", "Deployment"]
 
 
 def graphs(settings: EngineSettings) -> Graphs:

@@ -24,7 +24,8 @@ from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
-__all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers"]
+__all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers", "speculation_of", "drafted",
+           "check"]
 
 
 _KEY = "serve.speculative_config"

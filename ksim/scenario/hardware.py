@@ -28,7 +28,8 @@ from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Footprint, Gpu, Grid, Link, System, Transport
 from ksim.specs.host import Host
 
-__all__ = ["oracle_choice"]
+__all__ = ["oracle_choice", "gpu_of", "system_of", "beside", "links_of", "network_of", "protocols_of", "engine_of",
+           "host_of", "grid_of", "rates_of"]
 
 
 def gpu_of(gpu: str | Choice) -> Gpu:

@@ -33,7 +33,7 @@ from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 from ksim.workload.replay import Replay, Workload
 
-__all__ = ["Fit", "ModelCard", "fits_on", "kv_bytes_per_token", "WorkloadSize"]
+__all__ = ["Fit", "ModelCard", "fits_on", "kv_bytes_per_token", "WorkloadSize", "MANY_REQUESTS", "MANY_TOKENS"]
 
 
 #: Tensor-parallel sizes that are tried by default.

@@ -30,7 +30,8 @@ from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["of_free", "of_static", "utilization", "pack"]
+__all__ = ["of_free", "of_static", "utilization", "pack", "RESERVED", "Memory", "shards_of", "usable", "memory",
+           "layout_of", "kv_blocks", "longest_request", "check_step", "limits"]
 
 
 #: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22

@@ -16,7 +16,7 @@ from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Copy, Load, Schedule
 
-__all__ = ["Connector", "ConnectorOutput", "Contents", "Copy", "Load", "NoCopies"]
+__all__ = ["Connector", "ConnectorOutput", "Contents", "Copy", "Load", "NoCopies", "TransferState", "InvalidBlocks"]
 
 
 #: By the names of tiers, from the upper one down, the keys of what is in them.

@@ -21,7 +21,7 @@ from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["DraftSchedule"]
+__all__ = ["DraftSchedule", "DrawnSpeculation", "uniform", "Speculation", "DraftScheduler"]
 
 
 @define(eq=False)

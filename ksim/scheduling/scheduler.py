@@ -21,7 +21,7 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.policy_guard import OpenQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
-__all__ = ["mixed"]
+__all__ = ["mixed", "Scheduler"]
 
 
 @define

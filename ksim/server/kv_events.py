@@ -23,7 +23,7 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["OPTION", "KvEventsConfig", "endpoint_of", "CacheEvents", "TokenIds", "subscribe_to_cache"]
+__all__ = ["OPTION", "KvEventsConfig", "endpoint_of", "CacheEvents", "TokenIds", "subscribe_to_cache", "Batch"]
 
 
 #: What errors name.

@@ -17,7 +17,7 @@ from ksim.server.live import Handle, Live
 from ksim.simulation.simulate import writing
 from ksim.workload.replay import Replay, Workload
 
-__all__ = ["Recording", "recording"]
+__all__ = ["Recording", "recording", "row_of"]
 
 
 #: The trace in the directory of a run.

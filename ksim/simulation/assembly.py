@@ -66,7 +66,7 @@ from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["adapter_store", "adapters_of", "loading_of", "scheduler_of", "pair_router_of", "router_of"]
+__all__ = ["adapter_store", "adapters_of", "loading_of", "scheduler_of", "pair_router_of", "router_of", "build"]
 
 
 #: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.

@@ -36,7 +36,8 @@ from ksim.simulation.offloading import Offloads, kv_layout, offloading_of
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
 
-__all__ = ["collective_flows", "connector_and_worker", "endpoint", "fleet_network", "transfer_network"]
+__all__ = ["collective_flows", "connector_and_worker", "endpoint", "fleet_network", "transfer_network", "Message",
+           "messages"]
 
 
 def fleet_network(fleet: Fleet, env: Horizon, log: Log) -> FleetNetwork | None:

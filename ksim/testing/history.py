@@ -11,7 +11,7 @@ from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.moment import Moment, Share
 
-__all__ = ["History", "Moment", "Recorder", "Share", "emitted"]
+__all__ = ["History", "Moment", "Recorder", "Share", "emitted", "digest"]
 
 
 @define(eq=False)

@@ -21,7 +21,8 @@ from ksim.validation.serving import comparison
 from ksim.validation.serving.comparison import ServingReport
 from ksim.validation.serving.recordings import ServerSpec
 
-__all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate"]
+__all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate", "PowerErrors", "PowerCell",
+           "BoardReport", "ERRORS"]
 
 
 #: A prediction within so many per cent meets the goal.

@@ -28,7 +28,7 @@ from ksim.oracles.efficiency.profiled import Profile, Profiled, ProfileOracle, s
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernel_cells import Cell, PredictedRows, cells, coverage, families
 
-__all__ = ["Cell", "Question", "KernelReport", "validate"]
+__all__ = ["Cell", "Question", "KernelReport", "validate", "predict_by_profile", "check_question"]
 
 
 #: How many rows of a table are priced where an oracle prices kernels one by one.

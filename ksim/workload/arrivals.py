@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.units import LONGEST, Seconds, optional_quantity
 
-__all__ = ["Phase", "Rates"]
+__all__ = ["Phase", "Rates", "Arrivals", "ArrivalSummary", "ArrivalTally"]
 
 
 Floats = NDArray[np.float64]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 
-__all__ = ["POLICIES", "CacheCurve", "Hits", "TierHits"]
+__all__ = ["POLICIES", "CacheCurve", "Hits", "TierHits", "Sums", "Reuse", "HashIds"]
 
 
 Integers = NDArray[np.int64]

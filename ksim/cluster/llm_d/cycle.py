@@ -17,7 +17,8 @@ from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 
-__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match", "Bounded", "Profile"]
+__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match", "Bounded", "Profile",
+           "least_best", "seconds"]
 
 
 #: The producers that parts read unless their parameters name others.

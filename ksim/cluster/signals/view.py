@@ -11,7 +11,7 @@ from ksim.engine.engine import Engine
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["View", "view_class"]
+__all__ = ["View", "view_class", "ATTRIBUTES"]
 
 #: The attributes of each signal.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {

@@ -16,7 +16,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Communicate", "Send", "communicate"]
+__all__ = ["Communicate", "Send", "communicate", "GROUPS", "Groups", "LayerSizes", "LayerOperation", "lower", "splits",
+           "group_of", "check"]
 
 
 #: The groups that a system's GPUs form, from the innermost: neighbours are of one tensor group.

@@ -21,7 +21,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Product", "op", "Held"]
+__all__ = ["Product", "op", "Held", "UNPACKED"]
 
 
 #: Formats that no kernel multiplies, but for a single row of activations.

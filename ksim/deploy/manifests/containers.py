@@ -21,7 +21,7 @@ from ksim.deploy.texts import RENDER, TEMPLATE, Embedded, Entry, Pasted
 from ksim.foundation.errors import did_you_mean
 
 __all__ = ["commands_of_script", "lines_of_script", "Surroundings", "commands", "environment", "gpus", "words_of",
-           "Pods", "deployed", "KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted"]
+           "Pods", "deployed", "KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted", "ROLE"]
 
 
 def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:

@@ -25,7 +25,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.evictions import Eviction, Tracked
 
-__all__ = ["TellingTrie"]
+__all__ = ["TellingTrie", "EvictionQueue", "BlockPool", "EvictionPool", "BlockNode", "TrackedNode", "BlockTrie"]
 
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from ksim.kv.offload.evictions import Eviction, RequestAccess
 from ksim.network.network import FleetNetwork
 from ksim.scheduling.job import Job
 
-__all__ = ["SecondaryTier", "TierJob", "TierThreads"]
+__all__ = ["SecondaryTier", "TierJob", "TierThreads", "COUNTED", "StoreListener", "OfferCounts", "ChunkStore"]
 
 
 #: How many keys vLLM counts offers of (`max_tracker_size`).

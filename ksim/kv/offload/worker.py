@@ -23,7 +23,7 @@ from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Copy, Schedule
 
-__all__ = ["CopyStream", "Lane", "Submitted", "OffloadWorker", "SharingWorker"]
+__all__ = ["CopyStream", "Lane", "Submitted", "OffloadWorker", "SharingWorker", "CopiesUnderWay", "job_blocks"]
 
 
 @define(eq=False)

@@ -15,7 +15,7 @@ from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "transfer_of"]
 
 
 @define

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ksim.compute.kernels.attention import COUNTS
 
 __all__ = ["Arrays", "Floats", "Interval", "decided", "interval_of", "BatchKinds", "StagedFormula", "batch_kinds",
-           "stage"]
+           "stage", "COUNT_INTERVALS"]
 
 
 #: The least and the most that something may be.

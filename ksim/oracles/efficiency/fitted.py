@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ksim.oracles.efficiency.gemm import Array, Physics, doubles
 from ksim.oracles.efficiency.models import Model, inputs_of
 
-__all__ = ["BORDER", "Efficiency", "Prices", "Region", "Spread", "blend", "faded"]
+__all__ = ["BORDER", "Efficiency", "Prices", "Region", "Spread", "blend", "faded", "FEWEST"]
 
 #: A float32 file rounds its bounds: what is no further outside than this, as a share of the extent, is inside.
 BORDER = 1e-5

@@ -35,7 +35,7 @@ from ksim.oracles.efficiency.pointwise import Stack, uncached
 from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Chosen", "ProfileOracle", "Profiled"]
+__all__ = ["Chosen", "ProfileOracle", "Profiled", "PROFILES", "FORMAT", "shipped", "without", "Profile", "save"]
 
 
 #: Where the profiles are that come with ksim.

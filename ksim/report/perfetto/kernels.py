@@ -27,7 +27,7 @@ from ksim.report.perfetto.tracks import (
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, StageSteps, each, offsets
 
-__all__ = ["copy_slices"]
+__all__ = ["copy_slices", "kernel_slices", "cut_marks"]
 
 
 @define(eq=False)

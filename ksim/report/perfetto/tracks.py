@@ -23,7 +23,9 @@ from ksim.results.history import History
 from ksim.results.series import engine_power
 from ksim.results.steps import Floats, Ints, each, sums
 
-__all__ = ["adapter_slices"]
+__all__ = ["adapter_slices", "Column", "whole", "thousandths", "microseconds", "picked", "taken", "joined", "lines",
+           "StageTimes", "REQUESTS_PROCESS", "FIRST_RANK", "engine_process", "process_names", "name_of", "step_slices",
+           "host_slices", "counters", "counter"]
 
 
 Column = list[pa.Array]

@@ -36,7 +36,7 @@ from ksim.results.link_use import LinkUse, busiest
 from ksim.results.series import Series, kv_usage, moving, power, running, waiting
 from ksim.results.steps import Floats, sums
 
-__all__ = ["speculation_figure"]
+__all__ = ["speculation_figure", "timeline_figure", "shown_span", "shown_links", "links_figure"]
 
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens.

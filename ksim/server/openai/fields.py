@@ -29,7 +29,7 @@ from ksim.server.openai.kinds import (
 )
 
 __all__ = ["ChatFields", "CompletionFields", "DetokenizeFields", "GenerateFields", "TokenizeFields", "missing", "read",
-           "check_chat", "check_completion", "check_sampling"]
+           "check_chat", "check_completion", "check_sampling", "check_logprobs"]
 
 
 T = TypeVar("T")

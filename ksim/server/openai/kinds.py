@@ -21,8 +21,8 @@ from ksim.scenario.vision import vision_of
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
 
-__all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record",
-           "table", "text", "Served"]
+__all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record", "table",
+           "text", "Served", "problem", "either"]
 
 
 Problem = dict[str, Any]

@@ -32,7 +32,7 @@ from ksim.study.directory import StudyDirectory
 from ksim.study.students_t import student
 from ksim.study.workers import Workers, in_order
 
-__all__ = ["Remembering", "check_unanswered", "forget"]
+__all__ = ["Remembering", "check_unanswered", "forget", "RatePoint", "OutOfReach", "Search"]
 
 
 #: What a study has once its question is answered.
