@@ -14,7 +14,7 @@ from benchmarks.findings import Findings, Sheet
 from benchmarks.routing import scenario
 from benchmarks.yardstick import beside, scaled
 from ksim.cluster.forecast import models_of
-from ksim.cluster.signals.view import View
+from ksim.cluster.signals import View
 from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.flow.request import Request

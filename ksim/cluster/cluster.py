@@ -19,9 +19,8 @@ from attrs import define, evolve, field, frozen
 from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.routers import Router
-from ksim.cluster.signals import signals_of
+from ksim.cluster.signals import View, signals_of
 from ksim.cluster.signals.engine_views import EngineViews
-from ksim.cluster.signals.view import View
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import Inbox

@@ -16,9 +16,8 @@ from attrs import define, field
 from ksim.flow.batch import Offsets
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.job_queues import JobQueues
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.policy_guard import OpenQueue
+from ksim.scheduling.queues import JobQueues, OpenQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 __all__ = ["mixed", "Scheduler"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ksim.cluster.llm_d.parts.producers import PrecisePrefixCacheProducer
 from ksim.cluster.routers.dynamo_kv import DynamoKv
+from ksim.cluster.signals import View
 from ksim.cluster.signals.kv_index import KvIndex, SharedTier, TierIndexes
-from ksim.cluster.signals.view import View
 from ksim.engine.observer import RESOLUTION, Observer
 from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, scenario
 from tests.kv_transfer.fleets import run

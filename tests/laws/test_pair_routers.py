@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cluster.cluster import RemoteReplica
-from ksim.cluster.signals import signals_of
-from ksim.cluster.signals.view import view_class
+from ksim.cluster.signals import signals_of, view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin

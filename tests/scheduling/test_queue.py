@@ -8,7 +8,7 @@ from ksim.flow.request import Request
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.batching import DecodeFirst
 from ksim.scheduling.policies.orders import Fcfs, Priority
-from ksim.scheduling.policy_guard import ArrivalQueue, OpenQueue, SortedQueue
+from ksim.scheduling.queues import ArrivalQueue, OpenQueue, SortedQueue
 from ksim.testing.loop import loop
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.signals import late_events, signals_of
+from ksim.cluster.signals import ATTRIBUTES, View, late_events, signals_of, view_class
 from ksim.cluster.signals.kv_index import KvIndex, Losses, Scrapes, SharedTier, TierIndexes
-from ksim.cluster.signals.view import ATTRIBUTES, View, view_class
 from ksim.engine.engine import Engine
 from ksim.engine.observer import ENDED, FIRST_TOKEN, RESOLUTION, SENT, Answer, Observer
 from ksim.flow.events import Seen

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.signals.view import View
+from ksim.cluster.signals import View
 from ksim.engine.engine import Engine
 from ksim.engine.observer import RESOLUTION, Observer, TurnClock
 from ksim.flow.block_keys import BlockKeys

@@ -7,7 +7,7 @@ from attrs import define, field
 from ksim.kv.cache import Cache
 from ksim.kv.cache.sglang import common_tokens
 from ksim.scheduling.job import Job
-from ksim.scheduling.policy_guard import ArrivalQueue
+from ksim.scheduling.queues import ArrivalQueue
 
 __all__ = ["LongestPrefixFirst"]
 
