@@ -1,4 +1,6 @@
-"""Files that a user names: checked before they are read, and replaced only by whole ones.
+"""Files: what a user names is checked and bounded as it is read; what is written is whole or not there.
+
+Files that a user names: checked before they are read, and replaced only by whole ones.
 
 What is probably wrong with a text that cannot be read, and what to write instead.
 

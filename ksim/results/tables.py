@@ -3,8 +3,6 @@
 docs/glossary.md describes every column.
 
 One row for each choice of a router, as a pyarrow table.
-
-docs/glossary.md describes every column.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Holds policies and admissions, which may be plug-ins, to their contracts.
+"""The jobs of an engine: which wait, in which order, which run, and what policies may do with them.
+
+Holds policies and admissions, which may be plug-ins, to their contracts.
 
 The waiting jobs, in the order in which a policy would have them.
 

@@ -9,8 +9,6 @@ A request in flight in a live fleet.
 
 What the client of a live fleet gets to know about its request.
 
-A fleet that is played against the wall clock.
-
 The turns of requests that have come: they are read in that order, a few in each turn of the event loop.
 
 Warming up: what is computed only once, such as prices of steps, is computed before the first request.

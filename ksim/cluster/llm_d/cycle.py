@@ -1,4 +1,6 @@
-"""One choice of llm-d's endpoint picker, and what its parts have found out for it.
+"""What the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations.
+
+One choice of llm-d's endpoint picker, and what its parts have found out for it.
 
 A scheduling profile of llm-d's endpoint picker: filters, then scorers with weights, then a picker.
 

@@ -1,4 +1,6 @@
-"""The short causal convolution before linear attention, channel by channel.
+"""Kernels of layers that keep a state of each sequence: convolutions, scans and delta rules.
+
+The short causal convolution before linear attention, channel by channel.
 
 Mamba's selective scan: each channel keeps a few numbers of a sequence, however long it is.
 

@@ -1,14 +1,8 @@
 """The search itself: points are asked for and told of, in an order that does not depend on who computes them.
 
-This module needs Optuna.
-
 Rounds: trials are asked for, computed side by side, and told in order; so no number of workers changes anything.
 
-This module needs Optuna.
-
 The study as Optuna keeps it, in SQLite, for optuna-dashboard and for Optuna's own tools.
-
-This module needs Optuna.
 
 What proposes points: one of Optuna's samplers, kept from proposing a point twice.
 
