@@ -15,7 +15,7 @@ from tests.manual import ROOT, shown, words
 
 #: Pages whose commands other tests run, or what plays them.
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
-             "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
+             "cli.md": "has none", "einsum.md": "tests/scenario/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
              "server.md": "tests/server/test_serve.py",
              "start.md": "below, with what it prints"}
@@ -23,7 +23,7 @@ ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_
 NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
          "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
          "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
-         "~/models": "a model of the reader's", "olmo2/config.json": "tests/simulation/test_models_documented.py",
+         "~/models": "a model of the reader's", "olmo2/config.json": "tests/scenario/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py", "--plot costs.png": "tests/cli/test_step_speculation.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
          "ksim roofline": "tests/cli/test_roofline.py", "ksim sweep-kernels": "tests/cli/test_calibrate.py"}

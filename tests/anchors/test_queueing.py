@@ -26,7 +26,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 #: Theory gives the mean wait of so many customers; so many of them are played, and wait as the recursion says.
 CUSTOMERS, PLAYED = 20_000, 5_000

@@ -17,7 +17,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 sequences = st.one_of(st.tuples(st.just(1), st.integers(0, 8000)), st.tuples(st.integers(2, 700), st.integers(0, 7000)))
 batches = st.builds(lambda several, share: Batch.of(*several, samples=round(share * len(several))),

@@ -22,7 +22,7 @@ from ksim.oracles import estimate
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 #: Two decodes and a chunk; two of the three sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)

@@ -37,7 +37,7 @@ from ksim.specs.hardware import Gpu
 from ksim.specs.shard import Shard
 from tests.laws.kernels import shapes
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may

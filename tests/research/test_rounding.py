@@ -4,7 +4,7 @@ from benchmarks.research.silicon.rounding import rounded
 from ksim.cost.passes import Passes
 from ksim.flow.batch import Batch
 from ksim.scenario.scenario import Scenario
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 CONFIG = {"method": "eagle3", "model": "eagle3-llama-3.1-8b", "num_speculative_tokens": 2,
           "acceptance": {"name": "geometric", "rate": 0.8}}

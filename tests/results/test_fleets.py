@@ -24,7 +24,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import requests_of, serve, simulate
 from ksim.workload.rows import Ledger
-from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
+from tests.kv.transfer.fleets import CONNECTORS, requests, run, scenario
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 

@@ -14,8 +14,8 @@ from ksim.scenario.scenario import Scenario
 from ksim.server.live import Live
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
-from tests.kv_offload.runs import MULTI_TIER, requests, scenario
-from tests.kv_transfer.fleets import split
+from tests.kv.offload.runs import MULTI_TIER, requests, scenario
+from tests.kv.transfer.fleets import split
 from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform

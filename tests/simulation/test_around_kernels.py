@@ -13,7 +13,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import host_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 from tests.specs.hosts import as_toml, host
 
 

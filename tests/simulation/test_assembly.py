@@ -14,7 +14,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 
 def deployment(**changes):

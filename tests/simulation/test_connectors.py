@@ -13,7 +13,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet
 from ksim.specs.kv_transfer import KvTransferConfig
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 FILES = catalog.names("kv.transfer.connectors")
 

@@ -18,7 +18,7 @@ from ksim.scenario.hardware import gpu_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 H200 = gpu_of("h200")
 GEMMS = [Gemm(tokens, 4096, 4096) for tokens in (1, 64, 1024, 8192)]
