@@ -257,7 +257,8 @@ def it_is_the_same_later(run: Run) -> None:
     nor where clients hang up: the front end's constants are round, so what it does ties with turns of the engine.
     """
     requests = [*run.scenario.workload.requests(run.scenario.seed)]
-    if run.scenario.signals.delay or run.scenario.signals.loss or any(request.aborted is not None for request in requests):
+    signals, gone = run.scenario.signals, any(request.aborted is not None for request in requests)
+    if signals.delay or signals.loss or gone:
         return
     later = run_of(run.fleet, [evolve(request, arrival=request.arrival + LATER, chunks=tuple(
         ("other", name) for name in request.chunks)) for request in requests])
