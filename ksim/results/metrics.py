@@ -296,14 +296,20 @@ def _busiest_second(history: History) -> float:
 
 
 def _latencies(history: History) -> Summary:
-    requests, done = history.requests, history.requests.completed
-    return {
-        **spread("ttft", requests.ttft[done]),
-        **spread("tpot", requests.tpot[done & (requests.output > 1)]),
-        **spread("itl", requests.gaps_of(done)),
-        **spread("e2el", requests.e2e[done]),
-        **spread("queue", requests.queue[done]),
-    }
+    done = history.requests.completed
+    return {key: value for name in LATENCIES for key, value in spread(name, latency(history, name, done)).items()}
+
+
+def latency(history: History, name: str, done: Bools) -> Floats:
+    """The seconds of latency *name* of the requests that are *done*, as the numbers of a run count them.
+
+    Those of itl are all gaps between tokens; an output of one token has no tpot.
+    """
+    requests = history.requests
+    if name == "itl":
+        return requests.gaps_of(done)
+    seconds: Floats = getattr(requests, "e2e" if name == "e2el" else name)
+    return seconds[done & (requests.output > 1) if name == "tpot" else done]
 
 
 def cache(work: Work, served: Served) -> Summary:

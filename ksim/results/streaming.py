@@ -47,6 +47,7 @@ from ksim.results.metrics import (
     counts,
     drawn,
     good,
+    latency,
     throughput,
     utilisation,
 )
@@ -219,10 +220,8 @@ class Tally:
         self.in_flight.add(requests, done, until)
         self.seconds.add(requests, done)
         self._flown += float(requests.e2e[done].sum())
-        found = {"ttft": requests.ttft[done], "tpot": requests.tpot[done & (requests.output > 1)],
-                 "itl": requests.gaps_of(done), "e2el": requests.e2e[done], "queue": requests.queue[done]}
-        for name, values in found.items():
-            self.latencies[name].add(values)
+        for name in LATENCIES:
+            self.latencies[name].add(latency(history, name, done))
         if history.log.gated:
             self.gateway = self.gateway or GatewayTotals()
             self.gateway.add(requests, ended)

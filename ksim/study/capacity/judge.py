@@ -20,7 +20,7 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import DoesNotFit, KsimError
 from ksim.report.insights import step_bounds
-from ksim.report.result import Result
+from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
@@ -138,24 +138,14 @@ def at_light_load(targets: Sequence[Target], scenario: Scenario) -> Light:
     """Serve the first requests of *scenario*'s workload one by one; raises KsimError where it cannot run."""
     alone = scenario.with_values({"workload.max_concurrency": 1})
     result = play(Fleet.of(alone), islice(scenario.workload.requests(scenario.seed), _REQUESTS))
-    latencies = {target: _latencies(result, target.metric) for target in targets}
+    history, done = result.history, result.history.requests.completed
+    latencies = {target: latency(history, target.metric, done) for target in targets}
     bounds = {kind: insight.text for kind, insight in step_bounds(result.history, result.usage).items()}
-    times = _latencies(result, "e2el")
+    times = latency(history, "e2el", done)
     return Light({target: _statistic(target, latencies[target]) for target in targets},
                  tuple(target for target in targets if _surely_missed(target, latencies[target])),
                  {metric: bounds[steps] for metric, steps in _STEPS.items() if steps in bounds},
                  float(times.mean()) if len(times) else 0.0)
-
-
-def _latencies(result: Result, metric: str) -> Floats:
-    """The latencies of completed requests, in seconds."""
-    requests = result.history.requests
-    done = requests.completed
-    if metric == "itl":
-        return requests.gaps_of(done)
-    several = done & (requests.output > 1) if metric == "tpot" else done
-    values: Floats = getattr(requests, "e2e" if metric == "e2el" else metric)
-    return values[several]
 
 
 def _statistic(target: Target, seconds: Floats) -> float:

@@ -18,7 +18,7 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 from ksim.report.result import Result
 from ksim.report.wording import number
-from ksim.results.history import History
+from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.model_card import WorkloadSize
 from ksim.scenario.scenario import Scenario
@@ -113,8 +113,9 @@ class Watch:
             if self._ended < self._due:
                 yield self._wake
             result = so_far()
+            history, done = result.history, result.history.requests.completed
             missed = next((limit for limit in self.limits
-                           if limit.missed(_latencies(result.history, limit.metric), size)), None)
+                           if limit.missed(1e3 * latency(history, limit.metric, done), size)), None)
             if missed is not None:
                 self._stop(missed, result.summary, size)
                 return
@@ -127,15 +128,6 @@ class Watch:
         if self.stop:
             raise Missed(f"stopped after {self._ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
                            f" miss {missed.requirement.sign} {number(missed.requirement.bound)}")
-
-
-def _latencies(history: History, metric: str) -> Floats:
-    """The latencies of the requests that have completed, in milliseconds, as the summary counts them."""
-    requests, done = history.requests, history.requests.completed
-    if metric == "tpot":
-        return 1e3 * requests.tpot[done & (requests.output > 1)]
-    seconds: Floats = {"ttft": requests.ttft, "e2el": requests.e2e, "queue": requests.queue}[metric]
-    return 1e3 * seconds[done]
 
 
 def _size(scenario: Scenario) -> int:
