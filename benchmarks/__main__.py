@@ -31,7 +31,7 @@ from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
 
-PAGE = Path("docs/speed.md")
+PAGE = Path("docs/evidence/speed.md")
 #: The pages of parts whose tables are in another.
 ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md"),
              "routers": Path("docs/routing.md"),

@@ -41,7 +41,7 @@ BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("
 README = {part.text for part in shown(ROOT / "README.md")}
 #: Commands that answer the same wherever they run.
 PURE = ("step", "roofline", "model", "list", "collectives")
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in ELSEWHERE)
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in ELSEWHERE)
 
 
 @pytest.fixture(scope="module")
