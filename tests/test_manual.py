@@ -35,9 +35,7 @@ SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1"
 #: Whose Python other tests run.
 CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py", "capacity.md": "tests/study/capacity"}
 #: What pages take for granted.
-BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")],
-          "pareto.md": ["ksim sweep scenarios/quickstart.toml --over serve.max_num_seqs=8,16 -o study"
-                        " --set energy.price_per_gpu_hour=3"]}
+BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")]}
 README = {part.text for part in shown(ROOT / "README.md")}
 #: Commands that answer the same wherever they run.
 PURE = ("step", "roofline", "model", "list", "collectives")
