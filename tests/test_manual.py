@@ -15,7 +15,7 @@ from tests.manual import ROOT, shown, words
 
 #: Pages whose commands other tests run, or what plays them.
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
-             "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
+             "einsum.md": "tests/simulation/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
              "server.md": "tests/server/test_serve.py",
              "start.md": "below, with what it prints"}
