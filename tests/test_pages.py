@@ -119,6 +119,19 @@ def test_the_first_table_of_the_page_of_accuracy_follows_from_the_others():
     assert table.splitlines() == [*accuracy.whole(page)], "run `python -m benchmarks.accuracy whole`"
 
 
+def test_the_figures_of_what_to_trust_are_those_of_the_pages_behind_it():
+    """Each with a decimal, somewhere in them; the tables by GPU, row by row."""
+    trust, *behind = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+    text, figure = trust.read_text(encoding="utf-8"), re.compile(r"(?<![\d.,])\d+\.\d+(?![\d.])")
+    known = {found for page in behind for found in figure.findall(page.read_text(encoding="utf-8"))}
+    assert trust.name == "README.md" and {*figure.findall(text)} <= known | {"1.4", "3.2"}, "1.4 and 3.2 are rounded"
+    whole = (ROOT / accuracy.PAGE).read_text(encoding="utf-8").partition("<!-- whole -->")[2].partition("<!-- /")[0]
+    for row in text.partition("| GPU | vLLM |")[2].partition("\n\n")[0].splitlines()[2:]:
+        gpu = row.split("|")[1].strip()
+        there = {found for line in whole.splitlines() if f"| {gpu} |" in line for found in figure.findall(line)}
+        assert {*figure.findall(row)} <= there, f"{gpu}: copy the table of docs/evidence/accuracy.md"
+
+
 def test_the_page_of_commands_is_made_from_the_code():
     shown = made.PAGE.read_text(encoding="utf-8")
     table = shown.partition("<!-- commands -->\n")[2].partition("<!-- /commands -->")[0]
