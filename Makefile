@@ -72,11 +72,11 @@ dist: $(READY)
 notebooks: $(TESTABLE)
 	$(BIN)/python -m benchmarks.notebooks
 
-# The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
+# The tables of whole runs in docs/evidence/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON) $(LIMIT)
 
-# Those of docs/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
+# Those of docs/evidence/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
 energy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.energy $(RUNS) $(BOARDS)
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/energy-accuracy.md."""
+"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/evidence/energy-accuracy.md."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from ksim.validation.energy import ERRORS as KERNEL_ERRORS
 from ksim.validation.energy import BoardReport, PowerCell, PowerErrors, Question, SustainedReport, mape, validate
 from ksim.validation.serving import comparison
 
-PAGE = Path("docs/energy-accuracy.md")
+PAGE = Path("docs/evidence/energy-accuracy.md")
 #: Errors above these, in per cent, are bold.
 POWER, TIME, RUN, BOARD = 6.0, 5.0, 8.0, 10.0
 ERRORS = (("power", POWER), ("time", TIME), ("energy", POWER))

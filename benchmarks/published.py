@@ -1,4 +1,4 @@
-"""`python -m benchmarks.published`: write the table of models in docs/models.md, counted and published."""
+"""`python -m benchmarks.published`: write the table of models in docs/evidence/accuracy.md."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 
 ROOT = Path(__file__).parents[1]
-PAGE, CONFIGS = ROOT / "docs" / "models.md", ROOT / "tests" / "compute" / "configs"
+PAGE, CONFIGS = ROOT / "docs" / "evidence" / "accuracy.md", ROOT / "tests" / "compute" / "configs"
 #: What is published of each model; the file says what its keys mean.
 PUBLISHED: Mapping[str, dict[str, Any]] = tomllib.loads((CONFIGS.parent / "published.toml").read_text(encoding="utf-8"))
 #: What published numbers may have beside the language model.

@@ -23,7 +23,7 @@ from ksim.study.tuning.space import AT_STOP, Space, TunePlan, lesson_of, objecti
 from ksim.study.workers import in_order, workers
 
 ROOT = Path(__file__).parents[1]
-SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/tune.md")
+SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/sweep.md")
 OBJECTIVE, BOUNDS = "usd_per_million_tokens", ("p99_ttft_ms<1500", "p99_tpot_ms<40")
 SPACE = ("gpu=h100,h200,b200,l40s,rtx-pro-6000", "serve.tensor_parallel_size=1,2,4,8",
          "workload.max_concurrency=4,6,8,12,16,20,24,32,40,48", "serve.max_num_batched_tokens=256,512,1024,2048,4096")

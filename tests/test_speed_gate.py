@@ -1,4 +1,4 @@
-"""Speed by counts that are the same on every machine: docs/speed.md#the-gate."""
+"""Speed by counts that are the same on every machine: docs/evidence/speed.md#the-gate."""
 
 import pytest
 

@@ -102,7 +102,7 @@ def _show(kind: Kind, files: list[str]) -> None:
     if kind is Kind.SYSTEMS:
         header, rows = _links()
         console().print(Table.of(*header, rows=rows, hide=header[:2:-1],
-                                 title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)"))
+                                 title="links, one way: GB/s that flows reach, of the line rate (docs/fleets.md)"))
 
 
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

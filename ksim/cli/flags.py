@@ -1,6 +1,6 @@
 """Flags that several commands share, those named as by `vllm serve` among them.
 
-Where the command line writes: tables and text on the screen, and JSON (docs/json.md).
+Where the command line writes: tables and text on the screen, and JSON (docs/cli.md).
 
 Every command that prints a table takes `--json FILE` and `--wide`.  After `--json -`, standard output has the JSON
 alone: tables are not printed, and what else is said goes to standard error.
@@ -80,7 +80,7 @@ def _check(context: typer.Context, path: Path | None) -> Path | None:
 
 def _option(check: Callable[[typer.Context, Path | None], Path | None]) -> Any:
     return typer.Option("--json", metavar="FILE", callback=check, help="write the outcome as JSON to this file, or to"
-                                                                       " standard output for - (docs/json.md)")
+                                                                       " standard output for - (docs/cli.md)")
 
 
 #: The option that every command with a table has.

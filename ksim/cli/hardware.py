@@ -183,7 +183,7 @@ def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], sour
         ("bandwidth", f'"{given["bandwidth"]}"', "of its memory"), ("l2", f'"{given["l2"]}"', ""),
         ("pcie", f'"{given["pcie"]}"', "in one direction"),
         ("nvlink", "0" if given["nvlink"] == "0" else f'"{given["nvlink"]}"', "in one direction; 0: it has none"),
-        ("tdp", f'"{given["tdp"]}"', "power is estimated from it; a [power] table states it better (docs/power.md)"),
+        ("tdp", f'"{given["tdp"]}"', "power is estimated from it; a [power] table states it better (docs/energy.md)"),
         ("source", _quoted(source), "")]
     lines = [f"{key} = {value}" + (f"   # {comment}" if comment else "") for key, value, comment in rows]
     kept = [f'{key} = "{value}"' for key, value in peaks.items() if value != "0"]

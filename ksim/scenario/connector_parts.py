@@ -103,7 +103,7 @@ def with_offloading(serve: EngineSettings) -> EngineSettings:
     config, name = serve.kv_transfer_config or KvTransferConfig(), _BACKENDS[backend]
     if config.kv_connector not in (None, name):
         raise ConfigError("serve.kv_offloading_size", f"would put {name} in the place of {config.kv_connector}, as vLLM"
-                          f" does without a word; name both in a kv_transfer_config with {MULTI} (docs/offload.md)")
+                          f" does without a word; name both in a kv_transfer_config with {MULTI} (docs/caches.md)")
     if not offloads(name):
         raise ConfigError("serve.kv_offloading_backend", f"is {backend!r}: {name} is not simulated; choose another")
     extra = dict(config.kv_connector_extra_config)

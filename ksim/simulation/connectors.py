@@ -84,7 +84,7 @@ def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
     if part is None:
         raise ConfigError("serve.kv_transfer_config.kv_connector",
                           f"{config.kv_connector} offloads, and pools of roles prefill and decode send each other KV;"
-                          f" name a connector for both in a {MULTI} (docs/offload.md)")
+                          f" name a connector for both in a {MULTI} (docs/caches.md)")
     return part
 
 

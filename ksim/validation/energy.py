@@ -108,7 +108,7 @@ def _cell(parts: list[_Predicted], gpu: str, op: str, dtype: str) -> PowerCell:
 
 
 def board_table(report: BoardReport) -> dict[str, Any]:
-    """The report for a JSON file; docs/energy-accuracy.md explains its keys."""
+    """The report for a JSON file; docs/evidence/energy-accuracy.md explains its keys."""
     whole = report.whole
     return {"table_mape": whole.drawn.mape, "table_median_ape": whole.drawn.median,
             "table_observed_mape": whole.observed.mape, "table_observed_median_ape": whole.observed.median,
@@ -211,7 +211,7 @@ def _only(path: Path, files: list[Path], recognises: Callable[[Path], bool]) -> 
 
 
 def as_table(report: EnergyReport) -> dict[str, Any]:
-    """The report for a JSON file, without what was not compared; docs/energy-accuracy.md explains its keys."""
+    """The report for a JSON file, without what was not compared; docs/evidence/energy-accuracy.md explains its keys."""
     table: dict[str, Any] = {}
     if report.kernels:
         table |= _sustained_table(report.kernels)

@@ -23,7 +23,7 @@ from ksim.scenario.schema import ID, _table, schema
 SCHEMA = schema()
 #: A fragment in a page need not be a whole scenario.
 FRAGMENT = {key: value for key, value in SCHEMA.items() if key != "required"}
-BLOCKS = [(path.name, text) for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+BLOCKS = [(path.name, text) for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
           for text in re.findall(r"^```toml\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)]
 
 

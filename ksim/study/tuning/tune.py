@@ -318,8 +318,8 @@ def tune(scenario: Scenario | str | Path, minimize: str | Sequence[str] = (), ma
     """Look for the settings of *scenario* with the least of *minimize* and the most of *maximize*.
 
     Trials count that meet *subject_to*, such as "p99_ttft_ms<1000".  *space* has the values of each key: a list, or a
-    range such as "1024:16384:log".  There are at most so many *trials*; docs/tune.md explains the rest.  With *output*,
-    every run is kept there as it ends, and *resume* goes on with what is there.  Raises KsimError.
+    range such as "1024:16384:log".  There are at most so many *trials*; docs/sweep.md explains the rest.  With
+    *output*, every run is kept there as it ends, and *resume* goes on with what is there.  Raises KsimError.
     """
     scenario = scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)
     plan = TunePlan(scenario, Space.of(axes_of(space)), objectives(_texts(minimize), _texts(maximize)),

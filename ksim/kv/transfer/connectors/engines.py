@@ -18,7 +18,7 @@ class Mooncake:
     P and D get a request at once.  D allocates and tells P; once it has prefilled, P writes all that D lacks.
 
     P gives up after `abort_request_timeout`.  `start` and `share` fit Qwen3-8B TP8 between nodes of 8 H800 with
-    200 GB/s of NICs, every second row of Mooncake's benchmark of vLLM 0.11.2 (docs/network.md).
+    200 GB/s of NICs, every second row of Mooncake's benchmark of vLLM 0.11.2 (docs/fleets.md).
     """
 
     alias: ClassVar[str] = "MooncakeConnector"
@@ -84,7 +84,7 @@ class Sglang:
 
     P's token is the user's first one: D's first step computes the second (SGLang, disaggregation/prefill.py and
     decode.py).  P holds its blocks until all are written.  `start` and `share` fit Qwen3-235B TP8 between nodes of 8
-    H20 with 200 GB/s of NICs, every second row of Mooncake's benchmark of SGLang (docs/network.md).
+    H20 with 200 GB/s of NICs, every second row of Mooncake's benchmark of SGLang (docs/fleets.md).
     """
 
     alias: ClassVar[str] = "SGLangConnector"
