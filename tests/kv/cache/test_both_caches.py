@@ -233,7 +233,7 @@ def test_policies_may_ask_the_cache_and_are_given_it_first():
     assert calls == [cache]
 
 
-TRACE = Path(__file__).parent.parent.parent / "traces" / "sessions.jsonl"
+TRACE = Path(__file__).parents[3] / "traces" / "sessions.jsonl"
 
 
 @cache
