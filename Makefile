@@ -47,7 +47,7 @@ bench: $(TESTABLE)
 
 # The profiles that ship, from the folders of public tables and of our own sweep; takes some minutes.
 profiles: $(TESTABLE)
-	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
+	$(BIN)/python -m benchmarks.research.shipped $(TABLES) $(SWEEP)
 
 # docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, the picture of the
 # layers, and docs/gallery.md, from the comments of the scenarios that ship.
@@ -72,11 +72,11 @@ dist: $(READY)
 notebooks: $(TESTABLE)
 	$(BIN)/python -m benchmarks.notebooks
 
-# The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
+# The tables of whole runs in docs/evidence/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON) $(LIMIT)
 
-# Those of docs/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
+# Those of docs/evidence/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
 energy: $(TESTABLE)
 	$(BIN)/python -m benchmarks.energy $(RUNS) $(BOARDS)
 

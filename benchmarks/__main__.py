@@ -31,11 +31,9 @@ from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
 
-PAGE = Path("docs/speed.md")
-#: The pages of parts whose tables are in another.
-ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md"),
-             "routers": Path("docs/routing.md"),
-             "capacity_coverage": Path("docs/capacity.md"), "capacity_crn": Path("docs/capacity.md")}
+PAGE = Path("docs/evidence/speed.md")
+#: The page of parts whose tables are in another.
+ELSEWHERE = {name: Path("docs/evidence/accuracy.md") for name in ("capacity_coverage", "capacity_crn")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.accuracy RUNS SILICON [LIMIT]`: write the tables of whole runs in docs/accuracy.md anew.
+"""`python -m benchmarks.accuracy RUNS SILICON [LIMIT]`: write the tables of whole runs in docs/evidence/accuracy.md.
 
 The ladders lie in the folder `cluster` beside that of the public runs.  `python -m benchmarks.accuracy ladders FILE
 [BEGIN]` writes theirs alone, or that of ladders whose names begin so: "pd-", "ob-" or "cpu-offload-".
@@ -16,13 +16,13 @@ from attrs import evolve
 from rich.console import Console
 
 from benchmarks.pages import put
+from benchmarks.research import ladders, silicon
+from benchmarks.research.silicon.runs import Error, Quantity, Score, backend_of, scores, tier_of
 from ksim.foundation.config import Choice
-from ksim.validation import ladders, silicon
 from ksim.validation.serving import comparison
-from ksim.validation.serving.replay import ServerSpec
-from ksim.validation.silicon.scores import Error, Quantity, Score, backend_of, scores, tier_of
+from ksim.validation.serving.recordings import ServerSpec
 
-PAGE = Path("docs/accuracy.md")
+PAGE = Path("docs/evidence/accuracy.md")
 #: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.
 GOALS = {"ttft_p50_ms": 6.0, "tpot_p50_ms": 3.0, "throughput": 2.0, "joules": 8.0}
 STEPS = (3.0, 10.0)

@@ -10,11 +10,11 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import garbage
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import BlockTable, Cache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.foundation import process
+from ksim.kv.cache import BlockTable, Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
 
 BLOCK, BUDGET, CHUNK = 16, 8192, 512
 BLOCKS = 65536
@@ -45,7 +45,7 @@ def microseconds(load: str, cache: Cache, requests: int = 2000, running: int = 6
     stream, held = LOADS[load](), deque[tuple[BlockTable, int]]()
     _serve(cache, islice(stream, requests), held, running)
     measured = list(islice(stream, requests))
-    with garbage.paused():
+    with process.paused():
         begin = time.process_time()
         _serve(cache, measured, held, running)
         return (time.process_time() - begin) / requests * 1e6

@@ -8,9 +8,9 @@ from attrs import evolve, frozen
 
 from benchmarks.capacity_loads import BATCHED, ONE, Load
 from benchmarks.findings import Findings, Goal, Sheet
-from ksim.study.capacity.curve import crossing, level
-from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.highest_rate import highest_rate
+from ksim.study.capacity.judge import highest_rate
+from ksim.study.capacity.search import RatePoint
+from ksim.study.capacity.targets import crossing, level
 from ksim.study.capacity.trial import Plan, Trial, observe
 from ksim.study.workers import InProcess, Workers, workers
 

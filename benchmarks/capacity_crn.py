@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.capacity_loads import BATCHED, FEWER, Load
 from benchmarks.findings import Findings, Goal, Sheet
-from ksim.results.arrays import Floats
+from ksim.results.steps import Floats
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan, Trial, observe
 from ksim.study.workers import Workers, workers

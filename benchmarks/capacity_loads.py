@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.targets import Target
 
 ARRIVALS = {"process": "poisson", "rate": 10}

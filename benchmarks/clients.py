@@ -145,7 +145,7 @@ def _run(*words: object) -> None:
 def played(folder: Path) -> Mapping[str, Sequence[float]]:
     """The TTFT and the TPOT of each request in the run of a server's *folder*, which is played again, without a clock.
     """
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
 
     requests = simulate(Scenario.read(folder / "scenario.toml")).history.requests
@@ -188,7 +188,7 @@ def write_tokenizer(folder: Path) -> None:
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    from ksim.server.text.made_up import COMMON
+    from ksim.server.text import COMMON
 
     folder.mkdir()
     tokens = ["<unk>", "</s>", *map(chr, range(32, 127)), *(word for word in COMMON if len(word) > 1),

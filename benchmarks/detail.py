@@ -6,8 +6,8 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 
 MODEL, GPU = "llama-3.1-70b", "h200"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/energy-accuracy.md."""
+"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/evidence/energy-accuracy.md."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,11 @@ import numpy as np
 
 from benchmarks.accuracy import marked
 from benchmarks.pages import put
-from ksim.validation.board_power import BoardReport, PowerCell, PowerErrors
 from ksim.validation.energy import ERRORS as KERNEL_ERRORS
-from ksim.validation.energy import Question, SustainedReport, mape, validate
+from ksim.validation.energy import BoardReport, PowerCell, PowerErrors, Question, SustainedReport, mape, validate
 from ksim.validation.serving import comparison
 
-PAGE = Path("docs/energy-accuracy.md")
+PAGE = Path("docs/evidence/energy-accuracy.md")
 #: Errors above these, in per cent, are bold.
 POWER, TIME, RUN, BOARD = 6.0, 5.0, 8.0, 10.0
 ERRORS = (("power", POWER), ("time", TIME), ("energy", POWER))

@@ -10,11 +10,10 @@ from attrs import evolve
 
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
-from ksim.foundation import garbage
-from ksim.network.flows import Flows
+from ksim.foundation import process
+from ksim.network.flows import Demand, Flows, fair_rates
 from ksim.network.links import Links, Machines
-from ksim.network.max_min import Demand, fair_rates
-from ksim.simulation.hardware import gpu_of, system_of
+from ksim.scenario.hardware import gpu_of, system_of
 from ksim.specs.hardware import Leaf
 
 #: A fat tree: hosts, those at a leaf switch, and how much less the switch sends to the spine than its hosts send.
@@ -98,7 +97,7 @@ def _best(block: Callable[[], object]) -> float:
     """CPU seconds of *block*: the least of three."""
     found = []
     for _ in range(3):
-        with garbage.paused():
+        with process.paused():
             begin = time.process_time()
             block()
             found.append(time.process_time() - begin)

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD
-from ksim.simulation.scenario import Scenario, setting
+from ksim.scenario.scenario import Scenario, setting
 from ksim.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[1]

@@ -16,9 +16,8 @@ from attrs import frozen
 
 from benchmarks.counting import lines, peak
 from ksim.report.result import Result
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
-from ksim.simulation.streaming import stream
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate, stream
 
 BUDGETS = Path("tests/speed_budgets.toml")
 #: A count may be so many times its budget: other versions of Python and of libraries count a little differently.

@@ -31,7 +31,8 @@ def main() -> None:
 
 def picture(layers: Mapping[str, set[str]]) -> str:
     """The SVG of *layers*: for each package those that it may import."""
-    imports = nx.DiGraph({name: [use.partition(".")[0] for use in uses] for name, uses in layers.items()})
+    imports = nx.DiGraph({name: [use if use in layers else use.partition(".")[0] for use in uses]
+                          for name, uses in layers.items()})
     arrows = nx.transitive_reduction(imports)
     rows = [sorted(row) for row in nx.topological_generations(arrows)]
     ways = _ways(arrows, {name: number for number, row in enumerate(rows) for name in row})

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/ksim-project/ksim"
 #: Pages in the root of the repository that the site has, too.
 PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-_NAME = re.compile(r"\[(?:docs/)?([\w-]+\.md)\](?=\()")
+_NAME = re.compile(r"\[[\w/-]+\.md\](?=\(([^)#\s]+))")
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=(?:#[^)]*)?\))")
 
 
@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     text = re.sub(r"^<!-- .* -->$", "\n", markdown, flags=re.MULTILINE)  # a table begins after an empty line
     text = re.sub(r"^ {2,3}(?=\* )", " " * 4, text, flags=re.MULTILINE)  # lists in lists are indented by four
     text = re.sub(r"^\|.*", lambda row: _bars(row[0]), text, flags=re.MULTILINE)
-    text = _NAME.sub(lambda name: f"[{_title(name[1])}]", text)
+    text = _NAME.sub(lambda name: _titled(name, place), text)
     return _LINK.sub(lambda link: target_of(link[1], place), text)
 
 
@@ -52,10 +52,12 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
-def _title(name: str) -> str:
-    """What a link to the page *name* says on the site: its heading; GitHub shows names of files instead."""
-    path = ROOT / "docs" / name if name not in PAGES else ROOT / name
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if path.exists() else name
+def _titled(name: re.Match[str], place: PurePosixPath) -> str:
+    """What a link of the page at *place* says on the site: the other page's heading; GitHub shows its file's name."""
+    path = os.path.normpath(_folder(place) / name[1])
+    if not (ROOT / path).is_file() or _page(PurePosixPath(path)) is None:
+        return name[0]
+    return f"[{(ROOT / path).read_text(encoding='utf-8').partition(chr(10))[0].removeprefix('# ')}]"
 
 
 def target_of(link: str, place: PurePosixPath) -> str:
@@ -74,7 +76,7 @@ def _folder(place: PurePosixPath) -> PurePosixPath:
     """The folder of the repository from which the page at *place* has its links."""
     if place.parts[0] == "tutorials":
         return PurePosixPath("notebooks")
-    return PurePosixPath("." if place.name in PAGES else "docs")
+    return PurePosixPath(".") if place.name in PAGES else "docs" / place.parent
 
 
 def _page(path: PurePosixPath) -> PurePosixPath | None:

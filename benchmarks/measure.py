@@ -12,7 +12,7 @@ from ksim.foundation import process
 def measure(name: str) -> Figures:
     """Simulate workload *name*; seconds are CPU time of this process, without what it loads before."""
     from benchmarks.workloads import fleets, scenarios
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
 
     scenario = Scenario.of({**scenarios(), **fleets()}[name], name)

@@ -12,16 +12,15 @@ from benchmarks.yardstick import beside
 from ksim.compute.graph import BatchDependent, Collective
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.foundation import garbage
+from ksim.foundation import process
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
-from ksim.oracles.efficiency.profile import Profile, shipped
-from ksim.oracles.efficiency.profiled import Profiled
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
+from ksim.oracles.efficiency.profiled import Profile, Profiled, shipped
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
 MODEL, GPU = "llama-3.1-70b", "h200"
@@ -58,7 +57,7 @@ def figures(oracle: str) -> dict[str, float]:
     timer.step_cost(Batch.of((1, 100)))  # profiles are read when they are first needed
     tokens = np.random.default_rng(1).permutation(np.arange(2, 8192))[:300].tolist()
     steps = [Batch.of((count, 0)) for count in tokens]
-    with garbage.paused():
+    with process.paused():
         found = {
             "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
             "step, new us": 1e6 * _median(timer.step_cost, steps),

@@ -11,7 +11,7 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.workloads import conversations
 from benchmarks.yardstick import beside
 from ksim.report.result import Result
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 #: Goals for a run of 5,000 requests.

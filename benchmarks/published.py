@@ -1,4 +1,4 @@
-"""`python -m benchmarks.published`: write the table of models in docs/models.md, counted and published."""
+"""`python -m benchmarks.published`: write the table of models in docs/evidence/accuracy.md."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import put
-from ksim.compute.drafters import mtp
+from ksim.compute import drafters
 from ksim.compute.further import FurtherModel
 from ksim.compute.model import Model
 from ksim.foundation import catalog
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 
 ROOT = Path(__file__).parents[1]
-PAGE, CONFIGS = ROOT / "docs" / "models.md", ROOT / "tests" / "compute" / "configs"
+PAGE, CONFIGS = ROOT / "docs" / "evidence" / "accuracy.md", ROOT / "tests" / "compute" / "configs"
 #: What is published of each model; the file says what its keys mean.
 PUBLISHED: Mapping[str, dict[str, Any]] = tomllib.loads((CONFIGS.parent / "published.toml").read_text(encoding="utf-8"))
 #: What published numbers may have beside the language model.
@@ -27,7 +27,7 @@ def counted(model: Model, published: Mapping[str, Any]) -> int:
     decoder, beside, copies = model.decoder, published.get("with", []), int(published.get("copies", 0))
     total = model.parameters() + copies * decoder.sizes["V"] * decoder.sizes["m"]
     if "mtp" in beside:
-        total += mtp.parameters(model)
+        total += drafters.parameters(model)
     if "encoder" in beside and decoder.encoder is not None:
         total += FurtherModel("encoder", decoder.encoder, prefix="encoder.").parameters()
     return total

@@ -3,10 +3,7 @@
 That is the tables of docs/scenario.md and the JSON Schema in ksim/data.  And docs/cli.md, from the commands.
 """
 
-import ast
-import inspect
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -19,28 +16,20 @@ from benchmarks.pages import put
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_schema import FILE, schema
-from ksim.simulation.scenario_template import toml
-from ksim.specs.footprint import Footprint
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.schema import FILE, schema, toml
+from ksim.specs.hardware import Footprint
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LoraModule
 from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
-from ksim.specs.settings import EngineSettings
-from ksim.specs.signals import SignalSettings
-from ksim.specs.slo import Slo
+from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.specs.speculative import SpeculativeConfig
-from ksim.workload.adapters import Adapters
-from ksim.workload.arrivals import Arrivals
+from ksim.workload.arrivals import Arrivals, Phase
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
-from ksim.workload.rates import Phase
-from ksim.workload.replay import Replay
-from ksim.workload.retries import Retries
-from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Replay, Retries, Workload
+from ksim.workload.synthetic import Adapters, Prefixes, Sessions, Synthetic
 
 ROOT = Path(__file__).parents[1]
 PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
@@ -150,7 +139,7 @@ def _plugins() -> Iterator[str]:
     folders = dict.fromkeys(folder for cls in SECTIONS.values() for key in keys(cls) for folder in key.folders)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
         yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
-        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"
+        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
                     for name in catalog.names(folder))
         yield ""
 
@@ -166,11 +155,6 @@ def _options(made: Any) -> str:
 def _plain(default: Any) -> bool:
     """Whether a default says something: an unlimited number does not."""
     return isinstance(default, str) or (isinstance(default, int | float) and default < _UNLIMITED)
-
-
-def _summary(folder: str, name: str) -> str:
-    module = inspect.getsource(sys.modules[f"ksim.{folder}.{name}"])
-    return (ast.get_docstring(ast.parse(module)) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

@@ -13,17 +13,17 @@ from typing import Any
 from benchmarks.findings import Findings, Sheet
 from benchmarks.routing import scenario
 from benchmarks.yardstick import beside, scaled
-from ksim.cluster.signals.view import View
-from ksim.cluster.step_model import models_of
-from ksim.engine.horizon import Horizon
+from ksim.cluster.forecast import models_of
+from ksim.cluster.signals import View
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 
 ENGINES, CHOICES, UNDER_WAY = 32, 2000, 200
 #: Tokens of a prompt, and of its pieces that have names.

@@ -55,7 +55,7 @@ def _per_step(figures: Figures) -> float:
 
 def measure(router: str, requests: int) -> Figures:
     """What a choice of *router* takes, what it takes to note it, and a whole run."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
 
     figures = _choices(router)
@@ -67,11 +67,11 @@ def measure(router: str, requests: int) -> Figures:
 
 def _choices(router: str) -> Figures:
     """The least microseconds of a choice, and of noting it for routing.parquet, on engines that are at rest."""
-    from ksim.engine.horizon import Horizon
+    from ksim.engine.loop_times import Horizon
     from ksim.flow.log import Log
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.assembly import build
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.scenario import Scenario
 
     made = Scenario.of(scenario(router, 400))
     cluster = build(Fleet.of(made), Horizon(), Log(), lambda: None)

@@ -17,9 +17,9 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.workloads import conversations
 from benchmarks.yardstick import STANDARD, beside, scaled
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.streaming import stream_requests
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import stream_requests
 
 SIZES = (5_000, 50_000, 200_000, 1_000_000)
 #: Without being asked for, no more requests than so many, and none for longer than so many CPU seconds.

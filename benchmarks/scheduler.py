@@ -9,11 +9,10 @@ import numpy as np
 from benchmarks.findings import Findings, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import garbage
-from ksim.kv_cache.vllm import VllmCache
-from ksim.scheduling.job import Job
-from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.foundation import process
+from ksim.kv.cache.vllm import VllmCache
+from ksim.scheduling.job import Job, Limits
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 
 #: Microseconds a step of vLLM 0.33.0's scheduler (schedule and update, no model) on the machine of the yardstick's
@@ -52,7 +51,7 @@ def microseconds(load: str, running: int, steps: int = 600, waiting: int = 0, bl
     for _ in range(running + waiting):
         scheduler.add(next(jobs))
     number = _settle(scheduler, running)
-    with garbage.paused():
+    with process.paused():
         begin = time.process_time()
         for index in range(number, number + steps):
             for _ in scheduler.update(scheduler.schedule(0.0), index):

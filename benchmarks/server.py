@@ -23,11 +23,11 @@ from attrs import frozen
 
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.request import Request
+from ksim.scenario.scenario import Scenario
 from ksim.server import serving
-from ksim.server.http.sockets import Address
-from ksim.server.live.live import Live
+from ksim.server.http.streams import Address
+from ksim.server.live import Live
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 
 SCENARIO = Path("scenarios/quickstart.toml")

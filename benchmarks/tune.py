@@ -15,24 +15,20 @@ from typing import Any
 from attrs import evolve, frozen
 
 from benchmarks.pages import put
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study.grid import Outcome, Settings
-from ksim.study.means import SweepPoint
-from ksim.study.rows import Row
-from ksim.study.tuning.lessons import AT_STOP, lesson_of
-from ksim.study.tuning.plan import TunePlan, objectives, requirements
-from ksim.study.tuning.rounds import play
-from ksim.study.tuning.search import Search
-from ksim.study.tuning.space import Space
+from ksim.study.rows import Row, SweepPoint
+from ksim.study.tuning.search import Search, play
+from ksim.study.tuning.space import AT_STOP, Space, TunePlan, lesson_of, objectives, requirements
 from ksim.study.workers import in_order, workers
 
 ROOT = Path(__file__).parents[1]
-SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/tune.md")
+SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/sweep.md")
 OBJECTIVE, BOUNDS = "usd_per_million_tokens", ("p99_ttft_ms<1500", "p99_tpot_ms<40")
 SPACE = ("gpu=h100,h200,b200,l40s,rtx-pro-6000", "serve.tensor_parallel_size=1,2,4,8",
          "workload.max_concurrency=4,6,8,12,16,20,24,32,40,48", "serve.max_num_batched_tokens=256,512,1024,2048,4096")
 TRIALS = 100
-#: Not those from 0 to 19, with which the constants of `ksim.study.tuning.sampler` were chosen on this very space.
+#: Not those from 0 to 19, with which the constants of `ksim.study.tuning.search` were chosen on this very space.
 SEEDS = range(100, 200)
 #: What of a run is kept in the grid; nothing of a point that cannot run.
 KEYS = (OBJECTIVE, "p99_ttft_ms", "p99_tpot_ms")

@@ -12,11 +12,11 @@ from ksim.report.result import Result
 from ksim.report.run_directory import Whole
 from ksim.report.wording import number, percent
 from ksim.results.attribution.breakdown import Breakdown, paired
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
-PAGE, FOLDER = ROOT / "docs" / "why_not_split.md", ROOT / "scenarios" / "fleets"
+PAGE, FOLDER = ROOT / "docs" / "evidence" / "why_not_split.md", ROOT / "scenarios" / "fleets"
 RATES = (8, 24, 40)
 _REPLICAS = {"serve.tensor_parallel_size": 1, "serve.data_parallel_size": 4}
 #: What is compared: its name, the scenario, and what changes in it.

@@ -7,7 +7,7 @@ from typing import Any
 
 from ksim.compute.model import Model
 from ksim.foundation import catalog
-from ksim.simulation.models import model_of_table
+from ksim.scenario.models import model_of_table
 
 CONFIGS = Path(__file__).parent / "compute" / "configs"
 #: Popular models by their names on the Hugging Face Hub: a config, and what is published of its parameters or why ksim

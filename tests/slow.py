@@ -11,7 +11,7 @@ SLOW = frozenset({
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
     "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
     # Hundreds of runs, played twice and compared.
-    "laws/test_adapters.py", "laws/test_lookahead.py", "kv_transfer/test_laws.py", "kv_cache/test_both_caches.py",
+    "laws/test_adapters.py", "laws/test_lookahead.py", "kv/transfer/test_laws.py", "kv/cache/test_both_caches.py",
     "results/test_saturation.py", "results/test_streaming.py",
     "testing/test_mutants.py",
     # Searches for capacities, of a dozen runs and more each.
@@ -22,12 +22,12 @@ SLOW = frozenset({
     # Whole fleets, live and as runs.
     "server/test_live.py", "server/test_long_lived.py", "server/test_recording.py",
     # Every command and key with what it must refuse.
-    "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
+    "cli/test_bad_inputs.py", "cli/test_files.py", "scenario/test_numbers.py",
     # Figures and traces, drawn and written.
     "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_pareto.py", "cli/test_roofline.py",
     "page/test_browser.py", "report/test_perfetto.py", "report/test_run_plots.py", "simulation/test_why_not_split.py",
     # The whole repository.
-    "simulation/test_scenario_examples.py", "test_contributing.py", "test_gallery.py", "test_manual.py",
+    "scenario/test_scenario_examples.py", "test_contributing.py", "test_gallery.py", "test_manual.py",
     "test_notebooks.py", "test_package.py", "test_readme.py", "test_speed_gate.py",
     # Tunings, run for real.
     "cli/test_tune.py", "study/tuning/test_tune_example.py", "study/tuning/test_tuning.py",

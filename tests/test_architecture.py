@@ -2,18 +2,21 @@
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
+from math import ceil
 from pathlib import Path
 from statistics import median, quantiles
 
 import ksim
+from ksim.foundation import catalog
 
 ROOT = Path(ksim.__file__).parent
 PATHS = sorted(ROOT.rglob("*.py"))
 #: All modules but the two at the top: the package's own, and `python -m ksim`, which is the command line.
 MODULES = [path for path in PATHS if path.parent != ROOT]
-LONGEST_MODULE, LONGEST_FUNCTION, MOST_POSITIONAL = 250, 40, 7
+LONGEST_MODULE, SMALLEST_MODULE, LONGEST_FUNCTION, MOST_POSITIONAL = 500, 60, 40, 7
 
 
 @cache
@@ -26,8 +29,14 @@ def dotted(path: Path) -> str:
     return ".".join(("ksim", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def package(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0]
+def room(path: Path) -> str:
+    return room_of(dotted(path))
+
+
+def room_of(module: str) -> str:
+    """The room of a module of ksim: its package, or the package within it that `ksim.LAYERS` names."""
+    parts = module.split(".")[1:3]
+    return within if (within := ".".join(parts)) in ksim.LAYERS else parts[0]
 
 
 @cache
@@ -46,8 +55,8 @@ def imported(path: Path) -> set[str]:
 def may_import(path: Path, name: str) -> bool:
     top, _, rest = name.partition(".")
     if top != "ksim":
-        return package(path) in ksim.FENCES.get(top, {package(path)})
-    allowed = {*ksim.LAYERS[package(path)], package(path), "__version__"}
+        return room(path) in ksim.FENCES.get(top, {room(path)})
+    allowed = {*ksim.LAYERS[room(path)], room(path), "__version__"}
     return any(f"{rest}.".startswith(f"{layer}.") for layer in allowed)
 
 
@@ -56,22 +65,58 @@ def test_imports_point_down_and_libraries_stay_behind_their_fences():
                 for name in sorted(imported(path)) if not may_import(path, name)]
 
 
-def test_every_package_has_a_layer():
-    assert {package(path) for path in MODULES} == ksim.LAYERS.keys()
+def test_every_room_has_a_layer():
+    assert {room(path) for path in MODULES} - {"kv"} == ksim.LAYERS.keys()
 
 
 def test_layers_have_no_cycle():
-    graph = {name: {use.partition(".")[0] for use in uses} for name, uses in ksim.LAYERS.items()}
+    graph = {name: {room_of(f"ksim.{use}") for use in uses} for name, uses in ksim.LAYERS.items()}
     assert {*TopologicalSorter(graph).static_order()} == ksim.LAYERS.keys()
 
 
-def test_modules_have_no_cycle():
+@cache
+def graph() -> dict[str, set[str]]:
+    """The modules of ksim that each of them imports."""
     known = {dotted(path): path for path in MODULES}
-    graph = {}
-    for name, path in known.items():
-        uses = {use if use in known else use.rpartition(".")[0] for use in imported(path)}
-        graph[name] = uses & known.keys() - {name}
-    TopologicalSorter(graph).prepare()
+    return {name: {use if use in known else use.rpartition(".")[0] for use in imported(path)} & known.keys() - {name}
+            for name, path in known.items()}
+
+
+@cache
+def importers() -> dict[str, set[str]]:
+    """The modules of ksim that import each of them."""
+    return {name: {user for user, uses in graph().items() if name in uses} for name in graph()}
+
+
+def test_modules_have_no_cycle():
+    TopologicalSorter(graph()).prepare()
+
+
+def test_rooms_keep_their_budgets():
+    """Whoever needs another module, door or hundred lines writes the number down; whoever needs fewer, too."""
+    modules, lines, doors = Counter[str](), Counter[str](), Counter[str]()
+    for path in MODULES:
+        modules[room(path)] += 1
+        lines[room(path)] += path.read_text(encoding="utf-8").count("\n")
+        doors[room(path)] += any(room_of(user) != room(path) for user in importers()[dotted(path)])
+    found = {name: (modules[name], ceil(lines[name] / 100) * 100, doors[name]) for name in modules}
+    assert {name: figures for name, figures in found.items() if ksim.ROOMS.get(name) != figures} == {}
+    assert ksim.ROOMS.keys() == found.keys()
+
+
+def test_small_modules_are_plug_ins_or_have_users():
+    """A module of a few lines is a thing more to open: a neighbour has room for it."""
+    assert not [dotted(path) for path in MODULES if path.stem not in ("__init__", "__main__")
+                and path.read_text(encoding="utf-8").count("\n") < SMALLEST_MODULE
+                and len(importers()[dotted(path)]) < 3 and path.parent not in plug_in_folders()]
+
+
+@cache
+def plug_in_folders() -> set[Path]:
+    """The folders of `catalog.METHODS`, and those that read and write what others made."""
+    folders = {*catalog.METHODS, "compute.kernels", "validation.recordings", "deploy.programs", "deploy.readers",
+               "deploy.writers", "calibration.recipes"}
+    return {ROOT.joinpath(*folder.split(".")) for folder in folders}
 
 
 def test_modules_say_what_they_are_for():

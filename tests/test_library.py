@@ -16,7 +16,7 @@ from ksim.foundation.errors import DISTRIBUTION
 
 ROOT = Path(ksim.__file__).parents[1]
 #: What a type checker has to read to know the public types; it passes over the rest.
-READ = [f"ksim/{each}.py" for each in ("__init__", "simulation/scenario", "simulation/simulate", "simulation/layer",
+READ = [f"ksim/{each}.py" for each in ("__init__", "scenario/scenario", "simulation/simulate", "scenario/layer",
                                        "report/result", "specs/settings", "compute/notation/product")]
 
 
@@ -28,7 +28,7 @@ def test_importing_it_loads_nothing_else():
 
 def test_all_public_names_are_there_before_they_are_used():
     assert {*ksim.__all__} <= {*dir(ksim)} and "__version__" in dir(ksim)
-    assert {*ksim.__all__} == {*ksim._HOMES, "LAYERS", "FENCES"}
+    assert {*ksim.__all__} == {*ksim._HOMES, "LAYERS", "FENCES", "ROOMS"}
     for name, home in ksim._HOMES.items():
         assert getattr(ksim, name).__module__ == home
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
@@ -59,7 +59,7 @@ def test_type_checkers_see_the_types(tmp_path, monkeypatch):
     assert not wrong
     lines = [line.partition("snippet.py:")[2] for line in said.splitlines() if "snippet.py:" in line]
     assert [line.partition('"')[2].partition('"')[0] for line in lines[:4]] == [
-        "ksim.specs.settings.EngineSettings", "ksim.report.result.Result", "str", "ksim.simulation.layer.Layer"]
+        "ksim.specs.settings.EngineSettings", "ksim.report.result.Result", "str", "ksim.scenario.layer.Layer"]
     assert "Module has no attribute" in lines[4] and len(lines) == 5
 
 

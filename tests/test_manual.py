@@ -15,7 +15,7 @@ from tests.manual import ROOT, shown, words
 
 #: Pages whose commands other tests run, or what plays them.
 ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_gallery.py",
-             "cli.md": "has none", "einsum.md": "tests/simulation/test_layers_documented.py",
+             "einsum.md": "tests/scenario/test_layers_documented.py",
              "testing.md": "tests/testing/test_mutants.py", "README.md": "has none",
              "server.md": "tests/server/test_serve.py",
              "start.md": "below, with what it prints"}
@@ -23,7 +23,7 @@ ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_
 NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
          "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
          "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
-         "~/models": "a model of the reader's", "olmo2/config.json": "tests/simulation/test_models_documented.py",
+         "~/models": "a model of the reader's", "olmo2/config.json": "tests/scenario/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py", "--plot costs.png": "tests/cli/test_step_speculation.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
          "ksim roofline": "tests/cli/test_roofline.py", "ksim sweep-kernels": "tests/cli/test_calibrate.py"}
@@ -35,13 +35,11 @@ SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1"
 #: Whose Python other tests run.
 CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py", "capacity.md": "tests/study/capacity"}
 #: What pages take for granted.
-BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")],
-          "pareto.md": ["ksim sweep scenarios/quickstart.toml --over serve.max_num_seqs=8,16 -o study"
-                        " --set energy.price_per_gpu_hour=3"]}
+BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")]}
 README = {part.text for part in shown(ROOT / "README.md")}
 #: Commands that answer the same wherever they run.
 PURE = ("step", "roofline", "model", "list", "collectives")
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in ELSEWHERE)
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in ELSEWHERE)
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 
 ROOT = Path(ksim.__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands(page):
@@ -102,20 +102,34 @@ def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has
 
 
 def test_the_index_and_the_site_list_every_page():
-    pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    assert {*re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)} == pages - {"README.md"}
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
+    for index in (ROOT / "docs").rglob("README.md"):
+        rows = re.findall(r"^\| \[([\w-]+\.md)\]", index.read_text(encoding="utf-8"), re.MULTILINE)
+        assert {*rows} == {page.name for page in index.parent.glob("*.md")} - {"README.md"}, index
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     listed = re.findall(r"- (?:.*: )?([\w/-]+)\.md$", site, re.MULTILINE)
     notebooks = {f"tutorials/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert len(listed) == len({*listed})
-    assert {*listed} == {Path(page).stem for page in pages} | notebooks | {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
+    assert {*listed} == pages | notebooks | {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
 
 
 def test_the_first_table_of_the_page_of_accuracy_follows_from_the_others():
     page = (ROOT / accuracy.PAGE).read_text(encoding="utf-8")
     table = page.partition("<!-- whole -->\n")[2].partition("<!-- /whole -->")[0]
     assert table.splitlines() == [*accuracy.whole(page)], "run `python -m benchmarks.accuracy whole`"
+
+
+def test_the_figures_of_what_to_trust_are_those_of_the_pages_behind_it():
+    """Each with a decimal, somewhere in them; the tables by GPU, row by row."""
+    trust, *behind = sorted((ROOT / "docs" / "evidence").glob("*.md"))
+    text, figure = trust.read_text(encoding="utf-8"), re.compile(r"(?<![\d.,])\d+\.\d+(?![\d.])")
+    known = {found for page in behind for found in figure.findall(page.read_text(encoding="utf-8"))}
+    assert trust.name == "README.md" and {*figure.findall(text)} <= known | {"1.4", "3.2"}, "1.4 and 3.2 are rounded"
+    whole = (ROOT / accuracy.PAGE).read_text(encoding="utf-8").partition("<!-- whole -->")[2].partition("<!-- /")[0]
+    for row in text.partition("| GPU | vLLM |")[2].partition("\n\n")[0].splitlines()[2:]:
+        gpu = row.split("|")[1].strip()
+        there = {found for line in whole.splitlines() if f"| {gpu} |" in line for found in figure.findall(line)}
+        assert {*figure.findall(row)} <= there, f"{gpu}: copy the table of docs/evidence/accuracy.md"
 
 
 def test_the_page_of_commands_is_made_from_the_code():

@@ -1,9 +1,9 @@
-"""Speed by counts that are the same on every machine: docs/speed.md#the-gate."""
+"""Speed by counts that are the same on every machine: docs/evidence/speed.md#the-gate."""
 
 import pytest
 
 from benchmarks import gate
-from ksim.engine import recorder
+from ksim.engine import observer
 from ksim.results import streaming
 
 WORKLOADS = gate.workloads()
@@ -38,7 +38,7 @@ def test_a_step_takes_hardly_more_lines_for_more_sequences():
 
 
 def test_more_requests_hold_no_more_memory(monkeypatch):
-    for module, name in ((recorder, "ENOUGH"), (streaming, "_STEPS")):
+    for module, name in ((observer, "ENOUGH"), (streaming, "_STEPS")):
         monkeypatch.setattr(module, name, 64)  # else it takes thousands of steps until any are written
     few, many = (gate.steady().larger(times).peak() for times in (2, 4))
     assert many <= few * BOUNDED, (

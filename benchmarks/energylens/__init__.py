@@ -1,1 +1,1 @@
-"""The findings of EnergyLens beside ksim's: the table and the figures of docs/energylens.md."""
+"""The findings of EnergyLens beside ksim's: the table and the figures of docs/evidence/energylens.md."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.energylens`: write the tables and figures of docs/energylens.md anew; takes a minute."""
+"""`python -m benchmarks.energylens`: write the tables and figures of docs/evidence/energylens.md; takes a minute."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from benchmarks.energylens.techniques import MOST, NONE, Overlaps, Saving, savin
 from benchmarks.pages import put
 from ksim.report.plots.style import looks, write
 
-PAGE, IMAGES = Path("docs/energylens.md"), Path("docs/images")
+PAGE, IMAGES = Path("docs/evidence/energylens.md"), Path("docs/images")
 LLAMA, QWEN = "llama-3.1-70b", "qwen3-30b-a3b"
 #: The length of the requests, in tokens, of most findings.
 LENGTH = 4096

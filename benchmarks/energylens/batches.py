@@ -6,15 +6,15 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ksim.cost.clock import Clock
+from ksim.cost.energy import Clock
 from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
-from ksim.simulation.activations import activations
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-from ksim.simulation.sizing import Memory, memory
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.sizing import Memory, memory
+from ksim.scenario.vision import activations
 
 #: The grids of the paper: 7 batches, 32 lengths, 3 tensor-parallel sizes.
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -1,4 +1,4 @@
-"""Figures of docs/energylens.md."""
+"""Figures of docs/evidence/energylens.md."""
 
 from collections.abc import Mapping, Sequence
 

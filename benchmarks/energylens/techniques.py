@@ -8,10 +8,10 @@ from attrs import frozen
 
 from benchmarks.energylens.batches import BATCHES, LENGTHS, TENSORS, BatchPoint, Bench, Phases, front
 from ksim.compute.notation.attention import attend
+from ksim.compute.notation.communicate import LayerOperation
 from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
-from ksim.compute.notation.splits import LayerOperation
-from ksim.simulation.layer import Layer
+from ksim.scenario.layer import Layer
 
 #: The paper's ways to overlap, by name: none, or four stages as in Megatron-LM on so many SMs.
 NONE, MOST = "no overlap", "16 SMs"

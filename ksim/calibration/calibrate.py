@@ -14,9 +14,9 @@ from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import FIT_SPECS, by_spec
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import replacing
-from ksim.oracles.efficiency import profile
+from ksim.oracles.efficiency import profiled
 from ksim.oracles.efficiency.fitted import Efficiency
-from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.gemm import Array
 from ksim.specs.hardware import Gpu
 
 #: A learning curve has the errors of fits to these shares of the points.
@@ -184,7 +184,7 @@ def save(path: Path, calibration: Calibration, command: str, files: Mapping[str,
     """
     entries = {part.name: part.efficiency for part in calibration.parts}
     with replacing(path) as new:
-        profile.save(new, calibration.gpu.name, command, entries, fitted_to=dict(files))
+        profiled.save(new, calibration.gpu.name, command, entries, fitted_to=dict(files))
 
 
 def check_writable(path: Path) -> None:

@@ -16,7 +16,7 @@ from ksim.foundation.units import DType, checked_unit, quantity
 from ksim.specs.hardware import ARCHITECTURES, Gpu
 from ksim.specs.power import Power
 
-__all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge"]
+__all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge", "REQUIRED"]
 
 #: The keys that a file must have, besides its tables.
 REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")

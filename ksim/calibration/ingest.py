@@ -7,9 +7,9 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from ksim.calibration.checks import gpu_of
+from ksim.calibration.dataset import gpu_name
 from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.measurements import Measurements, listed
-from ksim.calibration.names import gpu_name
 from ksim.calibration.reading import is_candidate, read
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError

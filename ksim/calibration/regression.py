@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 from ksim.calibration.dataset import Dataset, PhysicsOfDataset
 from ksim.foundation.errors import MissingExtra
 from ksim.oracles.efficiency.families import Constants, Family
+from ksim.oracles.efficiency.gemm import Array
 from ksim.oracles.efficiency.models import (
     Constant,
     Interpolation,
@@ -23,7 +24,6 @@ from ksim.oracles.efficiency.models import (
     kernel_of,
     row_side,
 )
-from ksim.oracles.efficiency.physics import Array
 
 #: Iterations of the weighted least squares that find least absolute errors.
 ROUNDS = 30

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from ksim.cli import completion, terminal
-from ksim.cli.completion_scripts import InstallCompletion, MainGroup, ShowCompletion
+from ksim.cli.completion import InstallCompletion, MainGroup, ShowCompletion
 from ksim.cli.help import App
-from ksim.cli.usage_hints import hint
+from ksim.cli.terminal import hint
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
@@ -78,46 +78,46 @@ def _remedy(error: OSError) -> str:
 
 def _register() -> None:
     """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, explain, export, import_, new, run, serve
+    from ksim.cli import diff, exchange, run, serve, start
 
-    app.command("new")(new.new)
-    app.command("init", hidden=True)(new.init)
-    app.command("import")(import_.import_)
-    app.command("export")(export.export)
+    app.command("new")(start.new)
+    app.command("init", hidden=True)(start.init)
+    app.command("import")(exchange.import_)
+    app.command("export")(exchange.export)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("serve")(serve.serve)
-    app.command("explain")(explain.explain)
+    app.command("explain")(run.explain)
     app.command("diff")(diff.diff)
     _register_studies()
     _register_parts()
 
 
 def _register_studies() -> None:
-    from ksim.cli import capacity, pareto, report, routers, sweep, tune
+    from ksim.cli import capacity, pareto, run, studies
 
-    app.command("sweep")(sweep.sweep)
+    app.command("sweep")(studies.sweep)
     app.command("pareto")(pareto.pareto)
     app.command("capacity")(capacity.capacity)
-    app.command("tune")(tune.tune)
-    app.command("routers")(routers.routers)
-    app.command("report")(report.report)
+    app.command("tune")(studies.tune)
+    app.command("routers")(studies.routers)
+    app.command("report")(run.report)
 
 
 def _register_parts() -> None:
-    from ksim.cli import calibrate, catalogue, collectives, doctor, gpu, model, roofline, schema, step, trace, validate
+    from ksim.cli import catalogue, hardware, parts, start, trace, validate
 
-    app.command("step")(step.step)
-    app.command("collectives")(collectives.collectives)
-    app.command("roofline")(roofline.roofline)
-    app.command("sweep-kernels")(calibrate.sweep_kernels)
-    app.command("calibrate")(calibrate.calibrate)
+    app.command("step")(parts.step)
+    app.command("collectives")(parts.collectives)
+    app.command("roofline")(parts.roofline)
+    app.command("sweep-kernels")(hardware.sweep_kernels)
+    app.command("calibrate")(hardware.calibrate)
     app.command("trace")(trace.trace)
     app.command("list", plugins=False)(catalogue.list_entries)
-    app.command("model", cls=model.ModelCommand)(model.model)
-    app.command("schema", plugins=False)(schema.schema)
-    app.command("doctor", plugins=False)(doctor.doctor)
-    app.add_typer(gpu.app, name="gpu")
+    app.command("model", cls=hardware.ModelCommand)(hardware.model)
+    app.command("schema", plugins=False)(start.schema)
+    app.command("doctor", plugins=False)(start.doctor)
+    app.add_typer(hardware.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 
 

@@ -59,7 +59,7 @@ class Asked:
         """Bytes of KV of a token, 0 without a model."""
         from ksim.cli.flags import given
         from ksim.foundation.config import structure
-        from ksim.simulation.model_card import kv_bytes_per_token
+        from ksim.scenario.model_card import kv_bytes_per_token
         from ksim.specs.settings import EngineSettings
 
         serve = given({"kv_cache_dtype": self.kv_cache_dtype, "tensor_parallel_size": self.tensor_parallel_size})
@@ -178,8 +178,7 @@ class Shown:
 def _curve(replay: "Replay", block_size: int | None) -> "CacheCurve":
     import attrs
 
-    from ksim.workload.cache_curve import CacheCurve
-    from ksim.workload.reuse import Reuse
+    from ksim.workload.cache_curve import CacheCurve, Reuse
 
     # Only the order of the arrivals counts.
     timed = replay if replay.clock() else attrs.evolve(replay, rate=1.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import JsonFile, Wide, console, say, write_json
+from ksim.cli.flags import JsonFile, Wide, console, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
 from ksim.cli.studies import Address, Jobs, On, Resume, stop
@@ -48,7 +48,7 @@ def capacity(
     seed: StudySeed = None, force: Force = False, resume: Resume = False,
 ) -> None:
     """How many requests a second keep the latency targets or, with --rate, how many GPUs that takes."""
-    from ksim.simulation.scenario import Scenario
+    from ksim.scenario.scenario import Scenario
     from ksim.study.capacity.ask import capacity as ask
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
@@ -64,7 +64,7 @@ def capacity(
 
 def _show(found: "Capacity", output: Path | None) -> None:
     """Print the answer, in Markdown where there is no terminal; without one, only why several set-ups have none."""
-    from ksim.study.capacity.table import left_out
+    from ksim.study.capacity.result import left_out
 
     screen = console()
     answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []

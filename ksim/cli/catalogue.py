@@ -1,18 +1,16 @@
 """`ksim list`: the GPUs, systems, models, grids and plug-ins to choose from."""
 
-import ast
 from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.output import STDOUT, JsonFile, Wide, console, write_json
+from ksim.cli.flags import STDOUT, JsonFile, Wide, console, write_json
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.cli.catalogue_json import Record
+    from ksim.cli.records import Record
 
 
 class Kind(StrEnum):
@@ -31,11 +29,7 @@ class Kind(StrEnum):
     OFFLOAD_EVICTIONS = "offload_evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
-    LLM_D_SCORERS = "llm_d_scorers"
-    LLM_D_FILTERS = "llm_d_filters"
-    LLM_D_PICKERS = "llm_d_pickers"
-    LLM_D_PRODUCERS = "llm_d_producers"
-    LLM_D_DECIDERS = "llm_d_deciders"
+    LLM_D_PARTS = "llm_d_parts"
     FLOW_CONTROLS = "flow_controls"
     CONNECTORS = "connectors"
     GOVERNORS = "governors"
@@ -49,14 +43,13 @@ class Kind(StrEnum):
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.ACCEPTANCES: "scheduling.acceptances",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv_offload.evictions",
-            Kind.OFFLOAD_CONNECTORS: "kv_offload.connectors",
+            Kind.EVICTIONS: "kv.cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv.offload.evictions",
+            Kind.OFFLOAD_CONNECTORS: "kv.offload.connectors",
             Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
-            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv_transfer.connectors",
+            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv.transfer.connectors",
             Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
             Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
-            Kind.DATASETS: "workload.datasets",
-            **{kind: kind.replace("llm_d_", "cluster.llm_d.") for kind in Kind if kind.startswith("llm_d_")}}
+            Kind.DATASETS: "workload.datasets", Kind.LLM_D_PARTS: "cluster.llm_d.parts"}
 
 #: Those that go by signals of engines, and what one goes by that does not say it.
 _CHOOSERS = (Kind.ROUTERS, Kind.PAIR_ROUTERS, Kind.FLOW_CONTROLS)
@@ -86,15 +79,15 @@ def list_entries(
 
 
 def _records(kind: Kind, files: list[str]) -> "Iterable[Record]":
-    from ksim.cli import catalogue_json
+    from ksim.cli import records
 
     if kind in (Kind.GPUS, Kind.MODELS):
-        return {Kind.GPUS: catalogue_json.gpus, Kind.MODELS: catalogue_json.models}[kind](files)
-    made = {Kind.SYSTEMS: catalogue_json.systems, Kind.GRIDS: catalogue_json.grids,
-            Kind.DRAFTERS: catalogue_json.drafters}
+        return {Kind.GPUS: records.gpus, Kind.MODELS: records.models}[kind](files)
+    made = {Kind.SYSTEMS: records.systems, Kind.GRIDS: records.grids,
+            Kind.DRAFTERS: records.drafters}
     if kind in made:
         return made[kind]()
-    return catalogue_json.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
+    return records.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
                                       if kind in _CHOOSERS else _plugins(_PLUGINS[kind])))
 
 
@@ -109,13 +102,13 @@ def _show(kind: Kind, files: list[str]) -> None:
     if kind is Kind.SYSTEMS:
         header, rows = _links()
         console().print(Table.of(*header, rows=rows, hide=header[:2:-1],
-                                 title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)"))
+                                 title="links, one way: GB/s that flows reach, of the line rate (docs/fleets.md)"))
 
 
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
-    from ksim.simulation.hardware import gpu_of
+    from ksim.scenario.hardware import gpu_of
 
     gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
     formats = (DType.BF16, DType.FP8, DType.FP4)
@@ -131,7 +124,7 @@ def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ..
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import GIB
-    from ksim.simulation.hardware import system_of
+    from ksim.scenario.hardware import system_of
 
     systems = {name: system_of(None, name) for name in catalog.entries("systems")}
     return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU",
@@ -146,7 +139,7 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import links_of, system_of
+    from ksim.scenario.hardware import links_of, system_of
 
     kinds = {"nvlink": "NVLink", "pcie": "PCIe", "pcie_joint": "PCIe both ways", "sockets": "between sockets",
              "nic": "NIC of a GPU", "leaf": "leaf to spine", "storage": "storage"}
@@ -160,7 +153,7 @@ def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.models import model_of
+    from ksim.scenario.models import model_of
     from ksim.specs.settings import EngineSettings
     from ksim.specs.shard import Shard
 
@@ -189,7 +182,7 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.scenario_template import summary
+    from ksim.scenario.schema import summary
 
     return ("name", "what `ksim new --template` writes"), (
         (name, summary(name)) for name in catalog.entries("templates"))
@@ -197,7 +190,7 @@ def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import grid_of
+    from ksim.scenario.hardware import grid_of
 
     grids = {name: grid_of(name) for name in catalog.entries("grids")}
     return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (
@@ -208,23 +201,16 @@ def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
 
-    root = Path(catalog.__file__).parent.parent
-    return ("name", "what it is"), (
-        (name, _summary(root / folder.replace(".", "/") / f"{name}.py")) for name in catalog.names(folder))
+    return ("name", "what it is"), ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
 
 
 def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     """Plug-ins that choose engines or hold requests back: whose rule each is, and which signals it goes by."""
+    from ksim.foundation.catalog import plugin
     from ksim.foundation.config import Choice
-    from ksim.foundation.plugins import plugin
 
     header, listed = _plugins(folder)
     made = ((row, plugin(folder, Choice(row[0]))) for row in listed)
     return (*header, "source", "signals"), (
         (*row, getattr(chooser, "source", ""), ", ".join(getattr(chooser, "signals", USUAL)) or "none")
         for row, chooser in made)
-
-
-def _summary(path: Path) -> str:
-    """The first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 
+from ksim.foundation.files import plug_ins
+
 Completer = Callable[[typer.Context, str], list[str]]
 Schema = Mapping[str, Any]
 
@@ -25,8 +27,9 @@ _PACKAGE = Path(__file__).parents[1]
 def _names(folder: str) -> tuple[str, ...]:
     """The data files or the plug-ins of *folder*, such as "gpus" or "cluster.routers"."""
     data, plugins = _PACKAGE / "data" / folder, _PACKAGE / folder.replace(".", "/")
-    files = data.iterdir() if data.is_dir() else plugins.glob("[!_]*.py")
-    return tuple(sorted(file.stem for file in files if file.suffix in (".py", ".toml", ".json")))
+    if not data.is_dir():
+        return tuple(sorted(plug_ins(plugins)))
+    return tuple(sorted(file.stem for file in data.iterdir() if file.suffix in (".toml", ".json")))
 
 
 def names(*folders: str, beside: Sequence[str] = ()) -> Completer:

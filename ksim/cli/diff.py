@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import frozen
 
-from ksim.cli.explain import Figures
-from ksim.cli.output import JsonInFolder, Wide, console, write_json
+from ksim.cli.flags import JsonInFolder, Wide, console, write_json
+from ksim.cli.run import Figures
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.report.tables import Table
 from ksim.report.wording import number, percent
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ksim.report.run_directory import Whole
-    from ksim.results.arrays import Floats
     from ksim.results.attribution.breakdown import Breakdown
+    from ksim.results.steps import Floats
 
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
 Pairs = dict[str, "tuple[Floats, Floats]"]

@@ -156,7 +156,7 @@ def _mb(size: int) -> str:
 def shell() -> Iterator[Finding]:
     """Completion, and what the terminal can show."""
     from ksim.cli import terminal
-    from ksim.cli.completion_scripts import SCRIPTS, script_path
+    from ksim.cli.completion import SCRIPTS, script_path
 
     installed = [name for name in SCRIPTS if script_path(name).is_file()]
     stale = [name for name in installed if script_path(name).read_text(encoding="utf-8") != SCRIPTS[name]]

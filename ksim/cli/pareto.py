@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.output import JsonFile, Wide, say, write_json
+from ksim.cli.flags import JsonFile, Wide, say, write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.cli.studies import stop
@@ -49,8 +49,7 @@ def pareto(
     """Run a scenario with every combination of some settings, and show those that no other beats."""
     from ksim.cli.pareto_output import claimed
     from ksim.study.grid import Axis
-    from ksim.study.objectives import Requirement
-    from ksim.study.pareto import TOLERATED, objectives, rank, refusal
+    from ksim.study.pareto import TOLERATED, Requirement, objectives, rank, refusal
 
     axes = tuple(map(Axis.parse, _given(scenario, over, sample, jobs, settings, pool, seed)))
     wanted, required = objectives(objective or []), [*map(Requirement.parse, require or [])]
@@ -82,8 +81,8 @@ def _given(scenario: Path, over: list[str] | None, *others: Any) -> list[str]:
 
 def _plan(scenario: Path, axes: "Sequence[Axis]", sample: int | None, settings: list[str] | None, seed: int | None,
           pool: list[str] | None) -> "SweepPlan":
-    from ksim.simulation.scenario import Scenario
-    from ksim.study.samples import RANDOM, Sample
+    from ksim.scenario.scenario import Scenario
+    from ksim.study.grid import RANDOM, Sample
     from ksim.study.sweep import SweepPlan
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
@@ -92,7 +91,7 @@ def _plan(scenario: Path, axes: "Sequence[Axis]", sample: int | None, settings: 
 
 def _kept(directory: Path) -> "list[Outcome]":
     """How the points of the study in *directory* went: the means of their replications."""
-    from ksim.study.sweep_result import Sweep
+    from ksim.study.sweep import Sweep
 
     if not (points := Sweep.read(directory).points):
         raise KsimError(f"{directory}: no run has ended yet")
@@ -117,7 +116,7 @@ def _outcomes(plan: "SweepPlan", jobs: int) -> "tuple[list[Outcome], BaseExcepti
     where nothing had been run by then.
     """
     from ksim.study.grid import Outcome
-    from ksim.study.running import check_names, played
+    from ksim.study.sweep import check_names, played
     from ksim.study.workers import workers
 
     rows, ended = plan.rows, dict[int, Outcome]()

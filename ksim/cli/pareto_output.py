@@ -9,14 +9,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ksim.cli.output import console
+from ksim.cli.flags import console
 from ksim.foundation.errors import ConfigError
 from ksim.report import run_directory
 from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.study.grid import short_names, value_text
-from ksim.study.objectives import Objective, Requirement
-from ksim.study.pareto import ParetoPoint
+from ksim.study.pareto import Objective, ParetoPoint, Requirement
 
 #: The files by which the folder of an earlier front is recognised.
 MARKS = ("points.csv", "pareto.png")
@@ -151,7 +150,7 @@ def _file_name(point: ParetoPoint, count: int) -> str:
 
 
 def _draw(path: Path, title: str, points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:
-    from ksim.report.plots.pareto import ParetoMark, Scale, pareto_figure
+    from ksim.report.plots.studies import ParetoMark, Scale, pareto_figure
     from ksim.report.plots.style import looks, write
 
     settings = points[0].outcome.settings

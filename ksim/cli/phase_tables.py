@@ -10,8 +10,8 @@ from rich.text import Text
 from ksim.foundation.errors import ConfigError
 from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.results.arrays import Floats
 from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
+from ksim.results.steps import Floats
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}

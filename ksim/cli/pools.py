@@ -7,8 +7,7 @@ import typer
 from attrs import fields_dict
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.specs.pools import PoolSettings
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, PoolSettings
 
 Pools = Annotated[list[str] | None, typer.Option("--pool", metavar="NAME:KEY=VALUE,...", help="a pool of a fleet: its"
                                                 " role, replicas, gpu and others, and the engine settings in which it"
@@ -33,7 +32,7 @@ def pool_changes(texts: Sequence[str], known: Collection[str] = ()) -> dict[str,
 
 def with_pools(table: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     """A scenario's *table* with the pools that the *texts* of ``--pool`` describe."""
-    from ksim.simulation.scenario_tables import put
+    from ksim.scenario.scenario import put
 
     for key, value in pool_changes(texts).items():
         put(table, key, value)
@@ -41,8 +40,7 @@ def with_pools(table: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _changes(text: str) -> Iterator[tuple[str, Any]]:
-    from ksim.simulation.scenario import setting
-    from ksim.simulation.scenario_tables import pieces
+    from ksim.scenario.scenario import pieces, setting
 
     name, colon, values = (part.strip() for part in text.partition(":"))
     if not name or not colon or not values:

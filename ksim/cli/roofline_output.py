@@ -10,15 +10,15 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.cli.output import as_json, console
+from ksim.cli.flags import as_json, console
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.hidden_directory import hidden_directory
+from ksim.foundation.files import hidden_directory
 from ksim.foundation.units import DType
 from ksim.report.tables import Table
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
 
 
 @frozen
@@ -191,8 +191,7 @@ def _written_at_once(folder: Path) -> Iterator[Path]:
 
 def _draw(report: RooflineReport, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta if there are GPUs to compare; return the names of the files."""
-    from ksim.report.plots.eta_map import eta_figure
-    from ksim.report.plots.roofline import Roof, step_roofline_figure
+    from ksim.report.plots.roofline import Roof, eta_figure, step_roofline_figure
     from ksim.report.plots.style import looks, write
 
     gpu, drawn = report.deployment.gpu, {step: _placed(points) for step, points in report.steps.items()}
@@ -227,7 +226,7 @@ def _panels(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list
 
 def _map(report: RooflineReport) -> tuple[dict[str, list[Any]], list[Any]]:
     """The families of each step, and the zones of the map."""
-    from ksim.report.plots.eta_map import FamilyMark, ZoneArea
+    from ksim.report.plots.roofline import FamilyMark, ZoneArea
 
     marks: dict[str, list[Any]] = {report.heading(step): [] for step in report.steps}
     for family in report.survey.families:

@@ -50,8 +50,8 @@ def serve(
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
     from ksim.report import run_directory
+    from ksim.scenario.scenario import Scenario
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.scenario import Scenario
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     wanted = _wanted(
@@ -59,8 +59,7 @@ def serve(
         served_model_name=served_model_name or (), tokenizer=tokenizer, api_key=api_key or (),
         max_body_size=_bytes(max_body_size), enable_log_requests=enable_log_requests,
         enable_prompt_tokens_details=enable_prompt_tokens_details)
-    from ksim.server import serving
-    from ksim.server.live import recording
+    from ksim.server import recording, serving
 
     def make() -> Fleet:
         fleet = Fleet.of(chosen)
@@ -78,8 +77,8 @@ def serve(
 def _wanted(address: dict[str, Any], kv_events: str, speed: float, api_key: Any, **others: Any) -> "ServerSettings":
     """The settings of these options; raises MissingExtra without the libraries of the server."""
     try:
-        from ksim.server.http.sockets import Address
-        from ksim.server.kv_events.config import KvEventsConfig as Config
+        from ksim.server.http.streams import Address
+        from ksim.server.kv_events import KvEventsConfig as Config
         from ksim.server.serving import ServerSettings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ksim":

@@ -1,33 +1,135 @@
-"""The cluster: engines behind a router, and the journey of each request."""
+"""The cluster: engines behind a router, and the journey of each request.
+
+How a request enters an engine, whole, as several sequences, or as a beam search; and leaves it before its end.
+
+The two parts of a request that one engine prefills and another decodes.
+
+Replicas that another process runs.
+
+A router and a flow control before it, which share one sight of the engines.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from math import inf
 from typing import Any
 
 import simpy
-from attrs import define, field
+from attrs import define, evolve, field, frozen
 
 from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
-from ksim.cluster.remote_replica import RemoteReplica
-from ksim.cluster.router_and_control import RouterAndControl
 from ksim.cluster.routers import Router
+from ksim.cluster.signals import View, signals_of
 from ksim.cluster.signals.engine_views import EngineViews
-from ksim.cluster.signals.view import View
-from ksim.cluster.split import first_token, rest_of
-from ksim.cluster.submission import hang_up, submit
+from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine
-from ksim.engine.horizon import Horizon
-from ksim.engine.inbox import Inbox
-from ksim.flow.events import GONE, Arrived, Failed, Rejected, Routed
-from ksim.flow.kv_transfer import KvTransferParams
+from ksim.engine.event_engine import Inbox
+from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.loop_times import Horizon
+from ksim.engine.parent_request import ParentRequest
+from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.routing import Chosen
-from ksim.foundation.errors import ConfigError
-from ksim.kv_transfer.transfer import Transfer
-from ksim.kv_transfer.transfer_network import TransferNetwork
-from ksim.specs.signals import SignalSettings
+from ksim.foundation.errors import ConfigError, KsimError
+from ksim.kv.transfer.connectors import KvConnector
+from ksim.kv.transfer.transfer import Transfer
+from ksim.kv.transfer.transfer_network import TransferNetwork
+from ksim.specs.settings import SignalSettings
+
+__all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
+
+
+def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
+    """Have *engine* serve *request*; *done* is called at the end of all its sequences."""
+    if request.beam_width:
+        BeamSearch.of(request, engine, done)
+    elif request.n == 1:
+        engine.submit(request, done, timely)
+    else:
+        parent = ParentRequest(request.n, done)
+        for child in request.children():  # one after the other, as vLLM's front end sends them
+            engine.submit(child, parent, timely)
+
+
+def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Callable[[], None]) -> None:
+    """Have *request*, which is sent now to one of *engines*, *leave* when its client hangs up.
+
+    Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
+    """
+    assert request.aborted is not None, "its client hangs up"
+    if any(isinstance(engine, LookaheadEngine) for engine in engines):
+        raise KsimError(f"request {request.id} is aborted after {request.aborted:g} s, and an engine goes ahead of the"
+                        " clock; play such requests with fleet.stepping()")
+    env.call_at(env.now + request.aborted, leave)
+
+
+def first_token(request: Request) -> Request:
+    """What an engine serves of *request* that only prefills it."""
+    return evolve(request, output=1, max_tokens=None)
+
+
+def rest_of(request: Request, decode: Engine, connector: KvConnector) -> tuple[Request, bool]:
+    """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
+
+    It computes a token that is the only one by itself.  Where tokens are handed over, so are log-probabilities of the
+    prompt: it takes the prompt's KV, and need not compute the prompt again.
+    """
+    if not connector.hands_over_token:
+        return request, False
+    taken = evolve(request, prompt_logprobs=None)
+    if request.output == 1 or request.prompt + 1 >= decode.scheduler.limits.max_model_len:
+        return taken, False
+    most = None if request.max_tokens is None else request.max_tokens - 1
+    return evolve(taken, prompt=request.prompt + 1, output=request.output - 1, max_tokens=most), True
+
+
+@frozen
+class RemoteReplica:
+    """Stands for an engine before a router: it may be chosen, and cannot be looked at."""
+
+    number: int
+    role: str = "both"
+
+
+@frozen
+class RouterAndControl:
+    """Goes by the signals of either, and tells both of answers; each may read what the other has named."""
+
+    router: Any
+    control: Any
+    key: str
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals of either, in their usual order."""
+        own = signals_of(self.router, self.key)
+        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
+
+    @property
+    def scores(self) -> Any:
+        """The router's scores, if it has any."""
+        return getattr(self.router, "scores", None)
+
+    @property
+    def on_first_token(self) -> Callable[..., object] | None:
+        return self._teller("on_first_token")
+
+    @property
+    def on_end(self) -> Callable[..., object] | None:
+        return self._teller("on_end")
+
+    def _teller(self, method: str) -> Callable[..., object] | None:
+        """What calls the *method* of those that have it; None if neither does."""
+        told = [getattr(part, method) for part in (self.router, self.control) if getattr(part, method, None)]
+        if not told:
+            return None
+
+        def tell(*args: Any) -> None:
+            for call in told:
+                call(*args)
+
+        return tell
+
 
 Process = Generator[simpy.Event, Any, None]
 

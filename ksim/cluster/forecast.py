@@ -3,20 +3,131 @@
 A few turns are played ahead: prompts in the order of arrival, in chunks, beside all sequences that decode.  Those end
 when they really will.  What is left out: preemptions, other orders than that of arrival, drafts, images, adapters, and
 the other engines of a data-parallel group.  After `TURNS` turns the rest goes on as fast as these did.
+
+How long an engine's steps take, from few of them that its timers have priced: what an operator measures offline.
+
+What a gateway estimates of the prefills that it has sent: how long each takes alone, and which are not done.
 """
 
 from collections import deque
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Mapping, Sequence
+from math import exp2, inf, log2
 from typing import Any
 
 from attrs import Factory, define, field, frozen
 
-from ksim.cluster.step_model import StepModel
 from ksim.engine.loop_times import LoopTimes
+from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.request import Request
+from ksim.specs.host import Host
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["StepModel", "models_of", "Forecast", "forecast", "PrefillQueues"]
+
+
+#: Prompt tokens are rounded to so many sizes an octave, sequences that decode to so many.
+SIZES, WIDTHS = 8, 4
+#: Tokens in the cache of sequences that decode, and of a chunk of a prompt, at which steps are priced.
+DECODED, CHUNKED = 1024, 4096
+#: Prefills that are kept, as many engines are asked about the same.
+MOST = 1024
+
+
+@frozen
+class _Priced:
+    """A step of some size: its seconds, what each token in the cache adds to them, and the seconds of its launch."""
+
+    seconds: float
+    per_decoded: float
+    per_chunked: float
+    launch: float
+
+
+@define(eq=False)
+class StepModel:
+    """Steps as `timers` price them, one for each pipeline stage, which run one after another.
+
+    A step's numbers of tokens and sequences are rounded; in the tokens that these have in the cache, it is linear.
+    A step has at most `budget` tokens.
+    """
+
+    timers: Sequence[Any]
+    host: Host
+    workers: int
+    budget: int
+    _known: dict[tuple[int, int], _Priced] = field(factory=dict, init=False)
+    _prefills: dict[tuple[int, int], float] = field(factory=dict, init=False)
+
+    def seconds(self, tokens: int, before: int, decodes: int = 0, cached: int = 0) -> tuple[float, float]:
+        """The seconds of a step, and those to launch it: *tokens* of prompts after *before* cached ones, beside so many
+        sequences that decode with *cached* tokens in all."""
+        size, width = _rounded(tokens, SIZES), _rounded(decodes, WIDTHS)
+        priced = self._known.get((size, width)) or self._price(size, width)
+        seconds = (priced.seconds + priced.per_chunked * before
+                   + priced.per_decoded * (cached - DECODED * decodes) if decodes else
+                   priced.seconds + priced.per_chunked * before)
+        return max(seconds, 0.0), priced.launch
+
+    def per_sequence(self, decodes: int, context: int) -> float:
+        """What one of so many sequences that decode adds to a step, with *context* tokens in the cache."""
+        width = _rounded(decodes, WIDTHS)
+        fewer, more = (self._known.get((0, size)) or self._price(0, size) for size in (width, 2 * width))
+        return max((more.seconds - fewer.seconds) / width + fewer.per_decoded * (context - DECODED), 0.0)
+
+    def prefill(self, tokens: int, before: int) -> float:
+        """The seconds in which an engine without other work computes *tokens* of a prompt after *before* cached ones.
+        """
+        known = self._prefills.get((tokens, before))
+        if known is not None:
+            return known
+        if len(self._prefills) >= MOST:
+            self._prefills.clear()
+        spent = self._prefills[tokens, before] = self._chunks(tokens, before)
+        return spent
+
+    def _chunks(self, tokens: int, before: int) -> float:
+        spent = 0.0
+        while tokens > 0:
+            chunk = min(tokens, self.budget)
+            seconds, launch = self.seconds(chunk, before)
+            spent += max(seconds, launch)
+            tokens, before = tokens - chunk, before + chunk
+        return spent
+
+    def _price(self, size: int, width: int) -> _Priced:
+        batches = (_batch(size, 0, width, DECODED), _batch(size, 0, width, 2 * DECODED),
+                   _batch(size, CHUNKED, width, DECODED))
+        plain, decoded, chunked = ([timer.summarize(batch) for timer in self.timers] for batch in batches)
+        seconds, others, deep = (sum(float(load.seconds) for load in loads) for loads in (plain, decoded, chunked))
+        made = self._known[size, width] = _Priced(
+            seconds, (others - seconds) / (DECODED * width) if width else 0.0, (deep - seconds) / CHUNKED,
+            sum(float(load.launch_seconds) for load in plain))
+        return made
+
+
+def models_of(engines: Sequence[Any]) -> dict[int, StepModel]:
+    """The step model of each of *engines*, by its number; those that price alike share one."""
+    shared: dict[Any, StepModel] = {}
+    return {engine.number: shared.setdefault(_kind(engine), StepModel(
+        engine.timers, engine.host, engine.workers, engine.scheduler.limits.max_num_batched_tokens))
+            for engine in engines}
+
+
+def _kind(engine: Any) -> Any:
+    """What decides how long steps take; engines of a kind are equal in it."""
+    parts = [(id(timer.model), id(timer.gpu), timer.shard) for timer in engine.timers if hasattr(timer, "gpu")]
+    return (*parts, id(engine.host), engine.scheduler.limits) if len(parts) == len(engine.timers) else engine.number
+
+
+def _rounded(count: int, steps: int) -> int:
+    """*count*, or a number near it of which there are so many (*steps*) an octave."""
+    return count if count <= steps else round(exp2(round(log2(count) * steps) / steps))
+
+
+def _batch(size: int, before: int, width: int, cached: int) -> Batch:
+    chunks = [(size, before)] if size else []
+    return Batch(Contexts(Offsets([cached] * width)), chunks, width + len(chunks), size + width,
+                 [(-1, *chunk) for chunk in chunks])
+
 
 #: Turns that are played before the rest is extrapolated.
 TURNS = 64
@@ -248,3 +359,45 @@ def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[
             decodes.append([output, job.num_computed_tokens])
     decodes.sort(key=lambda sequence: -sequence[0])
     return prompts, decodes
+
+
+@define
+class PrefillQueues:
+    """The seconds of prefill that each engine has before it, by the numbers of engines and the ids of requests.
+
+    As in Mooncake (section 6.1), a prefill takes what a model says that was fitted offline, from the prompt's length
+    and how much of it is cached, and a queue takes the sum of its prefills.  One that runs counts in full until its
+    first token comes.
+    """
+
+    models: Mapping[int, StepModel] = field(factory=dict)
+    _seconds: dict[int, dict[int, float]] = field(factory=dict, init=False)
+    _sums: dict[int, float] = field(factory=dict, init=False)
+
+    def queue(self, engine: int) -> float:
+        """Seconds until *engine* can begin with another prompt."""
+        return self._sums.get(engine, 0.0)
+
+    def prefill(self, engine: int, prompt: int, cached: int) -> float:
+        """Seconds in which *engine* computes a *prompt* of which it has so many tokens *cached*."""
+        cached = min(cached, prompt - 1)
+        return self.models[engine].prefill(prompt - cached, cached)
+
+    def add(self, engine: int, request: int, seconds: float) -> None:
+        """Note that a *request* whose prefill takes so many *seconds* is sent to *engine*."""
+        self.remove(engine, request)
+        self._seconds.setdefault(engine, {})[request] = seconds
+        self._sums[engine] = self._sums.get(engine, 0.0) + seconds
+
+    def remove(self, engine: int, request: int) -> None:
+        """Note that the prefill of a *request* is done."""
+        own = self._seconds.get(engine)
+        if own and request in own:
+            self._sums[engine] -= own.pop(request)
+            if not own:
+                self._sums[engine] = 0.0
+
+    def clear(self, engine: int) -> None:
+        """Note that *engine* has nothing to do."""
+        self._seconds.pop(engine, None)
+        self._sums.pop(engine, None)

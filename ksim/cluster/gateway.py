@@ -10,13 +10,12 @@ from attrs import define, field
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView
 from ksim.cluster.signals.engine_views import EngineViews
-from ksim.engine.horizon import Horizon
-from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Rejected
-from ksim.flow.gateway import Held, Refused
+from ksim.engine.loop_times import Horizon
+from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
-from ksim.specs.signals import SignalSettings
+from ksim.specs.settings import SignalSettings
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,9 +1,12 @@
-"""Parts that many architectures share, from a layer's attention to the whole decoder."""
+"""Parts that many architectures share, from a layer's attention to the whole decoder.
+
+Parts of models in the manner of GPT: LayerNorms with biases, MLPs without a gate, learned positions.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 
-from ksim.compute.config_sizes import (
+from ksim.compute.config import (
     FULL,
     SLIDING,
     late_windows,
@@ -21,15 +24,17 @@ from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, communicate, op, pointwise
 from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
-from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise
+from ksim.compute.notation.product import Held
 from ksim.compute.quantization import layers_as_stored, stored
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
-           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
-           "mixture", "norm", "only", "post_norm", "rotary", "sandwich", "shared_experts", "sizes", "sparse", "text",
-           "windows"]
+           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers",
+           "max_length", "mixture", "norm", "only", "post_norm", "rotary", "sandwich", "shared_experts", "sizes",
+           "sparse", "text", "windows", "PLAIN", "layer_norm_layer", "layer_norm", "parallel_layer", "plain_mlp",
+           "positions"]
+
 
 Operations = tuple[Operation, ...]
 
@@ -228,3 +233,40 @@ def head(cap: bool = False, *, scaled: bool = False, bias: bool = False, last: O
         pointwise("cast", "sV->sV", "logits_cast", writes="fp32"),
         pointwise("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )
+
+
+#: Activations of one projection, and the kernels that apply them.
+PLAIN = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu",
+         "relu2": "relu2"}
+
+
+def layer_norm(label: str) -> Elementwise:
+    """LayerNorm with a bias, fused with the residual addition before it, as the compiler fuses them."""
+    return pointwise("fused_add_layer_norm", "tm,tm->tm,tm", label, scale="m,m")
+
+
+def layer_norm_layer(attention: Operations, mlp: Operations) -> Operations:
+    """A layer with a norm before *attention* and one before *mlp*."""
+    return (layer_norm("attention_norm"), *attention, layer_norm("mlp_norm"), *mlp)
+
+
+def parallel_layer(attention: Operations, mlp: Operations) -> Operations:
+    """A layer whose *attention* and *mlp* have norms of the same hidden state; their results are added up."""
+    both = pointwise("layer_norm", "tm->tm,tm", "norms", scale="mg,mg")
+    return (both, *attention, *mlp, pointwise("add", "tm,tm,tm->tm", "residual_add"))
+
+
+def plain_mlp(config: Config, act: str, *, bias: bool = True) -> Operations:
+    """An MLP of two projections with the activation *act* between them; raises ConfigError for one that is unknown."""
+    if act not in PLAIN:
+        raise ConfigError(f"{config.name}: activation", f"{act!r} is none of {', '.join(PLAIN)}")
+    return (
+        op("tm,mF->tF", "up", parallel="F", bias=bias, part="mlp"),
+        pointwise(PLAIN[act], "tF->tF", "act", parallel="F"),
+        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
+    )
+
+
+def positions() -> Operations:
+    """The rows of the tokens' positions in a table of C learned ones, which every rank has."""
+    return (Lookup("Cm->tm", "positions"), pointwise("add", "tm,tm->tm", "positions_add"))

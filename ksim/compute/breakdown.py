@@ -5,16 +5,14 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from ksim.compute.latent import AttendLatent, AttendSparse
-from ksim.compute.linear import AttendLinear
-from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve, ShortConvolution
+from ksim.compute.latent import AttendBlocks, AttendCompressed, AttendLatent, AttendSparse, Keep
 from ksim.compute.model import Model
 from ksim.compute.notation import Cached, Operation, Stateful, Weighted
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
+from ksim.compute.recurrent import AttendLightning, AttendLinear, AttendMamba, AttendMamba2, Convolve, ShortConvolution
 from ksim.compute.sizes import Sizes
-from ksim.compute.sparse import AttendBlocks, AttendCompressed, Keep
 from ksim.specs.shard import Shard
 
 __all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]

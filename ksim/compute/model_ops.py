@@ -6,12 +6,12 @@ all-reduce of the partial sums follows by itself.  The deployment decides number
 batch decides the shape of attention.
 """
 
-from ksim.compute.equation import parse
 from ksim.compute.graph import CollectiveKind
 from ksim.compute.notation import communicate as collectives
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
+from ksim.compute.sizes import parse
 from ksim.foundation.units import DType
 
 __all__ = ["Lookup", "attend", "communicate", "op", "pointwise"]

@@ -11,15 +11,12 @@ import numpy as np
 from attrs import fields, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import BatchDependent, Block, Collective, Op, is_batch_dependent
+from ksim.compute.graph import BatchDependent, Block, Collective, KernelSweep, Op, is_batch_dependent
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.graphs import Launches
-from ksim.cost.plan import BatchLaunch, Part, launched_of, parts_of
-from ksim.cost.pricer import Pricer
+from ksim.cost.pricer import BatchLaunch, Part, Pricer, launched_of, parts_of
 from ksim.flow.kernels import KernelColumns, KernelCost
 
 __all__ = ["COLUMNAR", "DRAWN", "AffineBlocks", "AffineKernel", "AffineSweep", "Line", "SweptPart", "affine_sweeps"]

@@ -9,10 +9,8 @@ from attrs import define, field
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.plan import BatchLaunch
-from ksim.cost.pricer import Pricer, of_host
-from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.flow.batches import Batches
+from ksim.cost.pricer import BatchLaunch, Pricer, of_host
+from ksim.flow.batch import Batch, Batches, Contexts, Offsets
 from ksim.flow.costs import Costs
 from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.flow.steps import BatchKernels, Ints

@@ -10,9 +10,19 @@ from attrs import define, evolve, field
 from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent, is_of_adapters
 from ksim.compute.model import Model
 from ksim.cost.affine import AffineBlocks, SweptPart
-from ksim.cost.overlap import Overlap, Summed, overlapped, paired
-from ksim.cost.plan import BatchLaunch, Part, Plan, PricedLaunch, Shape, priced_part
-from ksim.cost.pricer import Pricer
+from ksim.cost.pricer import (
+    BatchLaunch,
+    Overlap,
+    Part,
+    Plan,
+    PricedLaunch,
+    Pricer,
+    Shape,
+    Summed,
+    overlapped,
+    paired,
+    priced_part,
+)
 from ksim.flow.kernels import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard

@@ -1,23 +1,43 @@
-"""Price launches: what a kernel, or a collective, costs one rank."""
+"""Price launches: what a kernel, or a collective, costs one rank.
 
-from collections.abc import Mapping, Sequence
+Plans: what all steps of so many tokens and samples share, made of a part before the samples and a head.
+
+Compute beside communication: a product is cut along its rows, and each piece added up while the next is computed.
+
+As Megatron-LM does: of S pieces, ``seconds = c_1 + sum(max(c_k, x_{k-1}), k = 2..S) + x_S``, where the products c have
+the SMs that the collectives x leave them.  What both do of device memory they share: beside a collective, a product has
+the bandwidth that its bytes leave, as long as the collective lasts.  That the collective in turn is slowed is left out.
+EnergyLens (arXiv 2605.14249) aggregates overlap for energy like that; measured, products are 19 % slower beside
+communication on average (arXiv 2507.03114), which is SMs and bandwidth together.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import pairwise, zip_longest
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+from attrs.validators import ge
+from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, HostCopy
+from ksim.compute.graph import BatchDependent, Collective, HostCopy, KernelSweep, Op, is_of_adapters
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.sweep import KernelSweep
+from ksim.compute.kernels.gemm import FEWEST_ROWS, BatchedGemm, Gemm
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.flow.costs import Costs
+from ksim.cost.graphs import Launched, Launches, Launching
+from ksim.flow.costs import NAMES, Costs, StepSummary
 from ksim.flow.kernels import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, Shapes
+from ksim.flow.steps import PricedBlock, StepCost
+from ksim.foundation.errors import ConfigError
 from ksim.network.network import Network
 from ksim.oracles import Estimate, Estimates, estimates
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Pricer", "of_host"]
+__all__ = ["Pricer", "of_host", "BatchLaunch", "Part", "Plan", "PricedLaunch", "Shape", "launched_of", "parts_of",
+           "priced_part", "Overlap", "Summed", "paired", "pair", "left", "overlapped", "side_by_side"]
+
 
 #: Who prices at the clocks that GPUs were measured at.
 MEASURED = ("measured", "learned")
@@ -145,3 +165,258 @@ def _shapes_of(sweep: KernelSweep) -> Shapes:
         template, numbers = sweep.kernel.printed
         return Shapes.numbered(template, len(sweep), numbers)
     return Shapes.of(sweep.shapes())
+
+
+Floats = NDArray[np.float64]
+
+
+class PricedLaunch(NamedTuple):
+    """A kernel or a collective, and what it costs."""
+
+    kernel: Kernel | Collective
+    cost: KernelCost
+
+
+class BatchLaunch(NamedTuple):
+    """A launch that depends on the batch, such as attention, and how often it runs in a step."""
+
+    label: str
+    layer: BatchDependent
+    repeat: int
+
+
+@frozen(eq=False)
+class Part:
+    """What a part of a step costs without the launches that depend on the batch.
+
+    `reach` is how far the interval of each family of kernels reaches down and up.
+    """
+
+    blocks: tuple[PricedBlock, ...]
+    batch_launches: tuple[BatchLaunch, ...]
+    costs: Costs
+    reach: Mapping[str, Floats]
+    launches: Launches
+
+
+def priced_part(blocks: Sequence[tuple[Sequence[PricedLaunch | int], int]],
+                batch_launches: tuple[BatchLaunch, ...]) -> Part:
+    """The part of these *blocks*, each of which runs so often; an int is the number of a batch launch."""
+    kernels = KernelColumns.of([launch.cost for launches, _ in blocks for launch in launches
+                                if not isinstance(launch, int)])
+    rows = iter(range(len(kernels)))
+    places = [(tuple(-1 - launch if isinstance(launch, int) else next(rows) for launch in launches), repeat)
+              for launches, repeat in blocks]
+    launched: list[tuple[list[Launched], int]] = [
+        ([launched_of(batch_launches[launch]) if isinstance(launch, int) else
+          (launch.kernel, bool(launch.cost.hidden)) for launch in launches], repeat) for launches, repeat in blocks]
+    return next(parts_of(kernels, places, 1, Launches.of(launched), batch_launches))
+
+
+def launched_of(launch: BatchLaunch) -> Launched:
+    """What counts as launched of one that depends on the batch: attention stands between graphs, adapters in them."""
+    layer: Any = launch.layer
+    return (layer, False) if is_of_adapters(layer) else None
+
+
+def parts_of(kernels: KernelColumns, blocks: Sequence[tuple[tuple[int, ...], int]], sizes: int, launches: Launches,
+             batch_launches: tuple[BatchLaunch, ...]) -> Iterator[Part]:
+    """The part of each of so many *sizes*, whose kernels lie next to each other.
+
+    *blocks* have places of kernels, counted without the sizes, or of batch launches, as in `PricedBlock`.
+    """
+    runs = [(place, repeat) for places, repeat in blocks for place in places if place >= 0]
+    rows, repeats = (np.array([run[column] for run in runs], dtype=np.intp) for column in range(2))
+    table = kernels.costs.table.reshape(len(NAMES), len(kernels) // sizes, sizes)[:, rows] * repeats[:, None]
+    costs, members = table.sum(axis=1), _members(kernels, rows * sizes)
+    reach = {family: Costs(table[:, which].sum(axis=1)).reach for family, which in members.items()}
+    for size in range(sizes):
+        yield Part(tuple(PricedBlock(kernels, tuple(place * sizes + size if place >= 0 else place for place in places),
+                                     repeat) for places, repeat in blocks),
+                   batch_launches, Costs(costs[:, size].copy()), {name: far[:, size] for name, far in reach.items()},
+                   launches)
+
+
+def _members(kernels: KernelColumns, rows: Any) -> dict[str, list[int]]:
+    """Which of the kernels at *rows* are of each family."""
+    members: dict[str, list[int]] = {}
+    for number, kind in enumerate(kernels.kind[rows].tolist()):
+        members.setdefault(kernels.kinds[kind].family, []).append(number)
+    return members
+
+
+#: Tokens, rows of logits, how they are launched, the tokens of all data ranks, and the launches that the batch has
+#: nothing for.
+Shape = tuple[int, int, Launching, int | None, frozenset[Op]]
+
+
+@frozen(eq=False, slots=False)
+class Plan:
+    """Steps of one `shape`: the blocks of kernels that they share, and the launches that depend on the batch.
+
+    `costs` are of the blocks.  The batch's kernels follow in the order of `batch_launches`, and the kernels that copy
+    its inputs to the GPU are the last of them.
+    """
+
+    shape: Shape
+    blocks: tuple[PricedBlock, ...]
+    batch_launches: tuple[BatchLaunch, ...]
+    costs: Costs
+    launch: str
+    launch_seconds: float
+
+    @classmethod
+    def of(cls, shape: Shape, body: Part, head: Part, gaps: float, launch_seconds: float) -> "Plan":
+        """The step of a *body* and a *head*, with so many seconds of *gaps* between its kernels."""
+        reach = dict(body.reach)
+        for family, far in head.reach.items():
+            reach[family] = reach[family] + far if family in reach else far
+        costs = (body.costs + head.costs + Costs.of(seconds=gaps)).with_reach(reach.values())
+        inputs = PricedBlock(_NOTHING, (-1 - len(body.batch_launches),))
+        blocks = (inputs, *body.blocks, *head.blocks, _gaps(gaps))
+        return cls(shape, blocks, body.batch_launches, costs, shape[2].value, launch_seconds)
+
+    def step(self, kernels: tuple[KernelCost, ...]) -> StepCost:
+        """The step with these *kernels* of its batch, the last of which copy its inputs.
+
+        Attention is one family of kernels: it errs alike in all layers.
+        """
+        costs, reach = self.costs + kernels[-1].costs, np.zeros_like(self.costs.reach)
+        for launch, kernel in zip(self.batch_launches, kernels, strict=False):
+            runs = launch.repeat * kernel.costs
+            costs, reach = costs + runs, reach + runs.reach
+        return StepCost(self.blocks, kernels, costs.with_reach([self.costs.reach, reach]), self.launch,
+                        self.launch_seconds)
+
+    @cached_property
+    def summary(self) -> StepSummary:
+        """What the clock has to know of the blocks."""
+        return StepSummary.of(self.costs, self.launch_seconds)
+
+
+_NOTHING = PricedBlock.of(()).kernels
+
+
+@lru_cache(maxsize=4096)
+def _gaps(seconds: float) -> PricedBlock:
+    """The GPU's waits between kernels."""
+    return PricedBlock.of([of_host("gaps", seconds)])
+
+
+#: Collectives that add up what a product leaves each rank with.
+SUMS = ("all_reduce", "reduce_scatter")
+
+
+@frozen
+class Overlap:
+    """Into how many `stages` products are cut, and on how many `sms` their sums are sent."""
+
+    stages: int = field(validator=ge(1))
+    sms: int = field(validator=ge(1))
+
+    def pieces(self, rows: int) -> list[int]:
+        """The rows of each piece of *rows*: at least as many as tensor cores take at a time, which may make it one."""
+        count = max(1, min(self.stages, rows // FEWEST_ROWS))
+        return [rows * (number + 1) // count - rows * number // count for number in range(count)]
+
+
+@frozen
+class Summed:
+    """A product, and the collective that adds up the ranks' parts of its result, each with its label."""
+
+    label: str
+    product: Gemm | BatchedGemm
+    sum_label: str
+    message: Collective
+
+
+def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
+    """*ops* in order, products that *overlap* cuts and the collectives that directly follow to add them up as one."""
+    rest = zip_longest(ops, ops[1:])
+    for op, following in rest:
+        summed = following and pair(op.label, op.kernel, following.label, following.kernel)
+        if summed and len(overlap.pieces(summed.product.m)) > 1:
+            next(rest)
+            yield summed
+        else:
+            yield op
+
+
+def pair(label: str, product: object, sum_label: str, message: object) -> Summed | None:
+    """Both as one, where what *message* adds up over ranks is as much as *product* writes."""
+    if isinstance(product, Gemm | BatchedGemm) and isinstance(message, Collective) and message.kind in SUMS and (
+            message.bytes == product.work.writes):
+        return Summed(label, product, sum_label, message)
+    return None
+
+
+def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
+    """What *gpu* has for other kernels while one takes *sms* of it and moves so many bytes a second of its memory.
+
+    Raises ConfigError where that is nothing.
+    """
+    if sms >= gpu.sms:
+        raise ConfigError("overlap_sms", f"{sms} leaves nothing to compute with: {gpu.name} has {gpu.sms} SMs;"
+                                         f" set it to {gpu.sms - 1} or less")
+    if moved >= gpu.bandwidth:
+        raise ConfigError("overlap_stages", f"a collective takes all the bandwidth of {gpu.name}'s memory,"
+                                            f" {gpu.bandwidth:.3g} B/s; set it to 1")
+    share = 1 - sms / gpu.sms
+    return evolve(gpu, sms=gpu.sms - sms, flops={dtype: share * flops for dtype, flops in gpu.flops.items()},
+                  bandwidth=gpu.bandwidth - moved, power=evolve(gpu.power, busy=share * gpu.power.busy))
+
+
+def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> list[PricedLaunch]:
+    """Price *summed* by *overlap*: both lanes, in which the kernel that ends first is hidden beside the next."""
+    return [PricedLaunch(launch.kernel, launch.cost.beside()) if hidden else launch
+            for launch, hidden in side_by_side(pricer, summed, overlap)]
+
+
+def side_by_side(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[tuple[PricedLaunch, bool]]:
+    """Price *summed* by *overlap*: its kernels in order, and which end first of those that begin with the next.
+
+    A product with too few rows to be cut is priced as it stands, and its sum after it.
+    """
+    product, message = summed.product, summed.message
+    rows = overlap.pieces(product.m)
+    if len(rows) == 1:
+        whole, total = pricer.kernels([(summed.label, product), (summed.sum_label, message)])
+        yield from ((PricedLaunch(product, whole), False), (PricedLaunch(message, total), False))
+        return
+    sent = {size: evolve(message, bytes=message.bytes * size / product.m, sms=overlap.sms) for size in rows}
+    messages = {size: PricedLaunch(piece, pricer.collective(summed.sum_label, piece)) for size, piece in sent.items()}
+    moved = {size: pricer.sending(piece).hbm / messages[size].cost.seconds for size, piece in sent.items()}
+    price = _Pieces(pricer, summed, overlap.sms)
+    yield price.alone(rows[0]), False
+    for before, size in pairwise(rows):
+        both = [price.beside(size, messages[before].cost, moved[before]), messages[before]]
+        first, last = sorted(both, key=lambda launch: launch.cost.seconds)
+        yield from ((first, True), (last, False))
+    yield messages[rows[-1]], False
+
+
+@frozen
+class _Pieces:
+    """Prices pieces of a product on what *sms* SMs leave."""
+
+    pricer: Pricer
+    summed: Summed
+    sms: int
+    _known: dict[tuple[int, float], PricedLaunch] = field(factory=dict, init=False)
+
+    def alone(self, rows: int, moved: float = 0.0) -> PricedLaunch:
+        """A piece while others move so many bytes a second, all the time."""
+        if (rows, moved) not in self._known:
+            gpu, kernel = left(self.pricer.gpu, self.sms, moved), evolve(self.summed.product, m=rows)
+            cost = evolve(self.pricer, gpu=gpu).kernel(self.summed.label, kernel)
+            self._known[rows, moved] = PricedLaunch(kernel, evolve(cost, sms=gpu.sms))
+        return self._known[rows, moved]
+
+    def beside(self, rows: int, message: KernelCost, moved: float) -> PricedLaunch:
+        """A piece that begins with *message*, which moves so many bytes a second and may end first."""
+        free, held = self.alone(rows).cost, self.alone(rows, moved)
+        share = min(1.0, message.seconds / held.cost.seconds)
+        costs = free.costs * (1 - share) + held.cost.costs * share
+        return PricedLaunch(held.kernel, evolve(
+            held.cost, costs=held.cost.limiting(costs),
+            roofline_ratio=(1 - share) * free.roofline_ratio + share * held.cost.roofline_ratio))

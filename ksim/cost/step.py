@@ -14,13 +14,10 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.model import Model
 from ksim.cost import batch_kernels
 from ksim.cost.graphs import Graphs
-from ksim.cost.overlap import Overlap, left
-from ksim.cost.plan import BatchLaunch, Plan, Shape
 from ksim.cost.plans import MOST, Plans
-from ksim.cost.pricer import Pricer
+from ksim.cost.pricer import BatchLaunch, Overlap, Plan, Pricer, Shape, left
 from ksim.cost.summaries import Summaries
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import BatchKernels, StepColumns, StepCost

@@ -1,11 +1,15 @@
 """Summaries of steps: what the clock has to know of them, long before anybody asks for their kernels.
 
 A layer of attention is compiled for the oracle and the GPU, as a formula of floats or of columns.
+
+What launches for LoRA adapters add to the summaries of steps.
+
+What a vision encoder computes beside a step.
 """
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from attrs import astuple, define, field, frozen
@@ -13,20 +17,52 @@ from attrs import astuple, define, field, frozen
 from ksim.compute.graph import is_of_adapters
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.cost.adapter_summary import AdapterSummary
 from ksim.cost.energy import Actions, busy_seconds, joules
-from ksim.cost.plan import BatchLaunch, Plan
-from ksim.cost.pricer import Pricer
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
-from ksim.flow.costs import StepSummary
+from ksim.cost.pricer import BatchLaunch, Plan, Pricer
+from ksim.flow.batch import Batch, Batches, Contexts
+from ksim.flow.costs import Costs, StepSummary
+from ksim.flow.request import Patches
 from ksim.oracles import CompiledAttention, check_seconds, compile_attention, peak
-from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval
-from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
+from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval, StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 
-__all__ = ["AttentionSummary", "Summaries"]
+__all__ = ["AdapterSummary", "AttentionSummary", "Summaries", "EncoderBatch", "encoder_batch"]
+
+
+#: Numbers of tokens by adapter whose costs are kept.
+MOST = 4096
+_NAMES = ("seconds", "joules", "compute_bound", "sm_action_joules", "sm_active_joules", "compute_bound_joules")
+
+
+@define(eq=False)
+class AdapterSummary:
+    """All of a plan's `launches` for adapters, priced once for each set of tokens by adapter."""
+
+    launches: Sequence[BatchLaunch]
+    pricer: Pricer
+    _known: dict[Any, tuple[float, ...]] = field(factory=dict, init=False)
+
+    repeat: ClassVar[int] = 1
+
+    def of_batch(self, batch: Batch) -> tuple[float, ...]:
+        """The numbers of a step, as `AttentionSummary` has them."""
+        if (key := batch.adapters) not in self._known:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[key] = self._priced(batch)
+        return self._known[key]
+
+    def of_batches(self, batches: Batches) -> tuple[Any, ...]:
+        """The same of many, as columns."""
+        return tuple(np.array([self.of_batch(batch) for batch in batches.batches]).T)
+
+    def _priced(self, batch: Batch) -> tuple[float, ...]:
+        asked: list[Any] = [(launch.label, launch.layer.over(batch)) for launch in self.launches]
+        costs = self.pricer.kernels(asked)
+        total = sum((launch.repeat * cost.costs for launch, cost in zip(self.launches, costs, strict=True)), Costs.of())
+        return tuple(float(getattr(total, name)) for name in _NAMES)
+
 
 #: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
 Numbers = tuple[float, float, float, float, float, float]
@@ -216,3 +252,18 @@ class Summaries:
         if layer not in self._compiled:
             self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]
+
+
+@frozen
+class EncoderBatch(Batch):
+    """All patches of some images in one forward pass; its rows of logits are the tokens that they become."""
+
+    @property
+    def logits(self) -> int:
+        return sum(image.embeds for image in self.images)
+
+
+def encoder_batch(images: Sequence[Patches]) -> EncoderBatch:
+    """The batch of *images*, of which there is one at least."""
+    tokens = sum(image.tokens for image in images)
+    return EncoderBatch(contexts=Contexts(), chunks=((tokens, 0),), samples=0, tokens=tokens, images=tuple(images))

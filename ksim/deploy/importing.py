@@ -6,17 +6,13 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.assembly.filled import filled_in
-from ksim.deploy.assembly.scenario import assembled
-from ksim.deploy.assembly.toml_text import commented
+from ksim.deploy.assembly import assembled, commented, filled_in
 from ksim.deploy.launches import Deployed, Wanted
-from ksim.deploy.texts.pasted import Pasted
-from ksim.deploy.texts.tidied import tidied
-from ksim.deploy.workload.client_lines import bench_of
+from ksim.deploy.texts import Pasted, tidied
+from ksim.deploy.workload import bench_of
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_tables import merged
+from ksim.scenario.scenario import Scenario, merged
 from ksim.simulation.simulate import try_to_build
 
 FOLDER = "deploy.readers"

@@ -14,11 +14,11 @@ from ksim.engine.engine import Engine, Process
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.lookahead_engine import LookaheadEngine, Sent
 from ksim.engine.loop_times import LoopTimes
-from ksim.engine.workers import LaunchTimes, Workers
-from ksim.flow.adapters import AdapterLoad
+from ksim.engine.ranks import LaunchTimes, Workers
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
 from ksim.flow.events import AdapterLoaded
+from ksim.flow.request import AdapterLoad
 from ksim.flow.steps import StepCost
 from ksim.scheduling.engine_loop import Turn
 

@@ -7,7 +7,7 @@ from attrs import define, field
 
 from ksim.compute.graph import Collective
 from ksim.cost.passes import Timer
-from ksim.engine.stages import InFlightBatch, Process, WholeSteps
+from ksim.engine.ranks import InFlightBatch, Process, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.steps import Blocks, StepCost
 from ksim.network.flows import Flows

@@ -1,4 +1,7 @@
-"""An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common."""
+"""An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common.
+
+A batch on its way through an engine whose steps are SimPy events.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,20 +12,19 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.passes import Timer
-from ksim.engine.ends import log_end
-from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Frontend, Horizon
 from ksim.engine.observer import ObservedLoop, Observer
-from ksim.engine.parent_request import ParentRequest
-from ksim.engine.sampling_limits import sampling_refusal
-from ksim.flow.events import Admitted, Preempted, Received, Released
-from ksim.flow.kv_transfer import KvTransferParams
+from ksim.engine.parent_request import ParentRequest, log_end, sampling_refusal
+from ksim.engine.ranks import InFlightBatch
+from ksim.flow.batch import Batch
+from ksim.flow.events import Admitted, KvTransferParams, Preempted, Received, Released
 from ksim.flow.log import Log
 from ksim.flow.request import Request
+from ksim.flow.steps import StepCost
 from ksim.foundation.errors import KsimError
-from ksim.kv_transfer.connector_worker import ConnectorWorker
-from ksim.kv_transfer.endpoint import Endpoint, transfer_of
+from ksim.kv.transfer.connector_worker import ConnectorWorker
+from ksim.kv.transfer.endpoint import Endpoint, transfer_of
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
@@ -248,3 +250,21 @@ def _cached(job: Job, schedule: Schedule) -> int:
     if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_prefill:
         return job.cached
     return next(entry.start for entry in schedule.entries if entry.job is job)
+
+
+@define(eq=False)
+class Work:
+    """The batch of step `index` on its way through the host and the stages.
+
+    When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.
+    """
+
+    index: int
+    scheduled: float
+    batch: Batch
+    waiting: int
+    running: int
+    blocks: int
+    step_costs: tuple[StepCost, ...] = ()
+    prepared: float = 0.0
+    in_flight: InFlightBatch | None = None

@@ -1,13 +1,38 @@
-"""What happened: frozen records, the only thing results may read."""
+"""What happened: frozen records, the only thing results may read.
 
+What happened to requests at a gateway, before a router chose an engine for them.
+
+What the engines of a split request know of each other.
+
+What a router saw when it chose.
+
+The event of a copy of KV between tiers, and the tiers' names.
+
+Consecutive steps of an engine as columns: what `Stepped` says of one step.
+
+What sequences of one request decode together.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nan
+from operator import attrgetter
+from typing import Any
 
+import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
-from ksim.flow.batch import Batch
-from ksim.flow.costs import ClockScaling
+from ksim.flow.batch import Batch, Batches
+from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.request import Request
-from ksim.flow.steps import StepCost
+from ksim.flow.steps import StepColumns, StepCost
+
+__all__ = ["Chosen", "Seen", "Decoded", "GONE", "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed",
+           "Received", "Admitted", "Preempted", "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed",
+           "AdapterLoaded", "LinkUsed", "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams",
+           "TIERS", "Copied", "StepBlock"]
+
 
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
 GONE, GONE_AFTER_REFUSAL = "its client has gone", "its client has gone, and did not try again"
@@ -249,3 +274,169 @@ class EngineBuilt:
     tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False
+
+
+#: Too Many Requests, the HTTP status of whoever is refused for load.
+TOO_MANY = 429
+
+
+@frozen
+class Held(Event):
+    """A request left the queue of the gateway, where it had waited `since` then: it was sent on, or refused."""
+
+    request_id: int
+    since: float
+
+
+@frozen
+class Refused(Event):
+    """An attempt of a client was answered with a `status` other than 200; with `last`, it does not try again."""
+
+    request_id: int
+    reason: str
+    last: bool = False
+    status: int = TOO_MANY
+
+
+@frozen
+class KvTransferParams:
+    """vLLM's `kv_transfer_params`: prefill here for another engine, or take the prompt's KV from one.
+
+    `transfer` is what both share, for their connectors alone.  If the first output token was `handed_over`, it is the
+    last of the prompt here.
+    """
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    transfer: Any = None
+    handed_over: bool = False
+
+    @property
+    def tokenized(self) -> bool:
+        """Whether the prompt comes as tokens: with the first token come those before it."""
+        return self.do_remote_prefill and self.handed_over
+
+
+@frozen(eq=False)
+class Seen:
+    """By the names of columns, a number for each of `engines`, which were to choose from; -1 if it was not asked for.
+
+    Metrics are shared with other choices until the next scrape.
+    """
+
+    engines: Sequence[int]
+    books: Mapping[str, Sequence[int]]
+    metrics: Mapping[str, Sequence[float]]
+    hits: "array[int] | None" = None
+    scores: "array[float] | None" = None
+
+    @property
+    def columns(self) -> dict[str, Sequence[float]]:
+        """All columns."""
+        return {**self.books, **self.metrics, **({} if self.hits is None else {"prefix_hit_tokens": self.hits}),
+                **({} if self.scores is None else {"score": self.scores})}
+
+
+@frozen
+class Chosen(Event):
+    """A router chose engines for a request by what it had `seen`; `attempt` counts earlier ones of its client."""
+
+    request_id: int
+    attempt: int
+    engine: int
+    prefill_engine: int
+    seen: Seen
+
+
+#: The tiers below the GPU: host memory, the disks of a node, and the storage of the fleet.
+TIERS = ("cpu", "disk", "storage")
+
+
+@frozen
+class Copied(Event):
+    """KV of a request has been copied from the tier `source` to the tier `target`, which an engine had `asked` for.
+
+    It `began` once the copies ahead of it in the same direction had ended.  Of the `tokens` that a load brought to the
+    GPU, `disk` and `storage` are those that had come to host memory from there for this request.  It is loaded `again`
+    after a preemption, and for each `sequence` of the request.
+    """
+
+    request_id: int
+    engine: int
+    source: str
+    target: str
+    asked: float
+    began: float
+    bytes: float
+    tokens: int
+    disk: int = 0
+    storage: int = 0
+    again: bool = False
+    sequence: int = 0
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Columns of `Stepped`: moments in seconds, and counts.
+MOMENTS = ("time", "scheduled", "prepared", "start", "end", "taken")
+COUNTS = ("waiting", "running", "blocks")
+
+
+@frozen(eq=False, kw_only=True)
+class StepBlock:
+    """Steps `first`, `first` + 1, ... of an engine; seconds and counts are as in `Stepped`, in columns of (steps,).
+
+    `costs` and `scalings` have one entry for each pipeline stage.
+    """
+
+    engine: int
+    first: int
+    time: Floats
+    scheduled: Floats
+    prepared: Floats
+    start: Floats
+    end: Floats
+    taken: Floats
+    batches: Batches
+    waiting: Ints
+    running: Ints
+    blocks: Ints
+    costs: Sequence[StepColumns]
+    scalings: Sequence[ClockScaling]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @classmethod
+    def of(cls, steps: Sequence[Stepped]) -> "StepBlock":
+        """Those of one engine, in the order of their index, none missing; there is at least one."""
+        moments = np.array(list(map(attrgetter(*MOMENTS), steps)), np.float64).T.copy()
+        counts = np.array(list(map(attrgetter(*COUNTS), steps)), np.int64).T.copy()
+        stages = range(len(steps[0].step_costs))
+        return cls(
+            engine=steps[0].engine, first=steps[0].index, batches=Batches.of([step.batch for step in steps]),
+            costs=[StepColumns.of([step.step_costs[stage] for step in steps]) for stage in stages],
+            scalings=[ClockScaling.of([step.scalings[stage] if step.scalings else AT_BOOST for step in steps])
+                      for stage in stages],
+            **dict(zip(MOMENTS, moments, strict=True)), **dict(zip(COUNTS, counts, strict=True)))
+
+    def steps(self) -> Iterator[Stepped]:
+        """One by one."""
+        for row, batch in enumerate(self.batches):
+            moments: dict[str, Any] = {name: float(getattr(self, name)[row]) for name in MOMENTS}
+            counts: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COUNTS}
+            yield Stepped(**moments, **counts, engine=self.engine, index=self.first + row, batch=batch,
+                          step_costs=tuple(costs[row] for costs in self.costs),
+                          scalings=tuple(scaling[row] for scaling in self.scalings))
+
+
+@frozen
+class Decoded(Event):
+    """In the engine's `step`, so many `sequences` of a request that has several decoded; they were so long together."""
+
+    request_id: int
+    engine: int
+    step: int
+    sequences: int
+    length: int

@@ -10,8 +10,7 @@ import numpy as np
 from attrs import fields
 from numpy.typing import NDArray
 
-from ksim.flow.events import EngineBuilt, Event, LinkBuilt, Stepped
-from ksim.flow.step_block import StepBlock
+from ksim.flow.events import EngineBuilt, Event, LinkBuilt, StepBlock, Stepped
 
 E = TypeVar("E", bound=Event)
 Columns = dict[str, NDArray[Any]]

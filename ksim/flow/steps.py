@@ -8,12 +8,11 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, FormerNames, Scalable
+from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, Scalable
 from ksim.flow.kernels import KernelColumns, KernelCost
-from ksim.foundation.moved import renamed
 
 __all__ = ["AT_BOOST", "BatchKernels", "ClockScaling", "KernelCost", "PricedBlock", "Scalable", "StepColumns",
-           "StepCost"]
+           "StepCost", "Ints", "Blocks"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -49,7 +48,7 @@ Blocks = tuple[PricedBlock, ...]
 
 
 @frozen
-class StepCost(Costed, FormerNames):
+class StepCost(Costed):
     """What one step costs one rank of a pipeline stage.
 
     `blocks` are shared by all steps of so many tokens, to which most kernels are alike.  Attention depends on whose
@@ -62,8 +61,6 @@ class StepCost(Costed, FormerNames):
     costs: Costs
     launch: str = ""
     launch_seconds: float = 0.0
-
-    laps, fills = renamed("laps", "blocks"), renamed("fills", "batch_kernels")
 
     @classmethod
     def of(cls, blocks: Sequence[PricedBlock], batch_kernels: Sequence[KernelCost] = ()) -> "StepCost":

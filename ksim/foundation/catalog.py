@@ -1,27 +1,181 @@
 """Names to plug-ins and data files: the folder is the registry.
 
-A plug-in is a module in a plug-in folder; it is called what its file is called,
-and it defines one public object, named in ``__all__``.  ``package.module:object``
-names one that lives outside ksim.
+A plug-in is a public object of a module in a plug-in folder: ``__all__`` names it.
+It is called what its file is called; where a file has several, each is called what
+the object is called, in snake case.  ``package.module:object`` names one that lives
+outside ksim.
+
+GPUs by the names that drivers, clouds and people give them, and the makers of those that are none of NVIDIA's.
+
+Plug-ins by name, with the options that a scenario gives them.
+
+Plug-ins from outside ksim: which modules may be imported for a name in a file, and what their objects must have.
 """
 
+import ast
 import json
+import os
+import re
+import sys
+import sysconfig
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from pickle import dumps, loads
-from pkgutil import iter_modules
 from typing import Any, TypeVar
 
-from ksim.foundation.config import structure
+from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName, near
-from ksim.foundation.files import LONGEST, FileVersion, is_there, regular_file, version
-from ksim.foundation.gpu_names import gpu_name, maker
-from ksim.foundation.outside import outside
-from ksim.foundation.text_hints import broken_line, not_utf8
+from ksim.foundation.files import LONGEST, FileVersion, broken_line, is_there, not_utf8, plug_ins, regular_file, version
 from ksim.foundation.units import quantity
+
+__all__ = ["gpu_name", "maker", "METHODS", "TRUST", "outside", "plugin", "DATA", "names", "find", "entries", "load",
+           "spelled"]
+
+
+#: Words that say nothing that the catalogue's names do not: makers, brands, sockets and kinds of memory.
+_IDLE = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "tensor", "core", "graphics", "card", "sxm", "sxm4",
+                   "sxm5", "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "ampere", "ada", "hopper", "blackwell",
+                   "turing", "server", "edition", "superchip", "nvl72"})
+#: Names that these words do not make out: GH200's driver counts the memory of the CPU.
+_OTHERS = {frozenset({"gh200", "480gb"}): "gh200", frozenset({"dgx", "spark"}): "gb10", frozenset({"spark"}): "gb10"}
+#: The least and the most bytes that CUDA offers for a GB that is sold: 10^9 or 2^30 less what ECC and the driver take.
+_LEAST, _MOST = 0.97e9, 2.0**30
+_MAKERS = (
+    (r"(amd|instinct|radeon).*|mi\d{2,3}[a-z]?|rx \d{4}.*", "AMD"),
+    (r"(intel|gaudi|hpu|arc|habana).*|(data center gpu )?max (1100|1550)|[ab]\d0 pro|b60|b580", "Intel"),
+    (r"(google|tpu|trillium|ironwood).*|v\d[ep]", "Google"),
+    (r"(aws|neuron|trainium|inferentia).*|trn\d.*|inf\d.*", "AWS"),
+    (r"(ascend|huawei|npu).*|910[a-d]\d?", "Huawei"),
+    (r"(apple|m[1-9]) ?(pro|max|ultra)?", "Apple"), (r"groq.*|lpu", "Groq"), (r"cerebras.*|wse.*", "Cerebras"))
+
+
+def gpu_name(name: str, known: Iterable[str], memory: Callable[[str], float]) -> str | None:
+    """The one of *known* catalogue names that *name* means, such as "NVIDIA H200", "A100-80GB" or "RTX4090"; or None.
+
+    All words of *name* must be in the catalogue's, but for those that say nothing more, and for the GB sold, which must
+    go with the bytes of `memory` that CUDA offers of that GPU.
+    """
+    words = _words(name)
+    if found := _OTHERS.get(words) or next((each for each in known if words and _words(each) == words), None):
+        return found
+    sizes = [word for word in words if re.fullmatch(r"\d+gb", word)]
+    if len(sizes) != 1 or len(words) == 1:
+        return None
+    sold, rest = int(sizes[0][:-2]), words - {sizes[0]}
+    alike = (each for each in known if _words(each) == rest)
+    return next((each for each in alike if _LEAST * sold <= memory(each) <= _MOST * sold), None)
+
+
+def maker(name: str) -> str:
+    """Who makes the accelerator called *name*, if not NVIDIA; "" if nobody that is known."""
+    text = " ".join(re.split(r"[\s_-]+", name.lower().strip()))
+    return next((known for pattern, known in _MAKERS if re.fullmatch(pattern, text)), "")
+
+
+def _words(name: str) -> frozenset[str]:
+    text = re.sub(r"rtx(?=\d)|(?<=\d)(?=sxm|nvl|pcie)", lambda found: f"{found[0]} ", name.lower())
+    words = (re.sub(r"^(\d+)gb?$", r"\1gb", word) for word in re.split(r"[^a-z0-9]+", text))
+    return frozenset(word for word in words if word) - _IDLE
+
+
+#: The environment variable that lets any module be imported, as `--trust` does; processes of a study inherit it.
+TRUST = "KSIM_TRUST"
+#: The folders in which installers put packages, by their names.
+_INSTALLED = {"site-packages", "dist-packages"}
+#: A plug-in has one of these methods, by the folder of its kind; where there are none, it is a function.
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "scheduling.policies": ("order", "victim", "propose", "queue"), "scheduling.admissions": ("admits",),
+    "scheduling.acceptances": ("rates",), "kv.cache.evictions": (), "kv.offload.evictions": ("evict",),
+    "kv.offload.connectors": ("connector",), "kv.transfer.connectors": ("start", "share", "lease"),
+    "cluster.routers": ("choose",), "cluster.pair_routers": ("choose",), "cluster.flow_controls": ("refusal", "pick"),
+    "cluster.llm_d.parts": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
+    "oracles": ("estimates", "seconds", "estimate"), "network.collectives": ("rounds",), "workload.traces": ("rows",),
+    "workload.datasets": ("rows",), "compute.architectures": (),
+}
+#: Kinds of which a plug-in may be a function, too.
+_FUNCTIONS = ("scheduling.admissions",)
+
+
+def outside(folder: str, module_name: str, attribute: str) -> Any:
+    """The object *attribute* of a module that is not ksim's, as a plug-in of *folder*; it is not called.
+
+    Raises ConfigError for a module that is installed, unless that is trusted, for an import that fails, and for an
+    object that has nothing of such a plug-in.
+    """
+    where = f"{module_name}:{attribute}"
+    if _is_installed(module_name.partition(".")[0]) and not os.environ.get(TRUST):
+        raise ConfigError(where, f"is not imported: module {module_name} is not of your own folders; if you know what"
+                                 f" it does, add --trust (in Python: os.environ['{TRUST}'] = '1')")
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except AttributeError:
+        raise ConfigError(where, f"module {module_name} has no {attribute}") from None
+    except Exception as error:  # whatever a user's module raises while it is imported is the user's to see
+        raise ConfigError(where, f"cannot be imported: {type(error).__name__}: {error}") from error
+    _check(folder, found, where)
+    return found
+
+
+def _check(folder: str, found: Any, where: str) -> None:
+    """Raise ConfigError for what cannot be a plug-in of *folder*, before anything calls it."""
+    if folder not in METHODS:
+        raise ConfigError(where, "is no name here: ksim takes its own alone")
+    methods = METHODS[folder]
+    if (not methods or folder in _FUNCTIONS) and _is_function(found):
+        return
+    if not methods:
+        raise ConfigError(where, "is no function, which a plug-in of this kind is")
+    fields = {field.name for field in getattr(found, "__attrs_attrs__", ())}
+    if not any(hasattr(found, method) or method in fields for method in methods):
+        kind = _kind(folder)
+        raise ConfigError(where, f"has {'none of ' if len(methods) > 1 else 'no '}{', '.join(methods)}, so it is no"
+                                 f" {kind}")
+
+
+def _is_function(found: Any) -> bool:
+    """Whether *found* can be called; of a class, whether its objects can."""
+    return any("__call__" in vars(cls) for cls in found.__mro__) if isinstance(found, type) else callable(found)
+
+
+def _kind(folder: str) -> str:
+    word = folder.rpartition(".")[2].replace("_", " ")
+    return {"policies": "policy"}.get(word, word.removesuffix("s")) if "llm_d" not in folder else "part of llm-d"
+
+
+def _is_installed(name: str) -> bool:
+    """Whether the module *name*, which has no dots, is Python's or an installed package, and not of a user's folder.
+
+    Nothing is imported.  What the program has made itself, such as ``__main__``, is its own; so is what there is not.
+    """
+    if name in ("ksim", "__main__"):
+        return False
+    if name in sys.builtin_module_names or name in sys.stdlib_module_names:
+        return True
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):  # ValueError: a module that was made by hand
+        return False
+    return spec is not None and any(map(_of_an_installer, _places(spec)))
+
+
+def _places(spec: ModuleSpec) -> list[Path]:
+    return [Path(place) for place in (spec.submodule_search_locations or (spec.origin,)) if place]
+
+
+def _of_an_installer(place: Path) -> bool:
+    """Whether *place* is of the standard library, or where packages are installed."""
+    return not _INSTALLED.isdisjoint(place.parts) or any(folder in place.parents for folder in _standard())
+
+
+@cache
+def _standard() -> tuple[Path, ...]:
+    return tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+
 
 T = TypeVar("T")
 
@@ -31,13 +185,33 @@ _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
 
 def names(folder: str) -> list[str]:
     """List the plug-ins in *folder*, such as ``"cluster.routers"``."""
-    return [*_modules(folder)]
+    return [*_plug_ins(folder)]
 
 
 @cache
-def _modules(folder: str) -> tuple[str, ...]:
-    package = import_module(f"ksim.{folder}")
-    return tuple(sorted(module.name for module in iter_modules(package.__path__) if not module.ispkg))
+def _plug_ins(folder: str) -> dict[str, tuple[Path, str]]:
+    found: dict[str, tuple[Path, str]] = {}
+    for path in import_module(f"ksim.{folder}").__path__:
+        found |= plug_ins(Path(path))
+    return dict(sorted(found.items()))
+
+
+def summary(folder: str, name: str) -> str:
+    """The first line that the plug-in called *name* in *folder* says of itself: its file's, or its own among several.
+
+    Raises UnknownName for a name that the folder lacks.
+    """
+    path, attribute = _plug_in(folder, name)
+    tree: Any = ast.parse(path.read_text(encoding="utf-8"))
+    if path.stem != name:
+        tree = next(node for node in tree.body if getattr(node, "name", "") == attribute)
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+
+def _plug_in(folder: str, name: str) -> tuple[Path, str]:
+    if name not in _plug_ins(folder):
+        raise UnknownName(_singular(folder), name, names(folder))
+    return _plug_ins(folder)[name]
 
 
 def choices(folder: str) -> list[str]:
@@ -58,11 +232,8 @@ def find(folder: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if attribute:
         return outside(folder, module_name, attribute)
-    if name not in names(folder):
-        raise UnknownName(_singular(folder), name, names(folder))
-    module = import_module(f"ksim.{folder}.{name}")
-    (public,) = module.__all__
-    return getattr(module, public)
+    path, public = _plug_in(folder, name)
+    return getattr(import_module(f"ksim.{folder}.{path.stem}"), public)
 
 
 def _singular(folder: str) -> str:
@@ -158,3 +329,26 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise DataError(str(path), "holds no table of keys and values")
     return dict(table)
+
+
+def plugin(folder: str, choice: Choice) -> Any:
+    """Build the plug-in that *choice* names; its options become the arguments of its class.
+
+    Raises UnknownName, and ConfigError for options that it does not take.
+    """
+    made = find(folder, choice.name)
+    if isinstance(made, type):
+        if hasattr(made, "__attrs_attrs__"):
+            return structure(made, choice.options, choice.name)
+        return _plain_instance(made, choice)
+    if choice.options:
+        raise ConfigError(choice.name, f"takes no options, and was given {', '.join(choice.options)}")
+    return made
+
+
+def _plain_instance(made: type, choice: Choice) -> Any:
+    """An instance of a plug-in class that attrs did not make."""
+    try:
+        return made(**choice.options)
+    except TypeError as error:
+        raise ConfigError(choice.name, str(error)) from None

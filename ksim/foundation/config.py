@@ -18,9 +18,8 @@ from cattrs.errors import (
 )
 
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, nearest
-from ksim.foundation.text_hints import number_hint
-from ksim.foundation.unit_keys import UnitKeys, key_of
-from ksim.foundation.units import DType
+from ksim.foundation.files import number_hint
+from ksim.foundation.units import DType, UnitKeys, key_of
 
 T = TypeVar("T")
 #: Whole numbers are less than this, as they are in arrays.

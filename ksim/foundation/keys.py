@@ -23,8 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from ksim.foundation import catalog
-from ksim.foundation.unit_keys import key_of
-from ksim.foundation.units import OfEach
+from ksim.foundation.units import OfEach, key_of
 
 LABELS = ("Unit", "Default", "Source", "Names", "Example")
 _LABEL = re.compile(rf"(?:^|(?<=\s))({'|'.join(LABELS)}): ")

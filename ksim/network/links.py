@@ -9,8 +9,7 @@ from typing import NoReturn
 from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError
-from ksim.network.node_groups import NodeGroup
-from ksim.network.system_links import Machines, SystemLinks
+from ksim.network.routes import Machines, NodeGroup, SystemLinks
 
 __all__ = ["Links", "Machines"]
 

@@ -1,21 +1,76 @@
-"""The network: how long messages take over the links between GPUs."""
+"""The network: how long messages take over the links between GPUs.
+
+The network of a fleet: the clock, its links, and the flows on them.
+
+How GPUs are wired: a graph of them, of switches and of links, by which collectives are priced.
+
+`ksim.network.links` has the same links by number for flows, and those to hosts and storage beside them.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import simpy
 from attrs import define, field
 
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import CollectiveAlgorithm, Round
+from ksim.network.flows import Flow, Flows
+from ksim.network.links import Links
 from ksim.network.protocols import BY_CHANNEL, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
-from ksim.specs.hardware import System
+from ksim.specs.hardware import Link, System
 
 if TYPE_CHECKING:
     import networkx as nx
+
+__all__ = ["FleetNetwork", "fabric", "path", "Network"]
+
+
+def fabric(system: System) -> "nx.DiGraph":
+    """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
+
+    Edges have a `kind` (nvlink, pcie, network), their `peak` in bytes/s one way and the `bandwidth` that NCCL reaches
+    of it.  Edges with a `pool` share their load with the others of that pool: NCCL runs as many rings as a node has
+    NICs, so what leaves a node leaves by the NICs of all its GPUs in the group, and comes in by all.
+    """
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    per_socket = system.gpus_per_node // system.sockets
+    for gpu in range(system.gpus):
+        node, slot = divmod(gpu, system.gpus_per_node)
+        graph.add_node(gpu, node=node)
+        hub = f"node{node}.{'switch' if system.interconnect == 'nvlink' else f'socket{slot // per_socket}'}"
+        _connect(graph, gpu, hub, system.inside, system.interconnect)
+        if system.network is not None and system.nodes > 1:
+            # A NIC of its own for each GPU: GPUDirect traffic does not share the hub.
+            _connect(graph, gpu, f"nic{gpu}", Link(system.network.bandwidth), "network", "nics", node)
+            _connect(graph, f"nic{gpu}", "network", system.network, "network", "ports", node)
+    if system.between_sockets is not None:
+        for node in range(system.nodes):
+            for socket in range(1, system.sockets):
+                _connect(graph, f"node{node}.socket{socket - 1}", f"node{node}.socket{socket}",
+                         system.between_sockets, "pcie")
+    return graph
+
+
+def _connect(graph: "nx.DiGraph", a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
+    for source, target, way in ((a, b, "out"), (b, a, "in")):
+        graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, peak=link.bandwidth, kind=kind,
+                       pool=pool and f"{pool} {way} {node}", node=node)
+
+
+def path(graph: "nx.DiGraph", source: int, target: int) -> list[tuple[object, object]]:
+    """The links that a message passes from one GPU to another."""
+    import networkx as nx
+
+    return list(pairwise(nx.shortest_path(graph, source, target)))
+
 
 Edge = tuple[object, object]
 #: Pieces that pass each link.
@@ -45,7 +100,6 @@ class Network:
     @cached_property
     def graph(self) -> "nx.DiGraph":
         """How the GPUs are wired."""
-        from ksim.network.fabric import fabric
 
         return fabric(self.system)
 
@@ -169,7 +223,6 @@ class Network:
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
         if key not in self._paths:
-            from ksim.network.fabric import path
 
             self._paths[key] = path(self.graph, source, target)
         return self._paths[key]
@@ -179,3 +232,22 @@ def _cost_key(round_: Round, merging: bool) -> tuple[Any, ...]:
     """Equal for rounds that take equally long: who sends how many pieces to whom, and which pieces where the switch
     merges equal ones."""
     return tuple((t.source, t.target, t.pieces if merging else len(t.pieces)) for t in round_)
+
+
+@define(eq=False)
+class FleetNetwork:
+    """What all that moves bytes in a fleet shares: transfers of KV between engines, and copies between tiers."""
+
+    env: simpy.Environment
+    links: Links
+    flows: Flows
+
+    def at(self, moment: float, work: Callable[[], None]) -> None:
+        """Do *work* at *moment*, or now if that has passed."""
+        timer = self.env.timeout(max(moment - self.env.now, 0.0))
+        timer.callbacks.append(lambda _: work())
+
+    def copy(self, size: float, source: str, target: str) -> Flow:
+        """Start to copy *size* bytes now, as over PCIe from a node's memory ("host0") to a GPU ("gpu3"), or of weights
+        from the "storage"; the flow's `done` fires when they have arrived."""
+        return self.flows.start(size, self.links.path(source, target))

@@ -1,15 +1,22 @@
-"""Routes: one way to carry out a collective, priced round by round."""
+"""Routes: one way to carry out a collective, priced round by round.
+
+The nodes of one system within a fleet, and the numbers of their links.
+
+Which links one node of a system has, and which its nodes share, with their bandwidths.
+"""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from math import inf, isclose
 from typing import Any
 
 import numpy as np
 from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
+
+from ksim.specs.hardware import PCIE_BOTH_WAYS, Gpu, Link, System
 
 #: Messages of any size.
 ANY = (0.0, inf)
@@ -182,3 +189,200 @@ class Route:
     def least(self, size: float) -> float:
         """Seconds of its rounds without latency and at peak bandwidth: the lower bound."""
         return size * self._least
+
+
+#: Kinds of links.  `PCIE_JOINT` is what a GPU's lanes carry both ways together.
+NVLINK, PCIE, PCIE_JOINT, SOCKETS, NIC, LEAF, STORAGE, DISK = KINDS = (
+    "nvlink", "pcie", "pcie_joint", "sockets", "nic", "leaf", "storage", "disk")
+WAYS = ("out", "in")
+
+
+@frozen
+class Machines:
+    """The nodes of one system in a fleet, and the GPU that they have; with `disks` there are links to those."""
+
+    system: System
+    gpu: Gpu
+    disks: bool = False
+
+
+@frozen
+class LinkSpec:
+    """A link in one direction: `name` is that of a link of a GPU, a node or a leaf switch, without its number.
+
+    Flows can use its `capacity` in bytes/s; `peak` is its line rate.
+    """
+
+    name: str
+    kind: str
+    capacity: float
+    peak: float
+
+
+@define(slots=False)
+class SystemLinks:
+    """The links of *machines*: those of each GPU, of each node and of each leaf switch, and those that all share."""
+
+    machines: Machines
+
+    @cached_property
+    def gpu(self) -> tuple[LinkSpec, ...]:
+        """The links of each GPU."""
+        system = self.machines.system
+        nvlink = system.inside if system.interconnect == "nvlink" else None
+        return (*_both("NVLink", NVLINK, nvlink), *self._pcie(), *_both("NIC", NIC, system.network))
+
+    def _pcie(self) -> Iterator[LinkSpec]:
+        pcie = self.machines.system.pcie
+        peak = self.machines.gpu.pcie if pcie.bandwidth is None else pcie.bandwidth
+        one_way = Link(peak, pcie.efficiency)
+        yield from _both("PCIe", PCIE, one_way)
+        joint = PCIE_BOTH_WAYS * peak * pcie.efficiency if pcie.joint is None else pcie.joint
+        yield LinkSpec("PCIe both ways", PCIE_JOINT, joint, 2 * peak)
+
+    @cached_property
+    def node(self) -> tuple[LinkSpec, ...]:
+        """The links of each node: from each socket to the next and back, to the storage, and to its disks."""
+        system = self.machines.system
+        storage = Link(system.storage.node) if system.storage and system.storage.node else None
+        return (*(spec for socket in range(1, system.sockets)
+                  for spec in _both(f"socket{socket - 1}", SOCKETS, system.between_sockets)),
+                *_both("storage", STORAGE, storage), *self._disk())
+
+    def _disk(self) -> Iterator[LinkSpec]:
+        """From the disks of a node, and to them."""
+        disk = self.machines.system.disk
+        if disk and self.machines.disks:
+            yield LinkSpec("disk out", DISK, disk.read, disk.read)
+            yield LinkSpec("disk in", DISK, disk.write, disk.write)
+
+    @cached_property
+    def leaf(self) -> tuple[LinkSpec, ...]:
+        """The links of each leaf switch to the spine."""
+        system = self.machines.system
+        if system.leaf is None or system.network is None:
+            return ()
+        nics = system.leaf.nodes * system.gpus_per_node / system.leaf.oversubscription
+        return tuple(_both("spine", LEAF, Link(nics * system.network.bandwidth, system.network.efficiency)))
+
+    @cached_property
+    def shared(self) -> tuple[LinkSpec, ...]:
+        """The links of the storage."""
+        storage = self.machines.system.storage
+        return tuple(_both("", STORAGE, Link(storage.servers * storage.bandwidth))) if storage else ()
+
+    @property
+    def by_kind(self) -> dict[str, LinkSpec]:
+        """A link of each kind; of the storage, the link of its servers."""
+        return {spec.kind: spec for spec in (*self.gpu, *self.node, *self.leaf, *self.shared)}
+
+    @cached_property
+    def leaves(self) -> int:
+        """How many leaf switches there are."""
+        system = self.machines.system
+        return -(-system.nodes // system.leaf.nodes) if system.leaf else 0
+
+    @cached_property
+    def places(self) -> Mapping[str, Mapping[str, int]]:
+        """The places of links by name, among those of a GPU and of a node."""
+        return {part: {spec.name: place for place, spec in enumerate(specs)}
+                for part, specs in (("gpu", self.gpu), ("node", self.node))}
+
+
+def _both(name: str, kind: str, link: Link | None) -> Iterator[LinkSpec]:
+    """*link* out and in; nothing without one."""
+    if link is not None:
+        for way in WAYS:
+            yield LinkSpec(f"{name} {way}".strip(), kind, link.bandwidth * link.efficiency, link.bandwidth)
+
+
+@frozen
+class NodeGroup:
+    """The nodes of one system, and the numbers of their first GPU, node, leaf switch and link in the fleet."""
+
+    links: SystemLinks
+    index: int
+    gpu: int
+    node: int
+    leaf: int
+    link: int
+
+    @property
+    def system(self) -> System:
+        return self.links.machines.system
+
+    @property
+    def size(self) -> int:
+        """The GPUs of a node."""
+        return self.system.gpus_per_node
+
+    @property
+    def nodes(self) -> int:
+        return self.system.nodes
+
+    @property
+    def stride(self) -> int:
+        """The links of a node, with those of its GPUs."""
+        return self.size * len(self.links.gpu) + len(self.links.node)
+
+    def after(self, machines: Machines) -> "NodeGroup":
+        """The group of *machines*, numbered on from this one."""
+        return NodeGroup(SystemLinks(machines), self.index + 1, self.gpu + self.nodes * self.size,
+                         self.node + self.nodes, self.leaf + self.links.leaves, self._shared + len(self.links.shared))
+
+    @property
+    def _leaves(self) -> int:
+        return self.link + self.nodes * self.stride
+
+    @property
+    def _shared(self) -> int:
+        return self._leaves + self.links.leaves * len(self.links.leaf)
+
+    def columns(self, of: Callable[[LinkSpec], float | str]) -> Iterator[float | str]:
+        """What *of* says of each link, in the order of their numbers."""
+        links = self.links
+        gpu, node, leaf, shared = ([of(spec) for spec in specs]
+                                   for specs in (links.gpu, links.node, links.leaf, links.shared))
+        return chain((gpu * self.size + node) * self.nodes, leaf * links.leaves, shared)
+
+    def names(self) -> Iterator[str]:
+        """The names of its links, in the order of their numbers."""
+        links = self.links
+        for node in range(self.nodes):
+            for slot in range(self.size):
+                yield from _named(f"gpu{self.gpu + node * self.size + slot}", links.gpu)
+            yield from _named(f"node{self.node + node}", links.node)
+        for leaf in range(links.leaves):
+            yield from _named(f"leaf{self.leaf + leaf}", links.leaf)
+        yield from _named(f"storage{self.index or ''}", links.shared)
+
+    def gpu_link(self, gpu: int, name: str) -> int:
+        """The number of a link of the GPU that has number *gpu* in the fleet."""
+        node, slot = divmod(gpu - self.gpu, self.size)
+        return (self.link + node * self.stride + slot * len(self.links.gpu) + self.links.places["gpu"][name])
+
+    def node_links(self, node: int, *names: str) -> Iterator[int]:
+        """The numbers of links of a node, leaving out those that its nodes do not have."""
+        first = self.link + (node - self.node) * self.stride + self.size * len(self.links.gpu)
+        places = self.links.places["node"]
+        return (first + places[name] for name in names if name in places)
+
+    def leaf_of(self, node: int) -> int | None:
+        """The leaf switch that *node* is at."""
+        leaf = self.system.leaf
+        return None if leaf is None else self.leaf + (node - self.node) // leaf.nodes
+
+    def leaf_link(self, leaf: int | None, way: int) -> Iterator[int]:
+        """The link of a *leaf* switch to the spine, out (0) or in (1)."""
+        if leaf is not None:
+            yield self._leaves + (leaf - self.leaf) * len(self.links.leaf) + way
+
+    def storage_link(self, way: int) -> int:
+        return self._shared + way
+
+    def socket_of(self, gpu: int) -> int:
+        return (gpu - self.gpu) % self.size * self.system.sockets // self.size
+
+
+def _named(owner: str, specs: Sequence[LinkSpec]) -> Iterator[str]:
+    return map(" ".join, zip(repeat(owner), (spec.name for spec in specs)))

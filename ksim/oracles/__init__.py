@@ -28,9 +28,9 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.kernels import BOUNDS
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType

@@ -5,8 +5,7 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.profile import Profile, shipped
-from ksim.oracles.efficiency.profiled import Profiled, ProfileOracle
+from ksim.oracles.efficiency.profiled import Profile, Profiled, ProfileOracle, shipped
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Learned"]

@@ -5,8 +5,7 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.profile import PROFILES, Profile
-from ksim.oracles.efficiency.profiled import Profiled, ProfileOracle
+from ksim.oracles.efficiency.profiled import PROFILES, Profile, Profiled, ProfileOracle
 from ksim.oracles.learned import Learned
 from ksim.specs.hardware import Gpu
 

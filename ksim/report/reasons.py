@@ -7,8 +7,8 @@ from attrs import frozen
 
 from ksim.report.run_directory import Whole
 from ksim.report.wording import number, percent
-from ksim.results.arrays import Floats
 from ksim.results.attribution import groups, members
+from ksim.results.steps import Floats
 
 #: The statistics that are explained, and how they are called.
 _EXPLAINED = {"mean_ttft": "TTFT", "mean_tpot": "TPOT"}

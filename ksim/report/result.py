@@ -13,27 +13,25 @@ from attrs import define, field
 
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
-from ksim.foundation import garbage
+from ksim.foundation import process
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
 from ksim.report.formats import vllm_block
 from ksim.report.insights import insights
-from ksim.report.overview import overview
+from ksim.report.pools_text import overview
 from ksim.report.wording import WIDTH, Insight, model_name, subject
 from ksim.results import arrow
-from ksim.results.adapters import adapter_summary
 from ksim.results.attribution import attribution_table
+from ksim.results.attribution.activity import Shares
 from ksim.results.attribution.energy import Energy, energy_summary
-from ksim.results.attribution.shares import Shares
-from ksim.results.footprint import Rates, fleet_footprint, footprint
+from ksim.results.gateway import adapter_summary
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.pools import of_fleet, pool_summaries
-from ksim.results.routing import routing_table
-from ksim.results.tables import request_table, step_table
-from ksim.results.tiers import Copies, tier_summary
+from ksim.results.tables import request_table, routing_table, step_table
+from ksim.results.tiers import Copies, Rates, fleet_footprint, footprint, tier_summary
 from ksim.results.totals import Refusals
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ class Result:
         there is replaced.  Anything else there, or a directory that cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
-        with garbage.paused(), arrow.frugally(), run_directory.replacing(target) as new:
+        with process.paused(), arrow.frugally(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz", window)

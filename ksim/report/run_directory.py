@@ -11,7 +11,7 @@ from typing import IO, Any
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.hidden_directory import OLD, hidden_directory, taken
+from ksim.foundation.files import OLD, hidden_directory, taken
 
 #: What tells the directory of an earlier run from one that is not ours to replace.
 MARKS = ("summary.json", "scenario.toml")

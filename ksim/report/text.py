@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.flow.copied import TIERS
+from ksim.flow.events import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import Cell, Column, Table, beside, pairs
 from ksim.report.wording import Insight, endings, growing, number, outwards, percent
-from ksim.results.arrays import ratio
 from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.results.steps import ratio
 
 _BAR = 10
 _TITLES = {

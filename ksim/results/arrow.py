@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ksim.results.arrays import Bools, each, offsets
+from ksim.results.steps import Bools, each, offsets
 
 _OF_TYPES: dict[pa.DataType, Any] = {pa.float64(): np.float64, pa.int64(): np.int64, pa.int32(): np.int32}
 _TYPES = {np.dtype(of): kind for kind, of in _OF_TYPES.items()}

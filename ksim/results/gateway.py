@@ -1,4 +1,7 @@
-"""What a run says of its gateway: how often requests were refused and tried again, and how long they were held."""
+"""What a run says of its gateway: how often requests were refused and tried again, and how long they were held.
+
+What a run says of LoRA adapters: how often they were loaded, from where, and how long workers took over that.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +9,13 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from ksim.flow.events import GONE_AFTER_REFUSAL
-from ksim.flow.gateway import Held, Refused
-from ksim.results.arrays import Bools, Floats, Ints, ratio, sums
+from ksim.flow.events import GONE_AFTER_REFUSAL, AdapterLoaded, Held, Refused
+from ksim.flow.log import Log
 from ksim.results.history import History
 from ksim.results.requests import Requests
+from ksim.results.steps import Bools, Floats, Ints, ratio, sums
 
-__all__ = ["GatewayTotals", "attempts", "backed_off", "gateway_summary", "held"]
+__all__ = ["GatewayTotals", "attempts", "backed_off", "gateway_summary", "held", "adapter_summary", "has_adapters"]
 
 
 def attempts(requests: Requests) -> Ints:
@@ -97,3 +100,21 @@ def gateway_summary(history: History) -> dict[str, Any]:
 def _tenants(requests: Requests) -> Any:
     asked: Sequence[Any] = requests.requests
     return np.array([request.tenant for request in asked], dtype=object)
+
+
+def has_adapters(log: Log) -> bool:
+    """Whether any engine of the run has slots for adapters."""
+    return any(built.max_loras for built in log.engines)
+
+
+def adapter_summary(log: Log) -> dict[str, Any]:
+    """The numbers of summary.json that runs with adapters have; none of other runs."""
+    if not has_adapters(log):
+        return {}
+    loads = log.columns(AdapterLoaded)
+    return {
+        "max_lora": max(built.max_loras for built in log.engines),
+        "lora_loads": len(loads["time"]),
+        "lora_reads": int(loads["read"].sum()),
+        "lora_load_seconds": float(loads["seconds"].sum()),
+    }

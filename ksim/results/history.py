@@ -7,32 +7,32 @@ from operator import attrgetter
 import numpy as np
 from attrs import define
 
-from ksim.flow.copied import Copied
-from ksim.flow.decoded import Decoded
 from ksim.flow.events import (
     Admitted,
     Arrived,
+    Copied,
+    Decoded,
     Emitted,
     EngineBuilt,
     Event,
     Failed,
     Finished,
+    Held,
     LinkBuilt,
     LinkUsed,
     Preempted,
     Prefilled,
     Received,
+    Refused,
     Rejected,
     Released,
     Routed,
     Transferred,
 )
-from ksim.flow.gateway import Held, Refused
 from ksim.flow.log import Columns, Log
-from ksim.results.arrays import Bools, Floats, Ints, each, floats, sums
 from ksim.results.requests import Requests
 from ksim.results.splits import Splits
-from ksim.results.steps import Steps
+from ksim.results.steps import Bools, Floats, Ints, Steps, each, floats, sums
 from ksim.results.tiers import loaded_tokens, tiers_of
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,

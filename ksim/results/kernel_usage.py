@@ -9,8 +9,7 @@ from attrs import field, frozen
 from ksim.flow.costs import JOULES
 from ksim.flow.kernels import KernelColumns, KernelKind
 from ksim.flow.steps import PricedBlock
-from ksim.results.arrays import Bools, Floats, Ints, codes, sums
-from ksim.results.steps import Steps
+from ksim.results.steps import Bools, Floats, Ints, Steps, codes, sums
 
 #: What kernels are grouped by.
 Key = Callable[[KernelKind], Hashable]

@@ -9,10 +9,10 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from ksim.flow.kernels import BOUNDS
-from ksim.results.arrays import Bools, Floats, Ints, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
+from ksim.results.steps import Bools, Floats, Ints, floats, product, ratio, shares, sums
 
 HOST, IDLE = "host", "idle"
 

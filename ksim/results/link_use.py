@@ -3,9 +3,9 @@
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.series import Series
+from ksim.results.steps import Floats
 
 
 @frozen(eq=False)

@@ -20,8 +20,7 @@ from ksim.flow.events import (
 )
 from ksim.flow.log import Columns, only
 from ksim.flow.request import Request
-from ksim.results.arrays import Bools, Floats, Ints, ints, offsets, shares
-from ksim.results.steps import Steps
+from ksim.results.steps import Bools, Floats, Ints, Steps, ints, offsets, shares
 from ksim.results.tokens import OutputTokens, Runs
 
 COMPLETED, REJECTED, FAILED, UNFINISHED = STATUS = "completed", "rejected", "failed", "unfinished"

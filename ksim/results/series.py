@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Floats
 from ksim.results.history import History
+from ksim.results.steps import Floats
 
 
 @frozen(eq=False)

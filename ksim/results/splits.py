@@ -6,8 +6,8 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import Admitted, Event, Prefilled, Received, Released, Routed, Transferred
-from ksim.results.arrays import Bools, Floats, Ints, ints
 from ksim.results.requests import Requests
+from ksim.results.steps import Bools, Floats, Ints, ints
 
 
 @define(eq=False, slots=False)

@@ -6,8 +6,7 @@ from itertools import pairwise
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Bools, Floats, Ints, Places, offsets, sums
-from ksim.results.steps import Steps
+from ksim.results.steps import Bools, Floats, Ints, Places, Steps, offsets, sums
 
 #: The number of tokens that are processed together, roughly.
 _TOKENS = 1 << 16

@@ -9,9 +9,9 @@ import numpy as np
 from attrs import define, field, fields
 
 from ksim.flow.events import GONE
-from ksim.results.arrays import Bools, Floats, Ints, product, shares, sums
 from ksim.results.history import History
 from ksim.results.requests import Requests
+from ksim.results.steps import Bools, Floats, Ints, product, shares, sums
 
 
 def _largest(one: Any, other: Any) -> Any:

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define, evolve, field
 
-from ksim.flow.adapters import AdapterLoad
 from ksim.flow.batch import Batch
-from ksim.kv_cache.cache import PrefixHit
+from ksim.flow.request import AdapterLoad
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_schedule import DraftSchedule
+from ksim.scheduling.draft_scheduler import DraftSchedule
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.queue import WaitingQueue
+from ksim.scheduling.queues import WaitingQueue
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 

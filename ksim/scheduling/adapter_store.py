@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import define, evolve, field
 
-from ksim.flow.adapters import AdapterLoad
+from ksim.flow.request import AdapterLoad
 
 __all__ = ["AdapterStore"]
 

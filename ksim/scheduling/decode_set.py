@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.job import Job, Run
 
 #: Values of `Job.needs`: its blocks are in the calendar; they are counted together, and it needs no more.

@@ -134,7 +134,7 @@ class EngineLoop:
             finished = self.scheduler.update(turn.schedule, turn.index, turn.output)
         return finished
 
-    # Turns that are known before they are taken: docs/speed.md.
+    # Turns that are known before they are taken: docs/evidence/speed.md.
 
     def repeat_turn(self) -> bool:
         """Take a turn that repeats the latest schedule, and take in one; return False, with nothing done, where blocks

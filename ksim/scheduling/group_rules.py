@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from ksim.kv_cache.group_table import NEVER
-from ksim.kv_cache.groups import Group
-from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_cache.hybrid_table import HybridTable
+from ksim.kv.cache.groups import NEVER, Group, HybridTable
+from ksim.kv.cache.hybrid import HybridCache
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job

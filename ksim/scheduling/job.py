@@ -3,19 +3,21 @@
 One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
 `num_computed_tokens` catches up with `num_tokens`, and each time it does, one
 more token is sampled.
+
+The limits an engine's scheduler keeps, all of them known.
 """
 
 from collections.abc import Sequence
 from enum import Enum
 from typing import cast
 
-from attrs import define, field
+from attrs import define, field, frozen
+from attrs.validators import ge, gt, lt
 
-from ksim.flow.images import PlacedImage
-from ksim.flow.kv_transfer import KvTransferParams
-from ksim.flow.request import Request
-from ksim.foundation.moved import renamed
-from ksim.kv_cache.cache import BlockTable
+from ksim.flow.events import KvTransferParams
+from ksim.flow.request import PlacedImage, Request
+from ksim.foundation.errors import ConfigError
+from ksim.kv.cache import BlockTable
 
 
 class State(Enum):
@@ -99,12 +101,6 @@ class Job:
                    BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
                    request.arrival if arrived is None else arrived, reads_cache=request.prompt_logprobs is None)
 
-    # Names that plug-ins may read for one more release.
-    known = renamed("known", "num_tokens")
-    computed = renamed("computed", "num_computed_tokens")
-    due = renamed("due", "num_output_placeholders")
-    holding = renamed("holding", "block_table")
-
     @property
     def images(self) -> Sequence[PlacedImage]:
         """The images of its prompt, which a model's processor has prepared."""
@@ -133,3 +129,60 @@ class Job:
             run.every, run.last = first - run.last, index
         else:
             self.emitted.append(Run(first, index, 1 if count > 1 else 0, tokens))
+
+
+@frozen
+class Limits:
+    """The settings of vLLM's scheduler that decide schedules, by its own names, and where its versions differ.
+
+    In older ones, the cap on a request's tokens binds one that is alone too, and
+    a request that preempts itself ends the turn of those behind it.
+    """
+
+    max_num_batched_tokens: int = field(validator=gt(0))
+    max_num_seqs: int = field(validator=gt(0))
+    max_model_len: int = field(validator=gt(0))
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = field(default=0, validator=ge(0))
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = field(default=0.0, validator=(ge(0), lt(1)))
+    prefill_schedule_interval: int = field(default=1, validator=gt(0))
+    max_num_active_seqs: int | None = None
+    cap_binds_lone_request: bool = False
+    self_preemption_ends_turn: bool = False
+    async_scheduling: bool = False
+    pipeline_parallel_size: int = field(default=1, validator=gt(0))
+    max_logprobs: int = field(default=20, validator=ge(-1))
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight."""
+        return self.pipeline_parallel_size + self.async_scheduling
+
+    @property
+    def active(self) -> int:
+        """How many jobs may run at once."""
+        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+
+    def cap(self, live: int) -> int:
+        """Most tokens that each of *live* jobs may compute in a step; 0 is no cap, as for a job that is alone."""
+        cap = self.long_prefill_token_threshold if live > 1 or self.cap_binds_lone_request else 0
+        fair = self.max_num_batched_tokens // live if cap and live and self.long_prefill_token_threshold_adaptive else 0
+        return max(cap, fair)
+
+    def check(self) -> None:
+        """Refuse what vLLM refuses to start with; raises ConfigError."""
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) must be greater than or equal"
+                                                        f" to max_num_seqs ({self.max_num_seqs})")
+        if self.active > self.max_num_seqs:
+            raise ConfigError("max_num_active_seqs", f"({self.max_num_active_seqs}) cannot be greater than max_num_seqs"
+                                                     f" ({self.max_num_seqs})")
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise ConfigError("long_prefill_token_threshold", f"({self.long_prefill_token_threshold}) cannot be greater"
+                                                              f" than max_model_len ({self.max_model_len})")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) is smaller than max_model_len"
+                                                        f" ({self.max_model_len}); without chunked prefill, longer"
+                                                        f" prompts could never be scheduled")

@@ -4,7 +4,7 @@ from attrs import define, field
 
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job
-from ksim.scheduling.queue import ArrivalQueue, WaitingQueue
+from ksim.scheduling.queues import ArrivalQueue, WaitingQueue
 from ksim.scheduling.scheduler import Scheduler
 
 #: Where fewer jobs wait, a newcomer soon matters, and the look ahead does not pay.

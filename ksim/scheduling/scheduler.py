@@ -2,20 +2,55 @@
 
 The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and
 no decode phase, only jobs whose computed tokens catch up with their tokens.
+
+Prompts join a batch only every so many steps, so that the steps between them decode fast.
+
+Schedulers' classes put together: rules that only some engines need come before those of another class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.job_queues import JobQueues
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.prefill_interval import PrefillInterval
-from ksim.scheduling.queue import OpenQueue
+from ksim.scheduling.queues import JobQueues, OpenQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
+
+__all__ = ["mixed", "Scheduler"]
+
+
+@define
+class PrefillInterval:
+    """vLLM's ``prefill_schedule_interval`` of 2 and more; with 1, no step is ever held.
+
+    A `held` step carries no prefill: some job decodes, fewer than `interval`
+    steps have been executed since one that carried prefill, and the last step
+    that was free to admit left nobody in the queue but jobs that were passed over.
+    """
+
+    interval: int
+    held: bool = False
+    executed: int = 0
+    latest: int | None = None  # the executed step that last carried prefill
+    backlog: bool = False
+
+    def begin(self, running: Sequence[Job]) -> None:
+        """Decide whether the step about to be made is held."""
+        soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
+        self.held = soon and not self.backlog and any(job.decoding for job in running)
+
+    def end(self, entries: Sequence[ScheduledTokens], waiting: Iterable[Job], asked: bool) -> None:
+        """Note the step that was made; *asked* says whether it came to admission."""
+        if entries:
+            self.executed += 1
+            if any(entry.tokens > 1 if entry.admitted else not entry.job.decoding for entry in entries):
+                self.latest = self.executed
+        if asked and not self.held:
+            self.backlog = any(not job.passed_over for job in waiting)
 
 
 @define(eq=False)
@@ -220,3 +255,13 @@ class Scheduler(JobQueues):
         samples = end == job.num_tokens + job.num_output_placeholders
         self.latest.entries.append(ScheduledTokens(job, tokens, job.num_computed_tokens, samples, admitted,
                                                    prompt=admitted or not job.decoding))
+
+
+@lru_cache
+def mixed(rules: type[Scheduler], kind: type[Scheduler]) -> type[Scheduler]:
+    """The class of schedulers like *kind* that ask *rules* first; *rules* alone where *kind* is what they build on."""
+    if issubclass(rules, kind):
+        return rules
+    joined = type(f"{rules.__name__}{kind.__name__}", (rules, kind), {"__doc__": rules.__doc__})
+    made: type[Scheduler] = define(eq=False, slots=False)(joined)
+    return made

@@ -13,20 +13,17 @@ from attrs import define, field, frozen
 
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.http.sockets import Address, allow_many_files
+from ksim.server.http.streams import Address, allow_many_files
 from ksim.server.http.wire import TimedProtocol
-from ksim.server.kv_events.config import KvEventsConfig
-from ksim.server.kv_events.publisher import KvEvents
-from ksim.server.live.live import Live
-from ksim.server.live.recording import Recording
-from ksim.server.live.warming import warm_up
-from ksim.server.metrics.meter import Meter
+from ksim.server.kv_event_publisher import KvEvents
+from ksim.server.kv_events import KvEventsConfig
+from ksim.server.live import Live, warm_up
+from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.requests.prompts import CHUNK
-from ksim.server.openai.served_model import Served
-from ksim.server.text.hugging_face import HuggingFaceTokenizer
-from ksim.server.text.made_up import MadeUpTokenizer
-from ksim.server.text.tokenizer import Tokenizer
+from ksim.server.openai.kinds import Served
+from ksim.server.openai.prompts import CHUNK
+from ksim.server.recording import Recording
+from ksim.server.text import HuggingFaceTokenizer, MadeUpTokenizer, Tokenizer
 from ksim.simulation.fleet import Fleet
 
 __all__ = ["ServerSettings", "serve"]

@@ -1,60 +1,157 @@
-"""From a fleet to engines and the cluster around them."""
+"""From a fleet to engines and the cluster around them.
 
-from collections.abc import Callable, Container, Iterator
+The LoRA adapters of a deployment by name, and how its engines load them.
+
+The scheduler of an engine: a plain one, or one that knows of connectors, drafts, images or LoRA adapters.
+
+The router that a scenario names, with the signals that it goes by.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from math import inf, nan
 from typing import Any
 
 import simpy
-from attrs import field, frozen
+from attrs import evolve, field, fields_dict, frozen, has
 
-from ksim.cluster.cluster import Cluster
-from ksim.cluster.remote_replica import RemoteReplica
-from ksim.cluster.router_and_control import RouterAndControl
-from ksim.cluster.signals import late_events, signals_of, watches
-from ksim.cost.clock import Clock, Setting
+from ksim.cluster.cluster import Cluster, RemoteReplica, RouterAndControl
+from ksim.cluster.signals import check_signals, late_events, signals_of, watches
+from ksim.compute.adapters import bytes_by_module, matrices
+from ksim.cost.energy import Clock, Setting
 from ksim.engine import adapter_engines
+from ksim.engine.adapter_engines import AdapterLoading
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectedEngine
-from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
-from ksim.engine.rank_group import RankGroup
-from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
+from ksim.engine.loop_times import Horizon
+from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.flow.request import Request
+from ksim.flow.request import AdapterLoad, Request
+from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.evictions.vllm import vllm
-from ksim.kv_cache.hybrid import HybridCache
-from ksim.kv_cache.vllm import VllmCache
-from ksim.kv_transfer.transfer_network import TransferNetwork
+from ksim.kv.cache import Cache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.evictions.by_history import vllm
+from ksim.kv.cache.hybrid import HybridCache
+from ksim.kv.cache.vllm import VllmCache
+from ksim.kv.transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
+from ksim.scenario.connector_parts import offload_settings
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.drafters import drafted, speculation_of
+from ksim.scenario.further_passes import with_prompt_logprobs
+from ksim.scenario.routing import gateway_of, tell_measured
+from ksim.scenario.sizing import limits
+from ksim.scenario.vision import Vision, prepare, vision_of
+from ksim.scheduling.adapter_scheduler import AdapterScheduler
+from ksim.scheduling.adapter_store import AdapterStore
+from ksim.scheduling.connector import Connector
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.draft_scheduler import DraftScheduler, Speculation
+from ksim.scheduling.group_rules import GroupRules
+from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
+from ksim.scheduling.scheduler import Scheduler, mixed
 from ksim.simulation import transfer_assembly
-from ksim.simulation.adapter_loading import adapter_store, loading_of
-from ksim.simulation.connector_parts import offload_settings
-from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.further_passes import with_prompt_logprobs
-from ksim.simulation.gateway_assembly import gateway_of, tell_measured
-from ksim.simulation.hicache import sglang_cache
-from ksim.simulation.image_prompts import prepare
-from ksim.simulation.offloading import Offloads, tiers_of_pool
-from ksim.simulation.plugins import plugin
+from ksim.simulation.offloading import Offloads, sglang_cache, tiers_of_pool
 from ksim.simulation.pool import Placement, Pool
-from ksim.simulation.routers import pair_router_of, router_of
-from ksim.simulation.schedulers import scheduler_of
-from ksim.simulation.sizing import limits
-from ksim.simulation.speculation import drafted, speculation_of
-from ksim.simulation.vision import vision_of
-from ksim.specs.hardware import Gpu
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.settings import EngineSettings
+
+__all__ = ["adapter_store", "adapters_of", "loading_of", "scheduler_of", "pair_router_of", "router_of", "build"]
+
+
+#: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.
+DISK = 3e9
+#: What a worker launches for each matrix: one kernel clears its place in the slot, one copies it there.
+LAUNCHES = 2
+
+
+def adapter_store(serve: EngineSettings) -> AdapterStore | None:
+    """Where the adapters of an engine are, None without `enable_lora`."""
+    if not serve.enable_lora:
+        return None
+    return AdapterStore(adapters_of(serve), serve.max_loras, serve.max_cpu_loras or serve.max_loras)
+
+
+def adapters_of(serve: EngineSettings) -> Mapping[str, AdapterLoad]:
+    """What there is to load of each adapter, by its name, in the order in which vLLM loads them when it starts."""
+    return {name: AdapterLoad(name, module.rank, module.target_modules or ())
+            for module in serve.lora_modules for name in module.names}
+
+
+def loading_of(deployment: Deployment) -> AdapterLoading:
+    """How long a worker of *deployment* takes over adapters; each has the matrices of its own stage."""
+    launched = LAUNCHES * matrices(deployment.model) / deployment.serve.pipeline_parallel_size
+    return AdapterLoading(bytes_by_module(deployment.model), _disk_rate(deployment.system),
+                          launched * deployment.host.worker.eager)
+
+
+def _disk_rate(system: System) -> float:
+    """Bytes/s at which a node of *system* reads adapters that are not in its memory."""
+    storage = system.storage
+    if storage is None:
+        return DISK
+    whole = storage.servers * storage.bandwidth
+    return min(whole, storage.node or whole)
+
+
+def scheduler_of(parts: tuple[Any, ...], connector: Connector | None, speculation: Speculation | None = None,
+                 vision: Vision | None = None, adapters: AdapterStore | None = None) -> Scheduler:
+    """A scheduler of these *parts*: limits, policy, cache and admission."""
+    more: dict[str, Any] = {}
+    kind: Any = Scheduler
+    if speculation or vision or connector:
+        kind, more["speculation"] = DraftScheduler, speculation
+    if connector:
+        kind, more["connector"] = ConnectorScheduler, connector
+    if vision:
+        kind = mixed(ImageScheduler, kind)
+        more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
+    if adapters:
+        kind, more["adapters"] = mixed(AdapterScheduler, kind), adapters
+    if isinstance(parts[2], HybridCache):
+        kind = mixed(GroupRules, kind)
+    scheduler: Scheduler = kind(*parts, **more)
+    return scheduler
+
+
+#: How a prefill and a decode engine are chosen by default.
+EACH_SIDE = Choice("each_side")
+
+
+def router_of(fleet: Fleet) -> Any:
+    """What chooses an engine for each request; raises ConfigError if it needs signals that are turned off."""
+    router = _routers_made(fleet, "cluster.routers", fleet.scenario.router)
+    if not fleet.splits:
+        check_signals(router, fleet.scenario.router.name, fleet.scenario.signals)
+    return router
+
+
+def pair_router_of(fleet: Fleet) -> Any:
+    """What chooses two engines for each request; None where no engine prefills for others."""
+    if not fleet.splits:
+        return None
+    choice = fleet.scenario.pair_router or EACH_SIDE
+    router = _routers_made(fleet, "cluster.pair_routers", choice)
+    check_signals(router, choice.name, fleet.scenario.signals, "pair_router")
+    return router
+
+
+def _routers_made(fleet: Fleet, folder: str, choice: Choice) -> Any:
+    """The plug-in; one that draws, and is given no seed, has that of the scenario."""
+    made = catalog.find(folder, choice.name)
+    if isinstance(made, type) and has(made) and "seed" in fields_dict(made) and "seed" not in choice.options:
+        choice = evolve(choice, options={**choice.options, "seed": fleet.scenario.seed})
+    return plugin(folder, choice)
 
 
 def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
@@ -180,7 +277,7 @@ def _governor(deployment: Deployment) -> Supervised | None:
 def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
     """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
-    eviction = plugin("kv_cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
+    eviction = plugin("kv.cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
     assert serve.block_size is not None, "settings are derived before engines are built"
     if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"

@@ -5,20 +5,20 @@ from typing import Any
 
 from attrs import evolve
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.foundation.plugins import plugin
 from ksim.network.links import Links
-from ksim.simulation.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
+from ksim.scenario.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.pool import Pool
-from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 
 __all__ = ["check_joined", "check_roles", "check_router", "check_sequences", "completed", "connector_of"]
 
-FOLDER = "kv_transfer.connectors"
+FOLDER = "kv.transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
 DEFAULT = "NixlConnector"
 #: How the names of vLLM's other connectors begin.
@@ -84,7 +84,7 @@ def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
     if part is None:
         raise ConfigError("serve.kv_transfer_config.kv_connector",
                           f"{config.kv_connector} offloads, and pools of roles prefill and decode send each other KV;"
-                          f" name a connector for both in a {MULTI} (docs/offload.md)")
+                          f" name a connector for both in a {MULTI} (docs/caches.md)")
     return part
 
 

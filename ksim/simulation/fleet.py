@@ -10,18 +10,16 @@ from attrs import evolve, fields_dict, frozen
 from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links, Machines
-from ksim.results.footprint import Rates
-from ksim.simulation.connector_parts import parts_of
+from ksim.results.tiers import Rates
+from ksim.scenario.connector_parts import parts_of
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario, alike, beside
+from ksim.scenario.sizing import pack
 from ksim.simulation.connectors import check_joined, check_roles, check_router, check_sequences, completed
-from ksim.simulation.deployment import Deployment
 from ksim.simulation.offloading import check_offloading, offloading_of
-from ksim.simulation.packing import pack
 from ksim.simulation.pool import Placement, Pool
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_tables import alike, beside
 from ksim.specs.hardware import System
-from ksim.specs.pools import PoolSettings
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, PoolSettings
 
 T = TypeVar("T")
 

@@ -1,4 +1,9 @@
-"""Engines that offload KV: what fits into host memory, and the connector and the workers of each of them."""
+"""Engines that offload KV: what fits into host memory, and the connector and the workers of each of them.
+
+SGLang's prefix cache for an engine, and host memory behind it where HiCache is on.
+
+Which part of the KV cache each GPU of an engine has.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,29 +16,68 @@ from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.kv_cache.cache import Cache
-from ksim.kv_offload.connectors import OffloadParts, OffloadSettings, TierSettings
-from ksim.kv_offload.connectors.hicache import Hicache
-from ksim.kv_offload.copy_stream import Lane
-from ksim.kv_offload.hicache.connector import HicacheConnector
-from ksim.kv_offload.hicache.worker import HicacheWorker
-from ksim.kv_offload.mooncake.pool import MooncakePool
-from ksim.kv_offload.mooncake.worker import MooncakeWorker
-from ksim.kv_offload.tiered.connector import TieredConnector
-from ksim.kv_offload.tiered.worker import TieredWorker
-from ksim.kv_offload.tiers import SecondaryTier, TierThreads
-from ksim.kv_offload.worker import OffloadWorker
-from ksim.network.fleet_network import FleetNetwork
+from ksim.kv.cache import Cache
+from ksim.kv.cache.evictions import Eviction
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv.offload.connectors.hicache import Hicache
+from ksim.kv.offload.hicache.cache import HiCache
+from ksim.kv.offload.hicache.connector import HicacheConnector
+from ksim.kv.offload.hicache.worker import HicacheWorker
+from ksim.kv.offload.mooncake import MooncakePool, MooncakeWorker
+from ksim.kv.offload.store import SecondaryTier, TierThreads
+from ksim.kv.offload.tiered import TieredConnector, TieredWorker
+from ksim.kv.offload.worker import Lane, OffloadWorker
+from ksim.kv.transfer.layout import KvLayout, LayerShare
 from ksim.network.links import Links
+from ksim.network.network import FleetNetwork
+from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.drafters import kept_layers
 from ksim.scheduling.connector import Connector
-from ksim.simulation.connector_parts import EXTRA, KEY, offload_settings
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.hicache import host_bytes
-from ksim.simulation.kv_layouts import kv_layout
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import System
 
-__all__ = ["Offloads", "check_offloading", "offloading_of", "tiers_of_pool"]
+__all__ = ["kv_layout", "host_bytes", "sglang_cache", "Offloads", "check_offloading", "offloading_of", "tiers_of_pool"]
+
+
+def kv_layout(deployment: Deployment) -> KvLayout:
+    """Which part of the KV cache each GPU of an engine of *deployment* has."""
+    layers = []
+    for stage, shard in enumerate(deployment.shards):
+        parts, whole = (kept_layers(deployment.model, deployment.serve, rank)
+                        for rank in (shard, evolve(shard, tensor=1)))
+        for part, layer in zip(parts, whole, strict=True):
+            held, all_ = part.token_bytes or part.sequence_bytes, layer.token_bytes or layer.sequence_bytes
+            layers.append(LayerShare(stage, part.token_bytes, max(1, round(all_ / held)), part.sequence_bytes))
+    return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
+
+
+def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> SglangCache:
+    """A radix tree with room for so many *tokens* on the GPUs."""
+    serve = deployment.serve
+    settings = offload_settings(serve.kv_transfer_config)
+    if not isinstance(settings, Hicache):
+        return SglangCache(tokens, bool(serve.enable_prefix_caching), eviction)
+    host = settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus)
+    return HiCache(tokens, bool(serve.enable_prefix_caching), eviction, host_capacity=host,
+                   write_policy=settings.hicache_write_policy)
+
+
+def host_bytes(deployment: Deployment, settings: Hicache) -> float:
+    """The bytes of host memory that one engine takes, or gives to a pool."""
+    pooled = settings.pool_bytes(deployment.serve.gpus)
+    if settings.hicache_size:
+        return settings.cpu_bytes(deployment.serve.gpus) + pooled
+    assert deployment.serve.block_size is not None, "settings are derived before engines are built"
+    tokens = deployment.kv_blocks * deployment.serve.block_size
+    return settings.hicache_ratio * tokens * _token_bytes(deployment) + pooled
+
+
+def _token_bytes(deployment: Deployment) -> float:
+    """The bytes of a token's keys and values on all GPUs of an engine."""
+    layout = kv_layout(deployment)
+    return layout.ranks * sum(layer.bytes for layer in layout.layers)
 
 
 def offloading_of(pool: Pool) -> OffloadSettings | None:

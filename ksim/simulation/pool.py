@@ -2,7 +2,7 @@
 
 from attrs import frozen
 
-from ksim.simulation.deployment import Deployment
+from ksim.scenario.defaults import Deployment
 
 
 @frozen

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
-from ksim.cost.clock import Clock, Setting
+from ksim.cost.energy import Clock, Setting
 from ksim.engine.governors import checked
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.deployment import Deployment
+from ksim.scenario.defaults import Deployment
 from ksim.simulation.fleet import Fleet
 
 #: Tokens of the shorter of the two prompts that are tried.

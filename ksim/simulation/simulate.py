@@ -1,28 +1,39 @@
-"""Run a scenario to its end; replicas that nothing couples may run in processes of their own."""
+"""Run a scenario to its end; replicas that nothing couples may run in processes of their own.
 
+Run a scenario that is too long to keep in memory: write its rows while it runs.
+"""
+
+import json
 import pickle
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+
+from attrs import Factory, define, field, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.signals import signals_of
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.foundation import garbage
+from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.report.result import Result
-from ksim.results.metrics import LatencyTargets
+from ksim.report import run_directory
+from ksim.report.formats import vllm_block
+from ksim.report.result import Result, judged
+from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.streaming import Sink
+from ksim.results.totals import Refusals
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation import power_cap
-from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import tiers_of_pool
 from ksim.simulation.processes import run_in_processes
-from ksim.simulation.routers import router_of
-from ksim.simulation.scenario import Scenario
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 
 
 class Coupled(KsimError):
@@ -78,7 +89,7 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
     power_cap.check(fleet)
     cluster = build(fleet, env, log, on_end, here)
     env.process(cluster.serve(requests))
-    with garbage.paused():
+    with process.paused():
         env.run()
         cluster.close()
     return cluster
@@ -100,7 +111,7 @@ def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result
     """Run the engines of *fleet* in *jobs* processes; raises Coupled where they depend on each other."""
     alone = independent(fleet)
     logs, remarks, run_some = [], (), partial(_part, fleet.scenario)
-    with garbage.paused():
+    with process.paused():
         for packed in run_in_processes(run_some, shares(alone, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
@@ -113,7 +124,7 @@ def _part(scenario: Scenario, here: Container[int]) -> bytes:
     """The pickled log of the engines that are *here*, and the remarks on the workload."""
     fleet, ledger = Fleet.of(scenario), Ledger()
     result = play(fleet, _sessionless(requests_of(fleet, ledger)), ledger=ledger, here=here)
-    with garbage.paused():  # takes half as long
+    with process.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 
 
@@ -184,3 +195,75 @@ def targets_of(scenario: Scenario) -> LatencyTargets:
     """The latency targets that goodput counts by."""
     slo = scenario.slo
     return LatencyTargets(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)
+
+
+@frozen
+class Streamed:
+    """What is left of a streamed run: its summary and the directory of its files.
+
+    `remarks` tell what users should know of the workload, the GPU and the power cap; `refusals` why requests were
+    rejected.
+    """
+
+    summary: Summary
+    directory: Path
+    remarks: tuple[str, ...] = ()
+    refusals: Refusals = Factory(Refusals)
+
+    @property
+    def served(self) -> bool:
+        """Whether any request completed."""
+        return bool(self.summary["completed"])
+
+    def vllm_block(self) -> str:
+        """The numbers as `vllm bench serve` prints them."""
+        return vllm_block(self.summary)
+
+
+def stream(scenario: Scenario | Deployment | Fleet, directory: Path | str,
+           on_end: Callable[[], None] = lambda: None) -> Streamed:
+    """Run *scenario* as `simulate` does, and write requests.parquet, steps.parquet, summary.json and scenario.toml.
+
+    Only requests in flight are held in memory.  docs/glossary.md lists what such a run does not report.  An earlier run
+    in *directory* is replaced.  Raises ConfigError where the directory cannot be written, and what `simulate` raises.
+    """
+    fleet, ledger = Fleet.of(scenario), Ledger()
+    return stream_requests(fleet, requests_of(fleet, ledger), directory, on_end, ledger)
+
+
+def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], directory: Path | str,
+                    on_end: Callable[[], None] = lambda: None, ledger: Ledger | None = None) -> Streamed:
+    """Run *fleet* as `stream` does, with these *requests*, ordered by arrival, as its workload."""
+    fleet = Fleet.of(fleet)
+    with writing(fleet.scenario, directory) as written:
+        serve(fleet, requests, written.sink, on_end)
+        written.end(fleet)
+    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *power_cap.remarks(fleet, written.summary))
+    return Streamed(written.summary, written.target, remarks, written.sink.refusals)
+
+
+@define(eq=False)
+class Written:
+    """A run whose rows `sink` writes to `directory`, which becomes `target` once it has ended."""
+
+    directory: Path
+    target: Path
+    sink: Sink
+    summary: Summary = field(factory=dict, init=False)
+
+    def end(self, fleet: Fleet) -> None:
+        """Write the summary of what *fleet* did, and its scenario."""
+        scenario = fleet.scenario
+        self.summary = judged(self.sink.summary(), labels_of(fleet), targets_of(scenario), fleet.rates,
+                              fleet.pool_rates)
+        (self.directory / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
+        text = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        (self.directory / "summary.json").write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def writing(scenario: Scenario, directory: Path | str) -> Iterator[Written]:
+    """Write the run of *scenario* that the caller makes to *directory*, whole or not at all."""
+    target = Path(directory).resolve()
+    with run_directory.replacing(target) as new, Sink(new, targets_of(scenario)) as sink:
+        yield Written(new, target, sink)

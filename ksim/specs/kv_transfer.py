@@ -21,7 +21,7 @@ class KvTransferConfig:
     kv_connector: str | None = None
     """The connector, which says which KV goes where and when; vLLM's class names are accepted. OffloadingConnector
     keeps KV of one engine, MultiConnector has several. Default: NixlConnector where pools prefill and decode apart.
-    Names: kv_transfer.connectors. Source: vLLM. Example: "NixlConnector"."""
+    Names: kv.transfer.connectors. Source: vLLM. Example: "NixlConnector"."""
     kv_role: str | None = field(default=None, validator=optional(in_(ROLES)))
     """Whether an engine sends KV, takes it, or both. Default: that of the pool's role. Source: vLLM. Example:
     "kv_both"."""

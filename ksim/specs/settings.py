@@ -1,12 +1,21 @@
-"""The settings of a serving engine, as `vllm serve` names them."""
+"""The settings of a serving engine, as `vllm serve` names them.
+
+A pool: engines of one kind in a fleet, as a scenario describes them.
+
+Latency targets.
+
+What routers are told of engines, how often, how late, and how much of it is lost.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
+from ksim.foundation.units import Seconds, optional_quantity, quantity
+from ksim.specs.hardware import MOST, Gpu
 from ksim.specs.kv_transfer import OFFLOADING_BACKENDS, KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
@@ -81,7 +90,7 @@ class EngineSettings:
     """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
-    Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
+    Names: kv.cache.evictions. Source: ksim. Example: "lfu"."""
     max_logprobs: int = field(default=20, validator=ge(-1))
     """Most log-probabilities at a place that a request, or a beam search, may ask for; -1 sets no limit. Unit: tokens.
     Source: vLLM."""
@@ -248,3 +257,76 @@ class EngineSettings:
     def gpus(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+#: What the engines of a pool do: prefill for others, decode what others have prefilled, or serve requests alone.
+ROLES = ("prefill", "decode", "both")
+
+
+@frozen
+class PoolSettings:
+    """What a pool is for, how large it is, and where it differs from the scenario.
+
+    A key that is not set is that of the scenario.
+    """
+
+    role: str = field(validator=in_(ROLES))
+    """What its engines do: prefill prompts for engines of other pools, decode them, or serve requests alone.
+    Example: "both"."""
+    replicas: int = field(default=1, validator=(gt(0), le(MOST)))
+    """Copies of its deployment, each of `data_parallel_size` engines. Unit: replicas."""
+    gpu: Annotated[str | Choice | None, Gpu] = None
+    """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
+    Names: gpus. Example: "h100"."""
+    system: str | None = None
+    """Its system. Default: the usual one of `gpu`, or the scenario's. Names: systems. Example: "hgx-h200"."""
+    nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
+    """Nodes for this pool alone. Unit: nodes. Default: it shares the nodes of the scenario with the other pools of its
+    system. Example: 2."""
+    engine: str | None = None
+    """Its engine release. Default: the scenario's. Names: engines. Example: "vllm-0.33"."""
+    host: str | None = None
+    """Its host. Default: the scenario's. Names: hosts. Example: "default"."""
+    serve: Annotated[Mapping[str, Any], EngineSettings] = field(factory=dict)
+    """Engine settings that differ from the scenario's `serve`. Default: none."""
+
+
+_TARGET = optional(gt(0))
+
+
+@frozen
+class Slo:
+    """Latency targets in seconds: to the first token, per token after it, and to the last; None sets no target."""
+
+    ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
+    """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""
+    tpot: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
+    """Time per output token after the first, at most. Unit: s. Default: no target. Example: "15 ms"."""
+    e2el: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
+    """Time from arrival to last token, at most. Unit: s. Default: no target. Example: "30 s"."""
+
+
+@frozen
+class SignalSettings:
+    """The signals of engines: metrics that are scraped, and events that are sent.
+
+    What a router sends and receives itself needs none of them, and is known at once.
+    """
+
+    scrape_interval: Seconds = field(default=0.05, converter=quantity, validator=ge(0))
+    """How often the metrics of each engine are scraped; 0 shows them as they are at each moment. Unit: s. Source: llm-d
+    (50 ms). Example: "200 ms"."""
+    delay: Seconds = field(default=0.0, converter=quantity, validator=ge(0))
+    """Time until a scrape, or a batch of KV events, has arrived. Unit: s. Example: "5 ms"."""
+    metrics: bool = True
+    """Whether engines can be scraped for their metrics."""
+    kv_events: bool = True
+    """Whether engines send KV events: what enters and leaves their caches, and the tiers below. Source: vLLM
+    (kv_events_config)."""
+    loss: float = field(default=0.0, converter=quantity, validator=(ge(0), lt(1)))
+    """Share of scrapes, and of batches of KV events, that are lost. Unit: share."""
+
+    @property
+    def exact_events(self) -> bool:
+        """Whether KV events tell at every moment what is cached."""
+        return not self.delay and not self.loss

@@ -10,8 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.files import parquet_table
-from ksim.foundation.hidden_directory import taken
+from ksim.foundation.files import parquet_table, taken
 from ksim.report import run_directory
 from ksim.results import arrow
 from ksim.study.head import HEAD, SCENARIO, Head, changes, differences, plain, text_of

@@ -1,11 +1,17 @@
-"""A grid of settings: one scenario, run with each combination of their values."""
+"""A grid of settings: one scenario, run with each combination of their values.
+
+The settings that a study varies: the values of each, listed or between two ends.
+
+Which points a study tries: every combination of the values, or a sample of them.
+"""
 
 import json
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
@@ -13,10 +19,13 @@ from attrs import frozen
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.report.result import Result
+from ksim.scenario.scenario import Scenario, native, pieces, setting
 from ksim.simulation.processes import run_in_processes
-from ksim.simulation.scenario import Scenario, setting
-from ksim.simulation.scenario_tables import pieces
 from ksim.simulation.simulate import simulate, try_to_build
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 Settings = Mapping[str, Any]
 
@@ -161,3 +170,131 @@ def _unserved(result: Result) -> str:
 
 def _requests(summary: Mapping[str, Any]) -> int:
     return sum(summary[status] for status in ("completed", "failed", "unfinished"))
+
+
+_END = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\W\d][\w/%*^.-]*|%)?\s*"
+_RANGE = re.compile(rf"{_END}:{_END}(?::\s*(log|linear)\s*)?")
+
+
+@frozen
+class Range:
+    """A setting, by its dotted key, and the ends between which its values lie, both included.
+
+    Values are `whole` numbers where both ends are, spread evenly, or by their logarithms (`log`).  With a `unit` they
+    are texts, such as "450 W".
+    """
+
+    key: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+    unit: str = ""
+
+    def at(self, share: float) -> Any:
+        """The value at *share*, from 0 to 1 without 1, of the way from the low to the high end."""
+        return self.shown(self.number(share))
+
+    def number(self, share: float) -> float:
+        """The same without its unit."""
+        high = self.high + self.whole
+        value = self.low * (high / self.low) ** share if self.log else self.low + share * (high - self.low)
+        return int(min(math.floor(value), self.high)) if self.whole else float(f"{value:.6g}")
+
+    def shown(self, value: float) -> Any:
+        """*value* as a setting, with the unit if there is one."""
+        number = int(value) if self.whole else float(value)
+        return f"{number} {self.unit}" if self.unit else number
+
+    def __str__(self) -> str:
+        return f"{self.shown(self.low)}:{self.shown(self.high)}{':log' if self.log else ''}"
+
+
+def parse(text: str, flag: str = "--over") -> Axis | Range:
+    """Parse ``key=value,value`` or ``key=low:high[:log]`` as *flag* takes it; raises ConfigError."""
+    key, values = key_and_values(text, flag)
+    match = _RANGE.fullmatch(values)
+    return Axis.parse(text, flag) if match is None else _range(key, flag, *match.groups())
+
+
+def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Axis | Range]:
+    """The axes of a Python call: texts as `parse` takes them, or values by key.
+
+    The values of a key are a list, or one text as after the ``=`` of ``--over``, such as "16:256:log".
+    """
+    if isinstance(over, str):
+        return [parse(over, "over")]
+    if not isinstance(over, Mapping):
+        return [parse(text) for text in over]
+    return [parse(f"{key}={values}", "over") if isinstance(values, str) else Axis(key, tuple(native(list(values), key)))
+            for key, values in over.items()]
+
+
+def _range(key: str, flag: str, *parts: str | None) -> Range:
+    """The range whose *parts* are its ends, each with its unit, and the word for its scale."""
+    low, first, high, second, scale = parts
+    assert low is not None and high is not None, "the pattern has both"
+    made = Range(key, float(low), float(high), scale == "log", _whole(low) and _whole(high), second or first or "")
+    if first and first != second:
+        raise ConfigError(flag, f"{key}: both ends of a range have the same unit, or the high end alone has one")
+    if not made.low < made.high:
+        raise ConfigError(flag, f"{key}: a range goes from low to high, and {high} is not above {low}")
+    if made.log and made.low <= 0:
+        raise ConfigError(flag, f"{key}: a range by logarithms begins above 0, not at {low}")
+    return made
+
+
+def _whole(text: str) -> bool:
+    return text.lstrip("+-").isdecimal()
+
+
+LATIN, RANDOM = "latin", "random"
+
+
+@frozen
+class Sample:
+    """So many points: drawn one by one (`random`), or such that each axis is covered evenly (`latin` hypercube)."""
+
+    kind: str
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Sample":
+        """Parse ``latin:200`` or ``random:50`` as of ``--sample``; raises ConfigError."""
+        kind, _, count = text.partition(":")
+        if kind not in (LATIN, RANDOM) or not count.isdecimal() or not int(count):
+            raise ConfigError("--sample", f"expected latin:COUNT or random:COUNT, such as latin:200, not {text!r}")
+        return cls(kind, int(count))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.count}"
+
+
+def points(axes: Sequence[Axis | Range], sample: Sample | None = None, seed: int = 0) -> list[Settings]:
+    """Every combination of the values of *axes*, or a *sample* drawn by *seed*; each point once.
+
+    Raises ConfigError for two axes with the same key, and for a range without a sample.
+    """
+    check_keys([axis.key for axis in axes])
+    lists = [axis for axis in axes if isinstance(axis, Axis)]
+    ranges = [axis.key for axis in axes if isinstance(axis, Range)]
+    if sample is None and ranges:
+        raise ConfigError("--over", f"{ranges[0]}: a range needs --sample, such as latin:200; or list the values")
+    if sample is None or (sample.kind == RANDOM and not ranges):
+        return combinations(lists, sample.count if sample else None, seed)
+    shares = _latin(sample.count, len(axes), seed) if sample.kind == LATIN else (
+        stream(seed, "random").random((sample.count, len(axes))))
+    drawn = [{axis.key: axis.at(share) for axis, share in zip(axes, row, strict=True)} for row in shares.tolist()]
+    return list({tuple(map(value_text, settings.values())): settings for settings in drawn}.values())
+
+
+def replication_seed(seed: int, replication: int) -> int:
+    """The seed of a replication of a scenario with *seed*: that itself for replication 0, else derived from both."""
+    return int(stream(seed, f"replication {replication}").integers(2**31)) if replication else seed
+
+
+def _latin(count: int, axes: int, seed: int) -> "NDArray[np.float64]":
+    """A Latin hypercube: for each axis, one point in each of *count* equal parts of it, in an order of its own."""
+    generator = stream(seed, "latin")
+    parts = np.stack([generator.permutation(count) for _ in range(axes)], axis=1)
+    return np.asarray((parts + generator.random((count, axes))) / count)

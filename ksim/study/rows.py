@@ -1,19 +1,32 @@
-"""The runs of a study as rows: of values, of lines of JSON, and of runs.parquet."""
+"""The runs of a study as rows: of values, of lines of JSON, and of runs.parquet.
+
+The replications of a point together: means, and how sure they are.
+
+What came out of a study in a few lines: the best point by each of a few numbers, and what failed.
+"""
 
 import json
+import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from attrs import asdict, frozen
 
-from ksim.simulation.scenario_tables import native, put
-from ksim.study.grid import Outcome, Settings, value_text
-from ksim.study.objectives import derived
+from ksim.report.formats import html_block, html_table
+from ksim.report.tables import Table
+from ksim.report.wording import number
+from ksim.scenario.scenario import native, put
+from ksim.study.grid import Outcome, Settings, short_names, value_text
+from ksim.study.pareto import Objective, derived, rank
+from ksim.study.students_t import student
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 Number = float | int | bool | None
 
@@ -159,3 +172,140 @@ def _array(values: Sequence[Any]) -> "pa.Array":
         if kinds <= several:
             return pa.array(values, kind)
     return pa.array([None if value is None else value_text(value) for value in values], pa.string())
+
+
+@frozen
+class SweepPoint:
+    """A point of a sweep: its `rows` by replication, and its `outcome`, in which numbers are their means."""
+
+    rows: Sequence[Row]
+    outcome: Outcome
+
+    @property
+    def number(self) -> int:
+        return self.rows[0].point
+
+    @property
+    def settings(self) -> Settings:
+        return self.rows[0].settings
+
+    def value(self, key: str) -> Any:
+        """The mean of a number; None where the point has none."""
+        return (self.outcome.summary or {}).get(key)
+
+    def half_width(self, key: str) -> float:
+        """Half the width of the 95 % interval of that mean; not a number where there are fewer than two replications.
+        """
+        return half_width([float(row.numbers[key] or 0) for row in self.rows])
+
+    def texts(self, keys: Iterable[str]) -> list[str]:
+        """The settings of these *keys* as texts."""
+        return [value_text(self.settings[key]) if key in self.settings else "" for key in keys]
+
+    def record(self) -> dict[str, Any]:
+        """The point as a row of a table: settings, means, and half widths as ``KEY_half_width``."""
+        numbers = dict(self.outcome.summary or {})
+        known = [key for key, value in numbers.items() if value is not None and not isinstance(value, bool)]
+        return {"point": self.number, **self.settings, "replications": len(self.rows), "problem": self.outcome.problem,
+                **numbers, **{f"{key}_half_width": self.half_width(key) for key in known}}
+
+
+def points_of(rows: Sequence[Row]) -> list[SweepPoint]:
+    """The points of a study's *rows*, in order."""
+    ordered = sorted(rows, key=lambda row: row.key)
+    groups = (list(group) for _, group in groupby(ordered, key=lambda row: row.point))
+    return [SweepPoint(group, _outcome(group)) for group in groups]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of the mean of *values*, by Student's t; not a number for fewer than two."""
+    if len(values) < 2:
+        return math.nan
+    return student(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def _outcome(rows: Sequence[Row]) -> Outcome:
+    """How a point went: its only run, or the means of its replications, of which none may have failed."""
+    first = rows[0]
+    if failed := [row for row in rows if row.status != OK]:
+        problem = failed[0].problem or failed[0].status
+        said = problem if len(rows) == 1 else f"{len(failed)} of {len(rows)} replications: {problem}"
+        return Outcome(first.settings, scenario=first.scenario, problem=said)
+    unserved = next((row.unserved for row in rows if row.unserved), "")
+    return Outcome(first.settings, _means([row.numbers for row in rows]), first.scenario, unserved=unserved)
+
+
+def _means(several: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
+    """The mean of each number; None where one of them is, and true where one of several truths is."""
+    if len(several) == 1:
+        return dict(several[0])
+    return {key: _mean([numbers.get(key) for numbers in several]) for key in several[0]}
+
+
+def _mean(values: Sequence[Number]) -> Number:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return any(known) if all(isinstance(value, bool) for value in known) else fmean(known)
+
+
+#: What a person asks first: how long users wait, how much the GPUs do, and what that takes.
+SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "max:output_throughput", "joules_per_million_tokens",
+         "usd_per_million_tokens")
+#: More points than these make a page too long; `Sweep.to_pandas` has all.
+_MOST = 20
+
+
+def best(points: Sequence[SweepPoint]) -> Table:
+    """The best point by each number that is `SHOWN`; points that did not keep up with their load do not count."""
+    keys, rows = _axes(points), []
+    for objective in map(Objective.parse, SHOWN):
+        ranked = rank([point.outcome for point in points], [objective])
+        if ranked and ranked[0].on_front:
+            point = next(point for point in points if point.outcome is ranked[0].outcome)
+            rows.append((str(objective), _text(point, objective.key), str(point.number), *point.texts(keys)))
+    return Table.of("best by", ">value", ">point", *short_names(keys).values(), rows=rows)
+
+
+def first(points: Sequence[SweepPoint]) -> Table:
+    """The first points, with the same numbers."""
+    axes, keys = _axes(points), [text.removeprefix("max:") for text in SHOWN]
+    keys = [key for key in keys if any(point.value(key) is not None for point in points)]
+    rows = [(str(point.number), *point.texts(axes), *(_text(point, key) for key in keys), point.outcome.problem)
+            for point in points[:_MOST]]
+    return Table.of(">point", *short_names(axes).values(), *(f">{key}" for key in keys), "", rows=rows)
+
+
+def remarks(rows: Sequence[Row]) -> Iterator[str]:
+    """How many runs there are, how many failed and why, and how many were not run."""
+    replications = max((row.replication for row in rows), default=0) + 1
+    times = f", {replications} replications of each" if replications > 1 else ""
+    yield f"{_counted(len(rows), 'run')} of {_counted(len({row.point for row in rows}), 'point')}{times}"
+    problems = [row.problem for row in rows if row.status == FAILED]
+    for problem in dict.fromkeys(problems):
+        yield f"{_counted(problems.count(problem), 'run')} failed: {problem}"
+    if left := sum(row.status == NOT_RUN for row in rows):
+        yield f"{_counted(left, 'run')} not run"
+
+
+def sweep_html(title: str, rows: Sequence[Row]) -> str:
+    """A study in a notebook: the best points, the first ones, and what failed."""
+    points = points_of(rows)
+    more = f"and {len(points) - _MOST} more points" if len(points) > _MOST else ""
+    tables = [html_table(table) for table in (best(points), first(points))]
+    return html_block(title, *tables, more, *remarks(rows))
+
+
+def _axes(points: Sequence[SweepPoint]) -> list[str]:
+    return list(dict.fromkeys(key for point in points for key in point.settings))
+
+
+def _text(point: SweepPoint, key: str) -> str:
+    """A number with its interval, if there is one."""
+    value = point.value(key)
+    spread = math.nan if value is None else point.half_width(key)
+    return number(value) + ("" if math.isnan(spread) else f" ± {number(spread)}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -10,10 +10,10 @@ from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
+from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.plugins import plugin
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["Payoff", "SpeculativeStep", "accepted_length", "compared", "payoff", "verified"]

@@ -7,12 +7,10 @@ from typing import Any
 import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ksim.testing.case import Case
-from ksim.testing.counter_example import PolicyFault
 from ksim.testing.history import History
 from ksim.testing.loop import loop
 from ksim.testing.strategies import cases
-from ksim.testing.trial import Subject, observe
+from ksim.testing.trial import Case, PolicyFault, Subject, observe
 
 Check = Callable[[Any, Case], str | None]
 

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.block_trie import BlockNode
-from ksim.kv_cache.cache import BlockTable
+from ksim.kv.cache import BlockTable
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.block_pool import BlockNode
 from ksim.testing.naive import NaiveCache, NaiveRequest, Prefix
 
 Pair = tuple[BlockTable, NaiveRequest]
@@ -45,7 +45,7 @@ def check_cache(make_cache: MakeCache = BlockCache, *, max_examples: int = 100, 
     """Compare a cache with a naive model of lists and a dictionary.
 
     *make_cache* gets the number of blocks, the tokens of a block, and whether to cache prefixes.  The cache must have
-    the methods of `ksim.kv_cache.block_cache.BlockCache` and vLLM's order of eviction.  *invariants* names what is
+    the methods of `ksim.kv.cache.block_cache.BlockCache` and vLLM's order of eviction.  *invariants* names what is
     compared, by default everything.  Raises CacheFault with the shortest sequence of calls that leads to the fault.
     """
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]

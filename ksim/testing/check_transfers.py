@@ -7,15 +7,13 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.testing.case import Arrival, Case
 from ksim.testing.connected import Transfer
-from ksim.testing.counter_example import PolicyFault
 from ksim.testing.history import History
 from ksim.testing.invariants import Breach, breach, limits, progress, transfers
 from ksim.testing.strategies import cases
-from ksim.testing.trial import NO_ERROR, Subject
+from ksim.testing.trial import NO_ERROR, Arrival, Case, PolicyFault, Subject
 
 #: What must hold for a scheduler with a connector, by name.
 TRANSFER_INVARIANTS: dict[str, Callable[[History], Any]] = {invariant.__name__: invariant for invariant in (

@@ -7,12 +7,11 @@ from typing import Any
 from attrs import define, field
 
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.schedule import Schedule
 from ksim.testing.moment import Moment, Share
 
-__all__ = ["History", "Moment", "Recorder", "Share", "emitted"]
+__all__ = ["History", "Moment", "Recorder", "Share", "emitted", "digest"]
 
 
 @define(eq=False)

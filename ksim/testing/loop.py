@@ -6,12 +6,11 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.job import Job, Limits, State
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.connected import StoreConnector

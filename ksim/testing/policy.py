@@ -9,14 +9,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
-from ksim.testing.case import Case
-from ksim.testing.counter_example import PolicyFault, files
 from ksim.testing.invariants import INVARIANTS
 from ksim.testing.strategies import cases, replayable_cases
-from ksim.testing.trial import NAMES_DO_NOT_MATTER, NO_ERROR, SAME_AS_PLAIN, Subject, examine
+from ksim.testing.trial import NAMES_DO_NOT_MATTER, NO_ERROR, SAME_AS_PLAIN, Case, PolicyFault, Subject, examine, files
 
 #: Cases that a check plays by default.  Half of them can be written as a scenario, half use every feature.
 EXAMPLES = 200

@@ -11,14 +11,12 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
-from ksim.testing.case import Arrival, Case
-from ksim.testing.counter_example import TURN
+from ksim.scenario.scenario import Scenario
 from ksim.testing.history import Moment
 from ksim.testing.invariants import INVARIANTS
-from ksim.testing.trial import COMPARED, Subject, examine
+from ksim.testing.trial import COMPARED, TURN, Arrival, Case, Subject, examine
 
 _HEADER = re.compile(r"^# (\S+) breaks (\w+) in step (\d+): (.*)$", re.MULTILINE)
 _UNTOLD = re.compile(r"^# Not in this file: (.*)\.$", re.MULTILINE)
@@ -103,7 +101,7 @@ def _trace(scenario: Scenario) -> Path:
 
 
 def _arrivals(path: Path) -> Iterator[Arrival]:
-    """The rows of a trace that `ksim.testing.counter_example` wrote, with times as turns."""
+    """The rows of a trace that `ksim.testing.trial` wrote, with times as turns."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             yield from _shared(file) if path.suffix == ".jsonl" else map(_plain, csv.DictReader(file))

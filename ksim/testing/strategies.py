@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ksim.testing.case import Arrival, Case
+from ksim.testing.trial import Arrival, Case
 
 Arrivals = st.SearchStrategy[list[Arrival]]
 

@@ -1,25 +1,180 @@
-"""Case files: the requests that vLLM's scheduler was given, and what it did, step by step."""
+"""Case files: the requests that vLLM's scheduler was given, and what it did, step by step.
+
+Prompts as case files write them: lists of pieces that stand for tokens.
+
+What case files say of KV connectors and of speculative decoding; the names are theirs.
+"""
 
 import io
 import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import Attribute, field, frozen
-from attrs.validators import ge, gt, in_, le
+from attrs.validators import ge, gt, in_, le, optional
+from numpy.typing import NDArray
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.foundation.files import Unpacked, regular_file
-from ksim.kv_cache.groups import Group, Kind
-from ksim.scheduling.limits import Limits
-from ksim.validation import prompts
-from ksim.validation.transfer_cases import KEPT, ConnectorSettings, SpeculativeSettings, TransferKeys
+from ksim.kv.cache.groups import Group, Kind
+from ksim.scheduling.job import Limits
+
+Tokens = NDArray[np.uint64]
+
+_MASK = (1 << 64) - 1
+
+
+def length(pieces: Iterable[Any]) -> int:
+    """How many tokens *pieces* stand for; raises ValueError for a piece of an unknown kind."""
+    return sum(_count(place, piece) for place, piece in enumerate(pieces))
+
+
+def tokens(pieces: Iterable[Any]) -> Tokens:
+    """The tokens of *pieces*: [seed, n] is a random stream, ["t", token, n] repeats a token, a number is one token."""
+    return np.concatenate([_tokens(piece) for piece in pieces])
+
+
+def blocks(content: Tokens, size: int, more: int = 0) -> Sequence[bytes]:
+    """*content* in blocks of *size* tokens, as bytes, each with *more* tokens of the next; the last block is partial or
+    empty."""
+    return [content[first: first + size + more].tobytes() for first in range(0, len(content) + 1, size)]
+
+
+def _count(place: int, piece: Any) -> int:
+    match piece:
+        case token if _whole(token):
+            return 1
+        case [seed, count] | ["t", seed, count] if _whole(seed, count):
+            return int(count)
+    raise ValueError(f"'prompt' piece {place} is {piece!r}; expected a token, [seed, count] or [\"t\", token, count]")
+
+
+def _whole(*values: Any) -> bool:
+    return all(type(value) is int and 0 <= value <= _MASK for value in values)
+
+
+def _tokens(piece: Any) -> Tokens:
+    match piece:
+        case [seed, count]:
+            return _stream(seed, count)
+        case ["t", token, count]:
+            return np.full(count, token, np.uint64)
+        case token:
+            return np.array([token], np.uint64)
+
+
+def _stream(seed: int, count: int) -> Tokens:
+    """The first *count* tokens of stream *seed*: SplitMix64's mixing of a counter, modulo 2 ** 64."""
+    start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & _MASK)
+    z = np.arange(count, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    tokens: Tokens = (z ^ (z >> np.uint64(31))) % np.uint64(100_000) + np.uint64(1000)
+    return tokens
+
+
+#: Steps that a transfer may take at most: a replay takes them one by one.
+_MOST_STEPS = 1 << 16
+#: The blocks of a request are not kept to be sent.
+KEPT = object()
+
+
+def _steps_or_never(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    if value is not KEPT and value is not None and (type(value) is not int or not 0 <= value <= _MOST_STEPS):
+        raise ValueError(f"{attribute.name!r} must be a number of steps from 0 to {_MOST_STEPS}, or null,"
+                         f" not {value!r}")
+
+
+def _all_or_places(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    places = isinstance(value, list) and all(type(place) is int and place >= 0 for place in value)
+    if value not in (None, "all") and not places:
+        raise ValueError(f"{attribute.name!r} must be \"all\" or a list of places from 0 on, not {value!r}")
+
+
+def _plan(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    if value is not None and (not value or min(value) < 0):
+        raise ValueError(f"{attribute.name!r} must have numbers from 0 on, and at least one, not {value!r}")
+
+
+@frozen(kw_only=True)
+class ConnectorSettings:
+    """Which KV connector a case has; leases last `lease_steps`.
+
+    One that offloads has a store of `cpu_chunks` chunks; its n-th load takes `load_steps[n % len]` steps.
+    """
+
+    kind: str = field(default="nixl", validator=in_(("nixl", "case", "offload")))
+    role: str = field(default="kv_consumer", validator=in_(("kv_consumer", "kv_producer", "kv_both")))
+    on_load_failure: str = field(default="fail", validator=in_(("fail", "recompute")))
+    lease_steps: int = field(default=100, validator=(ge(0), le(_MOST_STEPS)))
+    cpu_chunks: int = field(default=64, validator=gt(0))
+    policy: str = field(default="lru", validator=in_(("lru", "arc")))
+    store_threshold: int = field(default=0, validator=ge(0))
+    offload_prompt_only: bool = False
+    blocks_per_chunk: int = field(default=1, validator=gt(0))
+    load_steps: Sequence[int] = field(default=(1,), validator=_plan)
+    store_steps: Sequence[int] = field(default=(1,), validator=_plan)
+
+    @property
+    def offloads(self) -> bool:
+        return self.kind == "offload"
+
+
+@frozen(kw_only=True)
+class SpeculativeSettings:
+    """The drafter of a case, which drafts `k` tokens a step."""
+
+    method: str = field(default="eagle", validator=in_(("eagle", "draft_model", "ngram")))
+    k: int = field(default=3, validator=(gt(0), le(_MOST_STEPS)))
+    lookahead_hashes: bool = True
+    block_drop: bool = True
+
+
+@frozen(kw_only=True)
+class Remote:
+    """A prompt that was prefilled elsewhere: its load ends `recv` steps after it began, well or `bad`."""
+
+    recv: int = field(validator=(ge(0), le(_MOST_STEPS)))
+    bad: Any = field(default=None, validator=_all_or_places)
+
+
+@frozen(kw_only=True)
+class External(Remote):
+    """A store that holds the first `tokens` tokens of the prompt.
+
+    It answers the first `unknown` questions "not known yet".  Blocks that are `bad` are reported `bad_at` steps after
+    the load began, or with its end.
+    """
+
+    tokens: int = field(validator=ge(0))
+    recv: int = field(default=0, validator=(ge(0), le(_MOST_STEPS)))
+    load: str = field(default="async", validator=in_(("async", "sync")))
+    unknown: int = field(default=0, validator=(ge(0), le(_MOST_STEPS)))
+    bad_at: int | None = field(default=None, validator=optional((ge(0), le(_MOST_STEPS))))
+
+
+@frozen(kw_only=True)
+class TransferKeys:
+    """What a request of a case has beside the keys of a plain one.
+
+    It is prefilled elsewhere (`remote`), or its blocks are reported as sent so many steps after its end (`send`; None:
+    never), or a store holds a part of it (`external`).  `accept` says how many drafts are accepted at its
+    verifications, and `drafts` how many are proposed, both used round and round.
+    """
+
+    remote: Remote | None = None
+    send: Any = field(default=KEPT, validator=_steps_or_never)
+    external: External | None = None
+    accept: Sequence[int] | None = field(default=None, validator=_plan)
+    drafts: Sequence[int] | None = field(default=None, validator=_plan)
+
 
 #: A step, or the outcome of a request, as the JSON files have it.
 Row = Mapping[str, Any]
@@ -81,7 +236,7 @@ def _finite(_: Any, attribute: "Attribute[Any]", value: float | None) -> None:
 
 
 def _known_pieces(_: Any, attribute: "Attribute[Any]", pieces: Any) -> None:
-    if not isinstance(pieces, list) or prompts.length(pieces) < 1:
+    if not isinstance(pieces, list) or length(pieces) < 1:
         raise ValueError(f"{attribute.name!r} must be a list of pieces with at least one token")
 
 
@@ -210,7 +365,7 @@ def read(path: Path) -> Recording:
 
 def _problem(request: CaseRequest, settings: Settings) -> str:
     """Why vLLM would refuse *request*; "" if it would not."""
-    if (prompt := prompts.length(request.prompt)) >= settings.max_model_len:
+    if (prompt := length(request.prompt)) >= settings.max_model_len:
         return f"prompt of {prompt} tokens leaves no room for output in max_model_len = {settings.max_model_len}"
     if request.limit < request.output_len:
         return f"max_tokens ({request.limit}) is smaller than output_len ({request.output_len})"

@@ -1,25 +1,120 @@
-"""How good predicted energy is: compared with sustained kernels, serving runs and public tables of power."""
+"""How good predicted energy is: compared with sustained kernels, serving runs and public tables of power.
 
-from collections.abc import Callable
+The power model compared with public tables of kernels that state the mean power of the board.
+"""
+
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from attrs.validators import ge
 
-from ksim.calibration.power import boards, sustained
-from ksim.calibration.power.prediction import Prediction, leave_group_out, predict
-from ksim.calibration.power.sustained import SustainedKernel
+from ksim.calibration.batches import Floats
+from ksim.calibration.power import boards, prediction
+from ksim.calibration.power.boards import Readings, metered_watts, model_watts
+from ksim.calibration.power.prediction import Prediction, SustainedKernel, leave_group_out, predict
 from ksim.foundation.errors import DataError
-from ksim.simulation.hardware import gpu_of
-from ksim.validation import board_power
-from ksim.validation.board_power import BoardReport
+from ksim.scenario.hardware import gpu_of
 from ksim.validation.serving import comparison
 from ksim.validation.serving.comparison import ServingReport
-from ksim.validation.serving.replay import ServerSpec
+from ksim.validation.serving.recordings import ServerSpec
 
-__all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate"]
+__all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate", "PowerErrors", "PowerCell",
+           "BoardReport", "ERRORS"]
+
+
+#: A prediction within so many per cent meets the goal.
+CLOSE = 10.0
+
+
+@frozen
+class PowerErrors:
+    """Relative errors of some rows in per cent.
+
+    `mape` and `median` are the mean and the median absolute error, `bias` is the median signed one, and `within` the
+    share of rows with an error of at most `CLOSE`.
+    """
+
+    mape: float
+    median: float
+    bias: float
+    within: float
+
+    @classmethod
+    def of(cls, signed: Floats) -> "PowerErrors":
+        size = np.abs(signed)
+        return cls(float(size.mean()), float(np.median(size)), float(np.median(signed)),
+                   100.0 * float(np.mean(size <= CLOSE)))
+
+
+@frozen
+class PowerCell:
+    """Errors on rows held back: of the power model, and of a meter whose readings are fitted to the other rows."""
+
+    gpu: str
+    op: str
+    dtype: str
+    rows: int
+    drawn: PowerErrors
+    observed: PowerErrors
+
+
+@frozen
+class BoardReport:
+    """PowerErrors on all rows, by GPU, and by GPU, kind of kernel and number format."""
+
+    whole: PowerCell
+    gpus: tuple[PowerCell, ...]
+    cells: tuple[PowerCell, ...]
+
+
+@frozen(eq=False)
+class _Predicted:
+    gpu: str
+    op: str
+    dtype: str
+    drawn: Floats
+    observed: Floats
+
+
+def compare(path: Path, limit: int = 0) -> BoardReport:
+    """Predict the held-back rows of the table at *path*, or of *limit* rows of it; raises DataError if it has none."""
+    parts = [part for part in map(_predicted, boards.read(path, limit)) if len(part.drawn)]
+    if not parts:
+        raise DataError(str(path), f"has no row to compare with: one shape in {boards.HELD_OUT} is held back, and none"
+                                   f" of these few is")
+    return BoardReport(_cell(parts, "all", "", ""), tuple(_grouped(parts, lambda part: (part.gpu, "", ""))),
+                       tuple(_grouped(parts, lambda part: (part.gpu, part.op, part.dtype))))
+
+
+def _predicted(readings: Readings) -> _Predicted:
+    power, held_out = gpu_of(readings.gpu).power, readings.held_out
+    drawn, observed = (100.0 * (watts(readings, power)[held_out] / readings.watts[held_out] - 1.0)
+                       for watts in (model_watts, metered_watts))
+    return _Predicted(readings.gpu, readings.op, readings.dtype, drawn, observed)
+
+
+def _grouped(parts: list[_Predicted], name: Callable[[_Predicted], tuple[str, str, str]]) -> Iterator[PowerCell]:
+    for group in sorted({name(part) for part in parts}):
+        yield _cell([part for part in parts if name(part) == group], *group)
+
+
+def _cell(parts: list[_Predicted], gpu: str, op: str, dtype: str) -> PowerCell:
+    own = np.concatenate([part.drawn for part in parts])
+    return PowerCell(gpu, op, dtype, len(own), PowerErrors.of(own),
+                     PowerErrors.of(np.concatenate([part.observed for part in parts])))
+
+
+def board_table(report: BoardReport) -> dict[str, Any]:
+    """The report for a JSON file; docs/evidence/energy-accuracy.md explains its keys."""
+    whole = report.whole
+    return {"table_mape": whole.drawn.mape, "table_median_ape": whole.drawn.median,
+            "table_observed_mape": whole.observed.mape, "table_observed_median_ape": whole.observed.median,
+            "table_rows": whole.rows, "table_by_gpu": {cell.gpu: asdict(cell) for cell in report.gpus},
+            "table_cells": [asdict(cell) for cell in report.cells]}
+
 
 #: The errors of a kernel, by their names in a JSON file.
 ERRORS = {"power": "power_error", "energy": "energy_error", "time": "time_error"}
@@ -53,7 +148,7 @@ class SustainedReport:
 
 def sustained_report(path: Path, gpu: str) -> SustainedReport:
     """Predict the kernels in the file at *path*; raises DataError where there are too few to hold some back."""
-    recorded = sustained.read(path)
+    recorded = prediction.read(path)
     if len({_family(row) for row in recorded.rows}) < 2:
         raise DataError(str(path), "needs kernels of two families or more: each is predicted from the others")
     target = gpu_of(gpu)
@@ -95,7 +190,7 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
     if not path.exists():
         raise DataError(str(path), "does not exist")
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    swept, public = _only(path, files, sustained.recognises), _only(path, files, boards.recognises)
+    swept, public = _only(path, files, prediction.recognises), _only(path, files, boards.recognises)
     played = any(file.match("engine_*.json") for file in files)
     if not (swept or public or played):
         raise DataError(str(path), "has no measurements of energy; expected a table of sustained kernels (a column"
@@ -104,7 +199,7 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
     say("predicting kernels")
     return EnergyReport(sustained_report(swept, question.gpu) if swept else None,
                         comparison.serving(path, ServerSpec(gpu=question.gpu), say) if played else None,
-                        board_power.compare(public, question.limit) if public else None)
+                        compare(public, question.limit) if public else None)
 
 
 def _only(path: Path, files: list[Path], recognises: Callable[[Path], bool]) -> Path | None:
@@ -116,14 +211,14 @@ def _only(path: Path, files: list[Path], recognises: Callable[[Path], bool]) -> 
 
 
 def as_table(report: EnergyReport) -> dict[str, Any]:
-    """The report for a JSON file, without what was not compared; docs/energy-accuracy.md explains its keys."""
+    """The report for a JSON file, without what was not compared; docs/evidence/energy-accuracy.md explains its keys."""
     table: dict[str, Any] = {}
     if report.kernels:
         table |= _sustained_table(report.kernels)
     if report.runs:
         table |= _runs_table(report.runs)
     if report.table:
-        table |= board_power.as_table(report.table)
+        table |= board_table(report.table)
     return table
 
 

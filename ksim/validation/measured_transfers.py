@@ -18,9 +18,9 @@ from attrs import evolve, frozen
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
+from ksim.network.flows import Demand, fair_rates
 from ksim.network.links import Links, Machines
-from ksim.network.max_min import Demand, fair_rates
-from ksim.simulation.hardware import gpu_of, system_of
+from ksim.scenario.hardware import gpu_of, system_of
 from ksim.specs.hardware import Link
 
 _TEXTS = ("series", "kind", "engine", "connector", "gpu")
@@ -110,7 +110,7 @@ def validate(path: Path) -> TransferReport:
 
 def constants(row: Row) -> tuple[float, float]:
     """The seconds until the first byte leaves, and the share of the line rate, that the row's connector has."""
-    connector = catalog.find("kv_transfer.connectors", row.plugin or "")()
+    connector = catalog.find("kv.transfer.connectors", row.plugin or "")()
     return connector.start, connector.share
 
 

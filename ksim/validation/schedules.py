@@ -7,8 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from ksim.validation.cases import Recording, Row
-from ksim.validation.replay import Replay
-from ksim.validation.transfer_replay import OffloadReplay, TransferReplay
+from ksim.validation.replay import OffloadReplay, Replay, TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}

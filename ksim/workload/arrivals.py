@@ -1,9 +1,17 @@
-"""Arrivals: the processes that draw them, and the statistics of given ones."""
+"""Arrivals: the processes that draw them, and the statistics of given ones.
+
+A rate of arrivals as a function of time: phases that follow each other, each constant, a ramp or a sine.
+
+Arrivals with such a rate come from those with a rate of one by a change of time: the n-th of these, at u, arrives when
+the integral of the rate has come to u.  A Poisson process stays one (Lewis and Shedler, "Simulation of nonhomogeneous
+Poisson processes by thinning", 1979, section 2), and the arrivals to expect in any time are the integral over it.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice, repeat, takewhile
-from math import inf, nan, sqrt
+from math import inf, isfinite, nan, pi, sqrt
 from typing import ClassVar
 
 import attrs
@@ -12,7 +20,141 @@ from attrs import define, evolve, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
-from ksim.workload.rates import Phase, Rates
+from ksim.foundation.units import LONGEST, Seconds, optional_quantity
+
+__all__ = ["Phase", "Rates", "Arrivals", "ArrivalSummary", "ArrivalTally"]
+
+
+Floats = NDArray[np.float64]
+#: Halvings that find a time in a sine to the last bit of a double.
+_HALVINGS = 64
+_MOST = 1e9
+
+
+@frozen
+class Phase:
+    """A part of the time: a constant rate, a ramp from `rate` to `to`, or a sine around `rate`."""
+
+    rate: float = field(validator=(ge(0.0), le(_MOST)))
+    """Rate of arrivals; the mean of a sine. Unit: requests/s."""
+    for_: Seconds | None = field(default=None, converter=optional_quantity,
+                                 validator=optional((gt(0.0), le(LONGEST))))
+    """How long the phase lasts. Unit: s. Default: to the end, in the last phase. Example: "90 s"."""
+    to: float | None = field(default=None, validator=optional((ge(0.0), le(_MOST))))
+    """Rate at the end of a ramp. Unit: requests/s. Default: `rate`. Example: 10.0."""
+    amplitude: float = field(default=0.0, validator=ge(0))
+    """How far a sine goes above and below `rate`: rate + amplitude * sin(2 pi t / period). Unit: requests/s."""
+    period: Seconds | None = field(default=None, converter=optional_quantity,
+                                   validator=optional((gt(0.0), le(LONGEST))))
+    """Time from one peak of the sine to the next. Unit: s. Default: required for a sine. Example: "86400 s"."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.to is not None and (self.amplitude or self.for_ is None):
+            raise ValueError("to is the end of a ramp, which needs a length (for)" if self.for_ is None else
+                             "give to or amplitude: a phase is a ramp or a sine")
+        if bool(self.amplitude) != (self.period is not None):
+            raise ValueError("a sine has an amplitude and a period; give both or neither")
+        if self.amplitude > self.rate:
+            raise ValueError(f"amplitude = {self.amplitude:g} is above rate = {self.rate:g}, and no rate is negative")
+
+    @property
+    def length(self) -> float:
+        """Its length in seconds, which may be infinite."""
+        return inf if self.for_ is None else self.for_
+
+    def integral(self, time: Floats) -> Floats:
+        """Arrivals to expect up to *time*, in seconds from the begin of the phase: an array of the same shape."""
+        expected: Floats = self.rate * time
+        if self.to is not None:
+            return expected + (self.to - self.rate) / self.length * time**2 / 2
+        if self.period is not None:
+            turn = 2 * pi / self.period
+            return expected + self.amplitude / turn * (1 - np.cos(turn * time))
+        return expected
+
+    def time(self, expected: Floats) -> Floats:
+        """The times, in seconds from the begin of the phase, up to which so many arrivals are to be *expected*."""
+        if self.to is not None:
+            slope = (self.to - self.rate) / self.length
+            root = np.sqrt(np.maximum(self.rate**2 + 2 * slope * expected, 0))
+            return np.minimum(2 * expected / np.maximum(self.rate + root, np.finfo(float).tiny), self.length)
+        if self.period is None:
+            return expected / self.rate
+        low = np.maximum(expected - self.amplitude * self.period / pi, 0) / self.rate
+        high = expected / self.rate
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            early = self.integral(middle) < expected
+            low, high = np.where(early, middle, low), np.where(early, high, middle)
+        return np.minimum((low + high) / 2, self.length)
+
+
+@frozen
+class Rates:
+    """The rate of *phases* one after the other; with `repeat`, the first follows the last."""
+
+    phases: Sequence[Phase]
+    repeat: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError for phases that cannot follow each other, and for those in which nobody arrives."""
+        for number, phase in enumerate(self.phases):
+            if phase.for_ is None and (self.repeat or number < len(self.phases) - 1):
+                raise ValueError(f"phases[{number}] has no length; set for, such as for = '90 s'")
+        if self.phases[0].rate == 0 and not self.phases[0].to:
+            raise ValueError("phases[0] has a rate of 0, and the first request arrives at 0 s; leave the phase out")
+        if self.phases[-1].for_ is None and not self.phases[-1].rate:
+            raise ValueError(f"phases[{len(self.phases) - 1}] has a rate of 0 and no end; leave it out")
+        if isfinite(self.length) and self.length > LONGEST:
+            raise ValueError(f"phases last {self.length:g} s, and at most {LONGEST:g} s can be simulated")
+
+    @property
+    def length(self) -> float:
+        """The length of all phases in seconds, which may be infinite."""
+        return sum(phase.length for phase in self.phases)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the rate never changes."""
+        (first, *others) = self.phases
+        return not others and first.period is None and first.to in (None, first.rate)
+
+    @cached_property
+    def _begins(self) -> Floats:
+        """When each phase begins, in seconds: (phases,)."""
+        return np.cumsum([0.0, *(phase.length for phase in self.phases[:-1])])
+
+    @cached_property
+    def _expected(self) -> Floats:
+        """Arrivals to expect up to the end of each phase: (phases,)."""
+        each = [inf if phase.for_ is None else float(phase.integral(np.array(phase.for_))) for phase in self.phases]
+        return np.cumsum(each)
+
+    @property
+    def expected(self) -> float:
+        """Arrivals to expect in all phases, once through."""
+        return float(self._expected[-1])
+
+    @property
+    def mean(self) -> float:
+        """The mean rate in requests/s; of the last phase, if it does not end."""
+        changes = isfinite(self.length) and not self.constant
+        return self.expected / self.length if changes else self.phases[-1].rate
+
+    def times(self, expected: Floats) -> Floats:
+        """The times in seconds up to which so many arrivals are to be *expected*; those after all phases are left out.
+
+        *expected* ascends.  A time at which one phase ends and the next begins belongs to the next.
+        """
+        through = np.floor(expected / self.expected) if self.repeat else np.zeros(len(expected))
+        rest = expected - through * self.expected if self.repeat else expected[expected < self.expected]
+        places = np.minimum(np.searchsorted(self._expected, rest, side="right"), len(self.phases) - 1)
+        found = np.zeros(len(rest))
+        for place in np.unique(places).tolist():
+            here, before = places == place, self._expected[place - 1] if place else 0.0
+            found[here] = self._begins[place] + self.phases[place].time(rest[here] - before)
+        return found + through * self.length if self.repeat else found
+
 
 _BLOCK = 4096
 
@@ -28,7 +170,7 @@ class Arrivals:
     rate, as `vllm bench serve` does; without it, the rate of a short run varies.
 
     With `phases` the rate changes with time, and gaps are those of `process` at a rate of one, whose times are changed
-    (see `ksim.workload.rates`).  Arrivals end with the phases.
+    (see `ksim.workload.arrivals`).  Arrivals end with the phases.
     """
 
     #: A list in place of the table is that of its phases.

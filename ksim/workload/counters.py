@@ -8,8 +8,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
+from ksim.workload.rows import listed, shown
 
 Floats = NDArray[np.float64]
 #: What a query that gets everything looks like, for messages.

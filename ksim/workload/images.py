@@ -11,11 +11,10 @@ import numpy as np
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, le, optional
 
-from ksim.flow.images import Image
-from ksim.flow.request import Request
+from ksim.flow.request import Image, Request
 from ksim.foundation.rng import stream
-from ksim.workload.fields import shown
 from ksim.workload.lines import Lines
+from ksim.workload.rows import shown
 
 __all__ = ["Images", "image_size", "images_of"]
 

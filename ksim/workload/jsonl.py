@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ksim.workload.fields import listed
 from ksim.workload.lines import Lines
+from ksim.workload.rows import listed
 
 _KEY = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"\s*:')
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]')

@@ -34,7 +34,7 @@ class Lines:
 
     `per_second` is the number of the file's units of time in a second; 0 means the
     unit of its format.  `least_tokens` is 1 if a request without tokens is an error.
-    The checks in `ksim.workload.fields` use both.  `dates` becomes true once
+    The checks in `ksim.workload.rows` use both.  `dates` becomes true once
     arrivals were read as dates, and `decimal_comma` says whether 1,5 may be a number.
     An object that holds one list, ``{"data": [...]}``, is read as that list.
     """

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from ksim.foundation.catalog import find, names
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
-from ksim.workload.fields import UNITS, unit_of
 from ksim.workload.jsonl import first_object
 from ksim.workload.lines import Lines
-from ksim.workload.row import Ledger, Row
+from ksim.workload.rows import UNITS, Ledger, Row, unit_of
 from ksim.workload.shaping import from_zero, in_order, sort
 from ksim.workload.traces import TraceReader
 
@@ -79,7 +78,7 @@ def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = Non
     """Yield the rows of the trace at *path* that have tokens, in order of arrival, the first at 0 s.
 
     An empty *format* is recognised from the file; *columns* names the columns that
-    hold the fields of `ksim.workload.columns.FIELDS` in a file of no known format.
+    hold the fields of `ksim.workload.rows.FIELDS` in a file of no known format.
     *chunk_tokens* (tokens per block id), *time_unit* and *empty* ("skip" or "error",
     for rows without tokens) replace those of the format.  With *sorting*, the whole
     trace is held in memory and sorted.  *arrivals* are used if the trace has none;

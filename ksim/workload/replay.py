@@ -1,10 +1,15 @@
-"""Replay: a recorded trace as a workload."""
+"""Replay: a recorded trace as a workload.
+
+How a client tries again when it is refused.
+
+A workload, as a scenario states it.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from pathlib import Path
 from sys import maxsize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
@@ -15,11 +20,14 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.columns import known_fields
-from ksim.workload.fields import UNITS
-from ksim.workload.reading import clock, read
-from ksim.workload.row import Ledger, Row, follows
+from ksim.workload.reading import clock, may_abort, read
+from ksim.workload.rows import UNITS, Ledger, Row, follows, known_fields
 from ksim.workload.shaping import LengthLimits, from_zero, note_ties, spread_ties
+from ksim.workload.synthetic import Synthetic
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 #: A hint for arrivals that span too long a time.
 UNITS_HINT = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
@@ -174,3 +182,64 @@ class Replay:
                 yield row
             else:
                 ledger.outside_window += 1
+
+
+@frozen
+class Retries:
+    """What a client does about status 429: it waits, and tries again; each wait is twice as long as the one before.
+
+    The defaults are those of the openai package for Python (src/openai/_base_client.py, _constants.py).
+    """
+
+    max_retries: int = field(default=2, validator=(ge(0), le(1000)))
+    """Attempts after the first. Unit: attempts. Source: openai-python max_retries."""
+    initial_delay: Seconds = field(default=0.5, converter=quantity, validator=gt(0))
+    """The wait before the first of them. Unit: s. Source: openai-python INITIAL_RETRY_DELAY."""
+    max_delay: Seconds = field(default=8.0, converter=quantity, validator=gt(0))
+    """The longest wait. Unit: s. Source: openai-python MAX_RETRY_DELAY."""
+    jitter: float = field(default=0.25, validator=(ge(0), le(1)))
+    """The share of a wait that chance may take off, by the scenario's seed. Unit: share. Source: openai-python."""
+
+    def delay(self, taken: int, random: "np.random.Generator") -> float:
+        """Seconds until the next attempt, where so many retries were *taken* before."""
+        return min(self.initial_delay * 2.0**taken, self.max_delay) * (1.0 - self.jitter * float(random.random()))
+
+
+@frozen
+class Workload:
+    """The requests that arrive: a recorded trace or synthetic requests.
+
+    At most `max_concurrency` requests are in flight; the others wait at the client,
+    as with `vllm bench serve --max-concurrency`.
+    """
+
+    replay: Replay | None = None
+    """A recorded trace. Default: none."""
+    synthetic: Synthetic | None = None
+    """Requests drawn at random. Default: none."""
+    max_concurrency: int | None = field(default=None, validator=optional(gt(0)))
+    """Most requests in flight; the others wait at the client. Unit: requests. Default: no limit. Source: vllm bench
+    serve --max-concurrency. Example: 64."""
+    retries: Retries | None = None
+    """What a client does when it is refused with status 429. Default: it gives up. Example: {max_retries = 2}."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.replay is None) == (self.synthetic is None):
+            raise ValueError("a workload is either replay or synthetic")
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether clients may hang up on requests: whether a trace has a column that says when."""
+        replay = self.replay
+        return replay is not None and may_abort(replay.path, replay.format, replay.columns)
+
+    def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
+        """Yield the requests by arrival, the first at 0 s; the same for the same *seed*.
+
+        *ledger* counts what happens to a trace's rows.  Raises DataError for a trace
+        that cannot be read, UnknownName for an unknown table of lengths.
+        """
+        if self.replay:
+            return self.replay.requests(seed, ledger)
+        assert self.synthetic, "a workload without a replay is synthetic"
+        return self.synthetic.requests(seed)

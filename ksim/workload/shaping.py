@@ -12,7 +12,7 @@ from attrs import frozen
 
 from ksim.foundation.errors import DataError
 from ksim.workload.lines import Lines
-from ksim.workload.row import Ledger, Row, follows
+from ksim.workload.rows import Ledger, Row, follows
 
 #: The most rows by which a row may be late in the order of arrival.
 WINDOW = 1024

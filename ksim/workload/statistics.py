@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 
 from ksim.flow.request import Request
 from ksim.workload.arrivals import ArrivalSummary, ArrivalTally
-from ksim.workload.row import Ledger, follows
+from ksim.workload.rows import Ledger, follows
 
 #: The probabilities of `Summary.quantiles`: every hundredth, and two more in the upper tail.
 PROBABILITIES = tuple(sorted({*(percent / 100 for percent in range(101)), 0.995, 0.999}))

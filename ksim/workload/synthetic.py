@@ -1,4 +1,7 @@
-"""Synthetic requests: arrivals, lengths, shared prefixes, conversations."""
+"""Synthetic requests: arrivals, lengths, shared prefixes, conversations.
+
+Which LoRA adapter each synthetic request asks for.
+"""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +16,52 @@ from attrs.validators import and_, ge, gt, le, optional
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
-from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import MOST, Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
+from ksim.workload.distributions import (
+    MOST,
+    MOST_SEQUENCES,
+    Fixed,
+    Formula,
+    Lengths,
+    Times,
+    check_tokens,
+    seconds,
+    tokens,
+)
 from ksim.workload.images import Images
-from ksim.workload.sampling import MOST_SEQUENCES
+
+#: More than any server holds.
+MOST_ADAPTERS = 10**6
+
+
+@frozen
+class Adapters:
+    """`count` adapters, called `name`-0, `name`-1 and so on, as popular as Zipf's law says.
+
+    Adapter k is asked for in proportion to 1 / (k + 1)^`exponent`; 0 makes all equally popular.  A share `base` of the
+    requests asks for no adapter.
+    """
+
+    count: int = field(validator=(gt(0), le(MOST_ADAPTERS)))
+    """Number of adapters. Unit: adapters."""
+    exponent: float = field(default=0.0, validator=(ge(0), le(10)))
+    """Exponent of Zipf's law; 0 makes all adapters equally popular. Unit: none."""
+    base: float = field(default=0.0, validator=(ge(0), le(1)))
+    """Share of requests that ask for the base model. Unit: share."""
+    name: str = "adapter"
+    """What adapters are called, before their number: as an entry of `serve.lora_modules` with a `count`."""
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """How likely each adapter is, and last of all the base model."""
+        weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.exponent
+        return [*((1 - self.base) * weights / weights.sum()).tolist(), self.base]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the order of `shares`."""
+        return (*(f"{self.name}-{number}" for number in range(self.count)), "")
+
 
 #: Names of chunks: the owner (a session, or a group of prefixes as a negative number), and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]

@@ -9,15 +9,14 @@ import pytest
 
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.causal_conv import ConvLayer
-from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.mla import LatentLayer
+from ksim.compute.kernels.states import ConvLayer, DeltaLayer
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.oracles import estimates
 from ksim.oracles.measured import Measured
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.anchors.errors import DATA, Errors
 

@@ -11,10 +11,9 @@ from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.hardware import gpu_of
-from ksim.validation.kernels import Question, validate
-from ksim.validation.kernels.cells import cells
-from ksim.validation.kernels.protocols import predict_by_profile
+from ksim.scenario.hardware import gpu_of
+from ksim.validation.kernel_cells import cells
+from ksim.validation.kernels import Question, predict_by_profile, validate
 from tests.anchors.errors import DATA
 
 H200 = gpu_of("h200")

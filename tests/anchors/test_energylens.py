@@ -1,4 +1,4 @@
-"""What EnergyLens (arXiv 2605.14249) found about energy on A100, in direction and rough size: docs/energylens.md."""
+"""What EnergyLens (arXiv 2605.14249) found about energy, in direction and rough size: docs/evidence/energylens.md."""
 
 from functools import cache
 

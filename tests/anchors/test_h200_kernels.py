@@ -19,7 +19,7 @@ from ksim.compute.kernels.pointwise import Pointwise
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.anchors.errors import Errors, rows
 
 H200, WAVES = gpu_of("h200"), Waves()

@@ -11,10 +11,10 @@ import pytest
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 

@@ -7,10 +7,10 @@ import pytest
 
 from ksim.flow.batch import Batch
 from ksim.network.routes import Hop
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.anchors.errors import Errors, rows
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 #: Bytes/s that rings reach of a GPU's links, by the beginning of its name.
 LINKS = {"h": 371e9, "b": 722e9, "g": 722e9}

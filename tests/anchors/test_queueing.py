@@ -21,12 +21,12 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 #: Theory gives the mean wait of so many customers; so many of them are played, and wait as the recursion says.
 CUSTOMERS, PLAYED = 20_000, 5_000
@@ -182,7 +182,7 @@ def test_littles_law():
 
 RUN = """
 import sys
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 scenario = Scenario.read(sys.argv[1])
 simulate(scenario).save(sys.argv[2], scenario.to_toml(), plots=False)

@@ -5,7 +5,7 @@ from attrs import evolve
 
 from ksim.foundation.config import Choice
 from ksim.validation.serving import comparison
-from ksim.validation.serving.replay import ServerSpec
+from ksim.validation.serving.recordings import ServerSpec
 from tests.anchors.errors import DATA
 
 RUNS = DATA / "h200"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.validation import cases, replay, schedules
 
 OWN = Path(__file__).parents[1] / "golden"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.calibration.power.sustained import SustainedKernel
+from ksim.calibration.power.prediction import SustainedKernel
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.energy import joules
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 #: A part of a sweep over an H200.
 EXTRACT = Path(__file__).parent / "data"

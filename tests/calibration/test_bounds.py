@@ -12,7 +12,7 @@ from ksim.calibration.kernels import kernels, seconds
 from ksim.calibration.measurements import COLLECTIVES, FAMILIES, Points, tagged
 from ksim.foundation.errors import DataError
 from ksim.oracles.roofline import Roofline
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")

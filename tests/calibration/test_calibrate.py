@@ -14,7 +14,7 @@ from ksim.calibration.ingest import digest, digests, ingest
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import FIT_SPECS
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profile
 from tests.calibration.samples import EXTRACT
 from tests.calibration.toys import H200, dataset, measured
 
@@ -187,7 +187,7 @@ def test_a_failure_leaves_the_old_profile_in_place(fitted, tmp_path, monkeypatch
         part.write_bytes(b"half")
         raise stop
 
-    monkeypatch.setattr("ksim.oracles.efficiency.profile.save", interrupted)
+    monkeypatch.setattr("ksim.oracles.efficiency.profiled.save", interrupted)
     with pytest.raises((KeyboardInterrupt, ConfigError)):
         save(path, fitted, "", {})
     assert [file.name for file in tmp_path.iterdir()] == ["mine.npz"] and path.read_bytes() == b"before"

@@ -14,9 +14,9 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.foundation.units import DType
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.hardware import gpu_of, system_of
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of, system_of
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.power import BASES
 

@@ -9,10 +9,10 @@ from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.measurements import CHECKS, FAMILIES
 from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
-from ksim.calibration.runner.launches import LAUNCHES
+from ksim.calibration.runner.device import LAUNCHES
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")

@@ -8,14 +8,13 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.power import extrapolation, sustained
-from ksim.calibration.power.prediction import bound, cooled, fit, leave_group_out, predict
-from ksim.calibration.power.sustained import joules_of, with_terms
+from ksim.calibration.power import extrapolation, prediction
+from ksim.calibration.power.prediction import bound, cooled, fit, joules_of, leave_group_out, predict, with_terms
 from ksim.compute.kernels.gemm import Gemm
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.calibration.samples import BOOST, COPY, H200, IDLE, KERNELS, row, rows, sweep
 from tests.properties import examples
 
@@ -67,7 +66,7 @@ def test_the_time_of_a_graph_is_corrected_for_the_clock_that_the_kernel_before_l
 
 
 def test_each_row_knows_the_clock_at_the_end_of_the_row_before(parquet):
-    recorded = sustained.read(parquet(sweep(
+    recorded = prediction.read(parquet(sweep(
         IDLE, {"family": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "fp8", "sm_mhz": 1500.0},
         {**COPY, "sm_mhz": 1900.0}, {"family": "gemm", "m": 1, "n": 4096, "k": 4096}), "kernels_energy.parquet"))
     assert recorded.idle == 120.0
@@ -86,7 +85,7 @@ def test_each_row_knows_the_clock_at_the_end_of_the_row_before(parquet):
 ])
 def test_a_faulty_file_of_sustained_kernels_is_refused(parquet, lines, problem):
     with pytest.raises(DataError, match=problem):
-        sustained.read(parquet(lines, "kernels_energy.parquet"))
+        prediction.read(parquet(lines, "kernels_energy.parquet"))
 
 
 @pytest.mark.parametrize("name", extrapolation.LIKENESSES)
@@ -106,7 +105,7 @@ def test_every_gpu_is_measured_or_extrapolated():
 def test_the_file_of_the_measured_gpu_has_the_power_fitted_to_its_kernels():
     if not SWEEP.exists():
         pytest.skip(f"the sustained kernels are not at {SWEEP}")
-    recorded = sustained.read(SWEEP)
+    recorded = prediction.read(SWEEP)
     fitted = joules_of(fit(recorded.rows, H200))
     assert joules_of(H200.power) == pytest.approx(fitted, rel=2e-3, abs=0)
     assert recorded.idle == pytest.approx(H200.power.idle, rel=1e-3)

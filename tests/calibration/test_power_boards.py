@@ -9,7 +9,7 @@ from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings, metered_watts, model_watts
 from ksim.calibration.regression import weighted_median
 from ksim.foundation.errors import DataError
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.calibration.samples import attention, gemm, line
 
 POWER = gpu_of("h200").power

@@ -8,8 +8,8 @@ from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.regression import NOTHING, Free
 from ksim.oracles.efficiency.families import Family
-from ksim.oracles.efficiency.physics import Physics
-from ksim.simulation.hardware import gpu_of
+from ksim.oracles.efficiency.gemm import Physics
+from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")
 FEATURES = ("log_size", "group")

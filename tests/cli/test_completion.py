@@ -8,8 +8,7 @@ import pytest
 import typer
 
 from ksim.cli import app, completers
-from ksim.cli.completion import _OFFERS, _OFFERS_OF
-from ksim.cli.completion_scripts import SCRIPTS, script_path
+from ksim.cli.completion import _OFFERS, _OFFERS_OF, SCRIPTS, script_path
 from ksim.foundation import catalog
 from tests.cli.command import ROOT, ksim_here
 
@@ -25,7 +24,7 @@ def offered(*words, folder=ROOT):
 
 
 @pytest.mark.parametrize(("words", "some"), [
-    (("ksim", "ru"), {"run"}), (("ksim", "validate", "s"), {"schedule", "serving", "silicon", "steps"}),
+    (("ksim", "ru"), {"run"}), (("ksim", "validate", "s"), {"schedule", "serving", "steps"}),
     (("ksim", "run", "--trace-"), {"--trace-window"}), (("ksim", "list", "g"), {"gpus", "grids", "governors"}),
     (("ksim", "step", "--gpu", "b"), {"b200", "b300"}), (("ksim", "model", "llama-3.2"), {"llama-3.2-1b"}),
     (("ksim", "roofline", "--gpus", "h200,b"), {"h200,b200"}), (("ksim", "new", "--template", ""), {"chat", "pd"}),

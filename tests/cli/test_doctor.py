@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from ksim.cli import doctor, doctor_checks
+from ksim.cli import doctor_checks, start
 from ksim.cli.doctor_checks import BROKEN, EXTRAS, NEEDED, NOTE, OK, Finding
 from tests.cli.command import ROOT, ksim_here
 
@@ -39,7 +39,7 @@ def test_all_is_well_here(tmp_path):
 
 
 def only(monkeypatch, *findings):
-    monkeypatch.setattr(doctor, "_findings", lambda: findings)
+    monkeypatch.setattr(start, "_findings", lambda: findings)
 
 
 def test_what_is_broken_is_said_with_the_remedy_and_status_1(tmp_path, monkeypatch):
@@ -54,12 +54,12 @@ def test_what_is_broken_is_said_with_the_remedy_and_status_1(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"DIGITS": {**doctor.DIGITS, "duration": 1.0}}, "duration is 0.06"),
-    ({"SCENARIO": {**doctor.SCENARIO, "model": "gone"}}, "no model named 'gone'")])
+    ({"DIGITS": {**start.DIGITS, "duration": 1.0}}, "duration is 0.06"),
+    ({"SCENARIO": {**start.SCENARIO, "model": "gone"}}, "no model named 'gone'")])
 def test_a_run_that_comes_to_something_else_is_broken(change, words, monkeypatch):
     for name, value in change.items():
-        monkeypatch.setattr(doctor, name, value)
-    finding = doctor._self_check()
+        monkeypatch.setattr(start, name, value)
+    finding = start._self_check()
     assert finding.status == BROKEN and words in finding.text and "reinstall" in finding.remedy
 
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 
 from ksim.testing import PolicyFault, check_policy
-from ksim.testing.counter_example import files
 from ksim.testing.replayed import Written, replay
 from ksim.testing.strategies import replayable_cases
-from ksim.testing.trial import Subject, examine
+from ksim.testing.trial import Subject, examine, files
 from tests.properties import examples
 from tests.testing.mutants.policies import LastComeFirst, PassesOverLong
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 import typer
 
-from ksim.cli import gpu as command
+from ksim.cli import hardware as command
 from ksim.foundation.units import GIB, DType
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cli.command import ksim_here
 
 L40S = {"name": "L40S", "architecture": "ada", "sms": "142", "clock": "2520", "memory": "48", "bandwidth": "864",

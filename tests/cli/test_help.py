@@ -8,8 +8,8 @@ import typer
 
 import ksim
 from ksim.cli import app
+from ksim.foundation.catalog import TRUST
 from ksim.foundation.keys import keys
-from ksim.foundation.outside import TRUST
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import SCENARIO, TRACE, ksim_here
 

@@ -8,10 +8,11 @@ import pytest
 import typer
 
 from ksim.cli import app
-from ksim.cli.output import as_json
+from ksim.cli.flags import as_json
 from tests.cli.command import SCENARIO, TRACE, ksim_here
 
-PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+#: What the page of commands says of JSON, below its tables.
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").partition("## Outcomes as JSON")[2]
 #: Commands that print no table, and why.
 WITHOUT = {
     ("new",): "writes a scenario, and says where", ("init",): "is `ksim new`",
@@ -53,7 +54,7 @@ def strict(text):
 def test_every_command_that_prints_a_table_has_json_and_a_line_on_the_page(path):
     options = {name: option for option in COMMANDS[path].params for name in option.opts}
     assert "--json" in options, f"take `output.JsonFile`, or say in WITHOUT why `ksim {' '.join(path)}` has no table"
-    assert options["--json"].metavar == "FILE" and "docs/json.md" in options["--json"].help
+    assert options["--json"].metavar == "FILE" and "docs/cli.md" in options["--json"].help
     named = f"ksim {' '.join(path)}" if path[0] != "validate" else path[-1]
     assert re.search(rf"^\| .*`(ksim validate )?{re.escape(named)}`", PAGE, re.MULTILINE)
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from ksim.cli import progress
-from ksim.cli.progress import Progress, duration
-from ksim.simulation import workload_size
+from ksim.cli import keep
+from ksim.cli.keep import Progress, duration
+from ksim.scenario import model_card
 from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}
@@ -16,7 +16,7 @@ STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A scenario of 12 requests, which is long here."""
-    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 11)
+    monkeypatch.setattr(model_card, "MANY_REQUESTS", 11)
     (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
     return tmp_path
 
@@ -32,7 +32,7 @@ def test_what_cannot_be_deployed_is_refused_before_the_trace_is_read(tmp_path, m
     def read(_: object) -> None:
         pytest.fail("the trace was read")
 
-    monkeypatch.setattr(workload_size.WorkloadSize, "of", read)
+    monkeypatch.setattr(model_card.WorkloadSize, "of", read)
     (tmp_path / "t.csv").write_text(TRACE, encoding="utf-8")
     outcome = ksim_here("replay", "t.csv", "--gpu", "h200", *flags, folder=tmp_path)
     assert outcome.status == 1 and problem in outcome.stderr
@@ -60,7 +60,7 @@ def test_a_long_run_without_a_directory_is_kept(folder):
 
 def test_a_run_that_is_streamed_or_short_says_nothing(folder, monkeypatch):
     assert ksim_here("run", "s.toml", "-o", "out", "--stream", folder=folder).stderr == ""
-    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 12)
+    monkeypatch.setattr(model_card, "MANY_REQUESTS", 12)
     assert ksim_here("run", "s.toml", "--quiet", folder=folder).stderr == ""
 
 
@@ -98,7 +98,7 @@ def test_a_terminal_shows_how_much_is_done_and_the_time_left(monkeypatch):
 
 def test_elsewhere_a_line_says_so_now_and_then(monkeypatch):
     assert shown(io.StringIO(), 1000, 400) == ""  # it is over before the first of them
-    monkeypatch.setattr(progress, "_PAUSE", -1.0)
+    monkeypatch.setattr(keep, "_PAUSE", -1.0)
     lines = shown(io.StringIO(), 1000, 400).splitlines()
     assert len(lines) == 5 and lines[-1].startswith("ksim: 400 requests ended after 0 s, 40% of about 1,000; about 0 s")
     assert "left" not in shown(io.StringIO(), 10, 400).splitlines()[-1]  # there are more than were thought
@@ -106,7 +106,7 @@ def test_elsewhere_a_line_says_so_now_and_then(monkeypatch):
 
 @pytest.mark.parametrize("stderr", [Terminal, io.StringIO])
 def test_a_quiet_run_shows_nothing(stderr, monkeypatch):
-    monkeypatch.setattr(progress, "_PAUSE", -1.0)
+    monkeypatch.setattr(keep, "_PAUSE", -1.0)
     assert shown(stderr(), 1000, 400, quiet=True) == ""
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ksim.cli import app
 from ksim.cli.pareto_output import _over
 from ksim.foundation.errors import KsimError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 from .command import SCENARIO, ksim, ksim_here

@@ -2,7 +2,7 @@
 
 import json
 
-from ksim.simulation.scenario_schema import FILE, ID
+from ksim.scenario.schema import FILE, ID
 from tests.cli.command import ksim_here
 
 

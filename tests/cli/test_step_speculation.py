@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ksim.cli.step_speculation import table_of
+from ksim.cli.parts import table_of
 from tests.cli.command import ksim
 
 STEP = ("step", "--model", "llama-3.1-8b", "--gpu", "h200", "--decode", "4x500", "--max-model-len", "4096")

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ksim.cli import terminal
-from ksim.cli.output import status
-from ksim.cli.progress import Progress
+from ksim.cli.flags import status
+from ksim.cli.keep import Progress
 from tests.cli.command import ksim_here
 
 ESCAPE = "\x1b["

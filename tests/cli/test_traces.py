@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ksim.foundation.catalog import names
-from ksim.workload.columns import FIELDS
 from ksim.workload.reading import FOLDER, reader
+from ksim.workload.rows import FIELDS
 from tests.cli.command import ROOT, ksim, ksim_here
 
 PAGE = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")

@@ -13,7 +13,6 @@ from tests.cli.on_a_terminal import WIDTHS, missing, played
 from tests.validation.benchmarks import fabricate as benchmarks
 from tests.validation.energy_tables import boards, kernels
 from tests.validation.serving.fabricate import record, run, sent
-from tests.validation.silicon_rows import write
 from tests.validation.transfer_rows import row, table
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
@@ -38,8 +37,8 @@ SLOW = [
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
     "calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
     "validate energy energy", "validate serving runs", "validate steps runs", "validate schedule schedules",
-    "validate serving vllm.json agg.json --scenario s.toml", "validate silicon runs.parquet --jobs 1",
-    "validate transfers transfers.csv", "validate ladders ladders.csv --jobs 1 --ladder own --recipes mine.toml",
+    "validate serving vllm.json agg.json --scenario s.toml",
+    "validate transfers transfers.csv",
 ]
 #: Not run here: it answers until it is stopped.
 ENDLESS = {("serve",)}
@@ -87,12 +86,7 @@ def measurements(folder):
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
-    write(folder / "runs.parquet", {}, {"id": "two", "precision": "fp2"})
     table(folder, row(bytes=1e8, seconds=1.1e-3), row(bytes=1e9, seconds=7e-3), row(kind="p2p_prefix_pull_cpu_to_cpu"))
-    (folder / "ladders.csv").write_text("ladder,run,arm,stage,rate_target_rps,req_s\nof my own,a,b,rate,2,2\n")
-    (folder / "mine.toml").write_text('[[setups]]\nladder = "of my own"\nruns = ["a"]\narms = ["b"]\ntext = "by hand"\n'
-                                      'load = {stages = "2x4", question = 200, output = 4}\n[setups.scenario]\n'
-                                      'model = "llama-3.2-1b"\ngpu = "h200"\n')
 
 
 @pytest.fixture(scope="module")

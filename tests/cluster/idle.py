@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from tests.laws.tiny import TINY
 
 

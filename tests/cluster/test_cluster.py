@@ -7,8 +7,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.routers.least_outstanding import LeastOutstanding
-from ksim.cluster.routers.prefix_aware import PrefixAware
+from ksim.cluster.routers.by_load import LeastOutstanding, PrefixAware
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Routed
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError

@@ -8,9 +8,9 @@ import pytest
 
 from ksim.cluster.routers.dynamo_kv import _Cached as Cached
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 
 

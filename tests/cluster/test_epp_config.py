@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from ksim.cluster.llm_d.assembly import picker_of
-from ksim.cluster.llm_d.cycle import Chance
-from ksim.cluster.llm_d.durations import seconds
+from ksim.cluster.llm_d.cycle import Chance, seconds
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 
 FLEETS = Path(__file__).parents[2] / "scenarios" / "fleets"

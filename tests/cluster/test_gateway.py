@@ -10,17 +10,16 @@ from ksim.cluster.flow_controls.fair_queue import FairQueue
 from ksim.cluster.flow_controls.predicted_ttft import PredictedTtft
 from ksim.cluster.flow_controls.queue_limit import QueueLimit
 from ksim.cluster.gateway import Gateway, Refusal
-from ksim.engine.horizon import Horizon
-from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Rejected
-from ksim.flow.gateway import Held, Refused
+from ksim.engine.loop_times import Horizon
+from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.results.gateway import attempts
 from ksim.results.history import History
 from ksim.results.totals import aborted
-from ksim.specs.signals import SignalSettings
-from ksim.workload.retries import Retries
+from ksim.specs.settings import SignalSettings
+from ksim.workload.replay import Retries
 from tests.cluster.views import Millisecond, View
 
 

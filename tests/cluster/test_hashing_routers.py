@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.hash_ring import HashRing, point
-from ksim.cluster.routers.consistent_hash import ConsistentHash
-from ksim.cluster.routers.power_of_two import PowerOfTwo
+from ksim.cluster.routers.by_load import PowerOfTwo
+from ksim.cluster.routers.consistent_hash import ConsistentHash, HashRing, point
 from ksim.cluster.routers.session_affinity import SessionAffinity
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice

@@ -9,9 +9,9 @@ from attrs import evolve
 from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, Load, Match
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 
 
@@ -33,8 +33,8 @@ def cycle(match: Match | None = None, load: Load | None = None, request: Request
     return made
 
 
-def part(kind: str, name: str, **options: Any) -> Any:
-    return catalog.find(f"cluster.llm_d.{kind}", name.replace("-", "_"))(**options)
+def part(name: str, **options: Any) -> Any:
+    return catalog.find("cluster.llm_d.parts", name.replace("-", "_"))(**options)
 
 
 def router(**options: Any) -> Any:
@@ -49,29 +49,29 @@ def router(**options: Any) -> Any:
     ("load-aware-scorer", [{"waiting": 0}, {"waiting": 64}, {"waiting": 500}], [0.5, 0.25, 0.0]),
 ])
 def test_scores_of_metrics(name, states, scores):
-    assert part("scorers", name).score(cycle(), views(*states)) == scores
+    assert part(name).score(cycle(), views(*states)) == scores
 
 
 def test_prefixes_score_by_the_share_of_blocks():
     """plugin.go: matched / total, and with prefixLengthWeight w also w * (tokens / maxModelLen)^2."""
     match, engines = Match(8, 64, {0: 6, 2: 8}), views({}, {}, {})
-    assert part("scorers", "prefix-cache-scorer").score(cycle(match), engines) == [0.75, 0.0, 1.0]
-    weighted = part("scorers", "prefix-cache-scorer", prefix_length_weight=0.5, max_model_len=1024)
+    assert part("prefix-cache-scorer").score(cycle(match), engines) == [0.75, 0.0, 1.0]
+    weighted = part("prefix-cache-scorer", prefix_length_weight=0.5, max_model_len=1024)
     assert weighted.score(cycle(match), engines) == [0.5 * (384 / 1024) ** 2 + 0.375, 0.0, 0.5 * 0.25 + 0.5]
 
 
 def test_precise_prefixes_weigh_tiers():
     """256 tokens on the GPU and 128 more in CPU memory of 512 in all: (4 + 2 * 0.8) / 8 blocks of 64."""
-    producer = catalog.find("cluster.llm_d.producers", "precise_prefix_cache_producer")(PRECISE, 64)
+    producer = catalog.find("cluster.llm_d.parts", "precise_prefix_cache_producer")(PRECISE, 64)
     made = cycle(request=asked(blocks=8))
     producer.look(made, [View(0, 0, cached=256, tiers={"cpu": 128}), View(1, 0, cached=0)])
-    assert part("scorers", "precise-prefix-cache-scorer").score(made, views({}, {})) == [5.6 / 8, 0.0]
+    assert part("precise-prefix-cache-scorer").score(made, views({}, {})) == [5.6 / 8, 0.0]
     assert made.matches[PRECISE].blocks == {0: 5}
 
 
 def test_cold_requests_go_to_the_engine_that_has_had_none_for_longest():
     """no_hit_lru.go: never used first, in their order, then the oldest; half for all if anyone has a block."""
-    scorer, engines = part("scorers", "no-hit-lru-scorer"), views({}, {}, {})
+    scorer, engines = part("no-hit-lru-scorer"), views({}, {}, {})
     assert scorer.score(cycle(), engines) == [1.0, 0.5, 0.0]
     for number in (1, 0):
         scorer.sent(cycle(), number, "default")
@@ -85,19 +85,19 @@ def test_cold_requests_go_to_the_engine_that_has_had_none_for_longest():
 def test_active_requests():
     """active_request.go: (max - count) / max, 1 for the idle, and no more than maxBusyScore for others."""
     load, engines = Load({0: 4, 1: 1}, {}, {}), views({}, {}, {})
-    assert part("scorers", "active-request-scorer").score(cycle(load=load), engines) == [0.0, 0.75, 1.0]
-    gapped = part("scorers", "active-request-scorer", idle_threshold=1, max_busy_score=0.5)
+    assert part("active-request-scorer").score(cycle(load=load), engines) == [0.0, 0.75, 1.0]
+    gapped = part("active-request-scorer", idle_threshold=1, max_busy_score=0.5)
     assert gapped.score(cycle(load=evolve(load, requests={0: 4, 1: 1, 2: 2})), engines) == [0.0, 1.0, 0.25]
 
 
 def test_token_load_counts_what_the_request_adds():
     load = Load({}, {0: 300, 1: 2000}, {0: 100, 1: 0, 2: 500})
-    scorer = part("scorers", "token-load-scorer", queue_threshold_tokens=1000)
+    scorer = part("token-load-scorer", queue_threshold_tokens=1000)
     assert scorer.score(cycle(load=load), views({}, {}, {})) == [0.6, 0.0, 0.5]
 
 
 def test_a_session_goes_back_to_the_engine_of_its_last_answer():
-    scorer, engines, turn = part("scorers", "session-affinity-scorer"), views({}, {}), asked(session="s")
+    scorer, engines, turn = part("session-affinity-scorer"), views({}, {}), asked(session="s")
     assert scorer.score(cycle(request=turn), engines) == [0.0, 0.0]
     scorer.ended(turn, 1)  # somebody else's
     assert scorer.score(cycle(request=turn), engines) == [0.0, 0.0]
@@ -109,7 +109,7 @@ def test_a_session_goes_back_to_the_engine_of_its_last_answer():
 
 def test_lora_adapters():
     """lora_affinity.go: active 1, room 0.8, waiting 0.6, else 0."""
-    scorer, mine = part("scorers", "lora-affinity-scorer", max_loras=1), asked(adapter="x")
+    scorer, mine = part("lora-affinity-scorer", max_loras=1), asked(adapter="x")
     engines = [View(number, 0, 0, adapters={"x": "disk" if number else "gpu"}) for number in range(4)]
     scorer.sent(cycle(request=mine), 2, "default")
     scorer.sent(cycle(request=asked(adapter="y")), 3, "default")
@@ -119,7 +119,7 @@ def test_lora_adapters():
 
 
 def kept(name: str, made: Cycle, engines: list[View], **options: Any) -> list[int]:
-    return [engine.number for engine in part("filters", name, **options).keep(made, engines)]
+    return [engine.number for engine in part(name, **options).keep(made, engines)]
 
 
 def test_filters_of_roles_and_queues():
@@ -162,15 +162,15 @@ def test_affinity_holds_until_the_others_are_so_much_faster():
 
 def test_ties_are_drawn_evenly_and_by_the_seed():
     engines, made = views({}, {}, {}), cycle()
-    drawn = Counter(part("pickers", "max-score-picker").pick(made, engines, [2.0, 1.0, 2.0]).number for _ in range(400))
+    drawn = Counter(part("max-score-picker").pick(made, engines, [2.0, 1.0, 2.0]).number for _ in range(400))
     assert drawn.keys() == {0, 2} and min(drawn.values()) > 150
-    assert part("pickers", "max-score-picker").pick(made, engines, [1.0, 3.0, 2.0]).number == 1
-    picker = part("pickers", "random-picker")
+    assert part("max-score-picker").pick(made, engines, [1.0, 3.0, 2.0]).number == 1
+    picker = part("random-picker")
     assert {picker.pick(made, engines, [1.0, 3.0, 2.0]).number for _ in range(50)} == {0, 1, 2}
 
 
 def test_weighted_draws_are_in_proportion_to_scores():
-    engines, made, picker = views({}, {}, {}), cycle(), part("pickers", "weighted-random-picker")
+    engines, made, picker = views({}, {}, {}), cycle(), part("weighted-random-picker")
     drawn = Counter(picker.pick(made, engines, [3.0, 1.0, 0.0]).number for _ in range(2000))
     assert drawn[0] / 2000 == pytest.approx(0.75, abs=0.03) and not drawn[2]
     assert {picker.pick(made, engines, [0.0] * 3).number for _ in range(50)} == {0, 1, 2}

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from ksim import Scenario, simulate
-from ksim.cluster.forecast import forecast
-from ksim.cluster.step_model import models_of
+from ksim.cluster.forecast import forecast, models_of
 from ksim.flow.batch import Batch
 from tests.cluster.idle import idle_engines
 from tests.laws.tiny import TINY

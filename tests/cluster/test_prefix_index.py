@@ -6,8 +6,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.active_blocks import ActiveBlocks
-from ksim.cluster.prefix_index import PrefixIndex
+from ksim.cluster.prefix_index import ActiveBlocks, PrefixIndex
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
 from tests.properties import examples

@@ -2,15 +2,12 @@
 
 import pytest
 
-from ksim.cluster.routers.least_outstanding import LeastOutstanding
+from ksim.cluster.routers.by_load import LeastOutstanding, PrefixAware, Random, RoundRobin
 from ksim.cluster.routers.lora_affinity import LoraAffinity
-from ksim.cluster.routers.prefix_aware import PrefixAware
-from ksim.cluster.routers.random import Random
-from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 
 ONE = Request(0, 0.0, prompt=1000, output=10)

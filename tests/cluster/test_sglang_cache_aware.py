@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.prefix_tree import PrefixTree
+from ksim.cluster.prefix_index import PrefixTree
 from ksim.cluster.routers.sglang_cache_aware import SglangCacheAware
 from ksim.flow.request import Request
 from tests.cluster.views import View

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 
 

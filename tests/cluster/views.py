@@ -5,10 +5,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ksim.cluster.step_model import models_of
+from ksim.cluster.forecast import models_of
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.simulation.plugins import plugin
 from tests.cluster.idle import idle_engines
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
-from ksim.simulation.models import family
+from ksim.scenario.models import family
 
 #: A transformer small enough to count by hand: 2 layers, 8 query heads on 4 KV heads of 16.
 SMALL: dict[str, Any] = {

@@ -13,11 +13,11 @@ from ksim.compute.graph import Collective, bind, is_of_adapters
 from ksim.compute.kernels.lora import LoraGemm
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
-from ksim.flow.adapters import AdapterLoad
 from ksim.flow.batch import Batch
+from ksim.flow.request import AdapterLoad
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

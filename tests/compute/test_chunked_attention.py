@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ksim.compute.chunked_attention import ChunkedLayer
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.flow.batch import Batch, Contexts
-from ksim.flow.batches import Batches
+from ksim.compute.notation.attention import ChunkedLayer
+from ksim.flow.batch import Batch, Batches, Contexts
 from ksim.specs.shard import Shard
 from tests.models import model_of
 from tests.properties import examples

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.drafters import mtp
-from ksim.compute.drafters.drafter import Drafter
-from ksim.compute.drafters.eagle import eagle, eagle3
+from ksim.compute import drafters
+from ksim.compute.drafters import Drafter, eagle, eagle3
 from ksim.compute.model import Config, Model
 from ksim.compute.notation import weighted
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of, model_of_table
+from ksim.scenario.models import model_of, model_of_table
 from ksim.specs.shard import Shard
 from tests.properties import examples
 
@@ -59,8 +58,8 @@ def test_deepseek_with_its_module_is_as_large_as_published() -> None:
     model = model_of("deepseek-v3")
     copies = 2 * model.decoder.sizes["m"] * model.decoder.sizes["V"]
     assert round(model.parameters() / 1e9) == 671
-    assert (model.parameters() + mtp.parameters(model) + copies) / 1e9 == pytest.approx(685, abs=0.6)
-    assert mtp.parameters(model) / 1e9 == pytest.approx(11.5, abs=0.15)
+    assert (model.parameters() + drafters.parameters(model) + copies) / 1e9 == pytest.approx(685, abs=0.6)
+    assert drafters.parameters(model) / 1e9 == pytest.approx(11.5, abs=0.15)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "glm-4.5-air", "glm-5", "qwen3-next-80b-a3b",
@@ -70,18 +69,18 @@ def test_a_module_is_a_layer_a_projection_and_three_norms(name: str) -> None:
     sizes = Sizes(model.decoder.sizes)
     layer = sum(op.parameters(sizes) for op in weighted(model.decoder.layers[-1]))
     hidden = sizes.of["m"]
-    assert mtp.parameters(model) == layer + 2 * hidden * hidden + 3 * hidden
+    assert drafters.parameters(model) == layer + 2 * hidden * hidden + 3 * hidden
 
 
 @pytest.mark.parametrize("name", ["kimi-k2", "llama-3.1-8b", "minimax-m2"])
 def test_models_without_such_modules_have_none(name: str) -> None:
-    assert model_of(name).decoder.mtp == () and mtp.parameters(model_of(name)) == 0
+    assert model_of(name).decoder.mtp == () and drafters.parameters(model_of(name)) == 0
 
 
 def test_module_multiplies_what_it_weighs() -> None:
     """FLOP of a token: two for each weight that it meets in a product, the borrowed head's among them."""
     target, shard, token = model_of("qwen3-next-80b-a3b"), Shard(), Batch.of((1, 1))
-    model = mtp.drafter(target, 1).first
+    model = drafters.drafter(target, 1).first
     found = sum(kernel.work.flops for _, kernel in model.graph(1, 1, shard).over(token)
                 if kernel.family in ("gemm", "grouped_gemm"))
     sizes = target.decoder.sizes
@@ -93,13 +92,13 @@ def test_module_multiplies_what_it_weighs() -> None:
 def test_passes_may_share_what_an_indexer_has_chosen() -> None:
     table, shard, batch = catalog.load("models", "glm-5"), Shard(), Batch.of((1, 5000))
     for shares in (False, True):
-        drafter = mtp.drafter(model_of_table("mine", {**table, "index_share_for_mtp_iteration": shares}), 2)
+        drafter = drafters.drafter(model_of_table("mine", {**table, "index_share_for_mtp_iteration": shares}), 2)
         first, later = ({label for label, _ in model.graph(1, 1, shard).over(batch)}
                         for model in (drafter.first, drafter.later))
         indexer = {label for label in first if label.startswith(("draft.index", "draft.choose"))}
         assert later == first - indexer if shares else later == first
         assert "draft.choose_decodes" in first
-        assert drafter.weights(shard) == mtp.drafter(model_of("glm-5"), 2).weights(shard)
+        assert drafter.weights(shard) == drafters.drafter(model_of("glm-5"), 2).weights(shard)
 
 
 @pytest.mark.parametrize(("pattern", "layers"), [("*E", 2), ("*", 1)])
@@ -123,10 +122,10 @@ def test_a_borrowed_embedding_and_head_take_no_memory() -> None:
 def test_every_module_has_weights_and_a_cache_of_its_own() -> None:
     table = {**catalog.load("models", "deepseek-v3"), "num_nextn_predict_layers": 2}
     one, two = model_of("deepseek-v3"), model_of_table("two", table)
-    first, both = mtp.drafter(one, 2), mtp.drafter(two, 2)
+    first, both = drafters.drafter(one, 2), drafters.drafter(two, 2)
     assert both.weights(Shard()) == 2 * first.weights(Shard())
     assert both.cache_by_layer(Shard()) == 2 * first.cache_by_layer(Shard())
-    assert both.turns and not first.turns and not mtp.drafter(two, 1).turns
+    assert both.turns and not first.turns and not drafters.drafter(two, 1).turns
 
 
 @pytest.mark.parametrize(("change", "text"), [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.equation import Contraction, parse
+from ksim.compute.sizes import Contraction, parse
 from tests.compute.strategies import equations
 from tests.properties import examples
 

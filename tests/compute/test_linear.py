@@ -2,9 +2,8 @@
 
 import pytest
 
-from ksim.compute.architectures.qwen3_next import qwen3_next
-from ksim.compute.kernels.causal_conv import ConvLayer
-from ksim.compute.kernels.delta_rule import DeltaLayer
+from ksim.compute.architectures.qwen import qwen3_next
+from ksim.compute.kernels.states import ConvLayer, DeltaLayer
 from ksim.compute.model import Config
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog

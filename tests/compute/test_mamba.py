@@ -2,17 +2,16 @@
 
 import pytest
 
-from ksim.compute.architectures.falcon_h1 import falcon_h1
-from ksim.compute.architectures.nemotron_h import nemotron_h
-from ksim.compute.kernels.selective_scan import ScanLayer
-from ksim.compute.kernels.state_space import StateSpaceLayer
+from ksim.compute.architectures.hybrids import falcon_h1
+from ksim.compute.architectures.nemotron import nemotron_h
+from ksim.compute.kernels.states import ScanLayer, StateSpaceLayer
 from ksim.compute.model import Config
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 

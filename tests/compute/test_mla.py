@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import BatchDependent
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.latent import PerToken
 from ksim.flow.batch import Batch

@@ -1,6 +1,5 @@
 """Operations: parameters, weights on a rank, what is launched, and what is refused."""
 
-import importlib
 
 import pytest
 
@@ -151,16 +150,6 @@ def test_equations_that_make_no_sense(equation, settings, problem):
 def test_equations_that_are_none(make, equation, problem):
     with pytest.raises(ValueError, match=f"'{equation}': {problem}"):
         make(equation, "bad")
-
-
-@pytest.mark.filterwarnings("ignore:ksim.*works until:FutureWarning")
-def test_old_names_make_the_same_operations():
-    old = importlib.import_module("ksim.compute.einsum")
-    assert old.Map("silu_mul", "tgF->tF", "act", parallel="F") == pointwise("silu_mul", "tgF->tF", "act", parallel="F")
-    assert old.Gather("Vm->tm", "embedding", parallel="V") == Lookup("Vm->tm", "embedding", parallel="V")
-    assert old.Communicate("all_gather", "sV", "gather") == communicate("all_gather", "sV", "gather")
-    assert old.Attend(window=8) == attend(window=8)
-    assert old.Einsum("tm,mF->tF", "up") == op("tm,mF->tF", "up")
 
 
 def test_a_plug_in_may_bring_operations_of_its_own():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.placement import copies, fullness, placed
+from ksim.compute.expert_rows import copies, fullness, placed
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Placement
 

@@ -12,7 +12,7 @@ from ksim.compute.sizes import Sizes
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.simulation.models import family, model_of_table
+from ksim.scenario.models import family, model_of_table
 from ksim.specs.shard import Shard
 from tests.models import FURTHER, MADE_UP, NAMES, POPULAR, READ, model_of, table_of
 

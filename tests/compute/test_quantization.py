@@ -7,7 +7,7 @@ from ksim.compute.quantization import Stored, stored
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.simulation.models import model_of_table
+from ksim.scenario.models import model_of_table
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS, Shard
 from tests.models import table_of

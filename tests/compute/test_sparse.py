@@ -5,10 +5,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels.block_sparse import BlockSparseLayer
-from ksim.compute.kernels.compressed_mla import CompressedLayer
+from ksim.compute.kernels.attention import BlockSparseLayer
 from ksim.compute.kernels.index_scores import ChoiceLayer, IndexLayer
-from ksim.compute.kernels.sparse_mla import SparseLatentLayer
+from ksim.compute.kernels.mla import CompressedLayer, SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Precision, Shard

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from ksim.compute.model import Model
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
-from ksim.compute.vision.attention import PatchAttentionLayer
 from ksim.compute.vision.processors import FixedProcessor, MosaicProcessor, PixelProcessor, TileProcessor
-from ksim.cost.encoder_batch import encoder_batch
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
-from ksim.flow.images import Patches
+from ksim.compute.vision.towers import PatchAttentionLayer
+from ksim.cost.summaries import encoder_batch
+from ksim.flow.batch import Batch, Batches
+from ksim.flow.request import Patches
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

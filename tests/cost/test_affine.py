@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Block, Op
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.affine import AffineBlocks
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.cost.timers import MODELS
 from tests.properties import examples

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.graph import Op
 from ksim.cost.affine import COLUMNAR, DRAWN, AffineBlocks, AffineKernel, affine_sweeps
-from ksim.simulation.models import model_of
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard
 from tests.properties import examples
 

@@ -5,7 +5,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.clock import Clock, Setting
+from ksim.cost.energy import Clock, Setting
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
@@ -134,7 +134,7 @@ def test_mean_power_keeps_to_the_limit_wherever_clocks_can(steps, cap):
 
 def test_a_clock_keeps_no_more_paces_than_so_many(monkeypatch):
     """A governor may set ever new clocks; what it comes to is the same as for a clock that was never asked before."""
-    monkeypatch.setattr("ksim.cost.clock.MOST_RUNGS", 16)
+    monkeypatch.setattr("ksim.cost.energy.MOST_RUNGS", 16)
     asked, hot = clock(credit=0.0), step(0.01, 2000.0)
     for megahertz in range(1500, 1530):
         setting = Setting(clock=1e6 * megahertz)

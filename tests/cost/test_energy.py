@@ -11,7 +11,7 @@ from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.energy import Actions, actions, joules, sending
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import TOY, Shape
 
 

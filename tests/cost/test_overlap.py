@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
-from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.pricer import Pricer
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.cost.pricer import Overlap, Pricer, Summed, left, overlapped, paired
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
@@ -20,7 +18,7 @@ from ksim.network.network import Network
 from ksim.network.protocols import NCCL, Protocol
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Link, System, Timing
 from tests.cost.toys import ALL, TOY, network
 from tests.properties import examples

@@ -5,19 +5,19 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.overlap import Overlap
+from ksim.cost.pricer import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import NAMES, Costs
 from ksim.flow.steps import StepCost
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 sequences = st.one_of(st.tuples(st.just(1), st.integers(0, 8000)), st.tuples(st.integers(2, 700), st.integers(0, 7000)))
 batches = st.builds(lambda several, share: Batch.of(*several, samples=round(share * len(several))),

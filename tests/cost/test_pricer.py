@@ -6,7 +6,7 @@ from ksim.compute.graph import Collective
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.pricer import Pricer
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import network
 
 GEMM, NORM = Gemm(512, 1024, 2048), Pointwise("rms_norm", 1e6, 1e6, 5e5, 512)

@@ -12,17 +12,17 @@ from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import actions, joules, sending
 from ksim.cost.graphs import Graphs, Launching
-from ksim.cost.overlap import Overlap
+from ksim.cost.pricer import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import estimate
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 #: Two decodes and a chunk; two of the three sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)

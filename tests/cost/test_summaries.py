@@ -5,14 +5,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.overlap import Overlap
+from ksim.cost.pricer import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.efficiency.models import Constant
-from ksim.oracles.efficiency.profile import Profile, save, shipped
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.profiled import Profile, save, shipped
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from tests.cost.timers import MODELS, ORACLES, timer

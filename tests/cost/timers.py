@@ -5,11 +5,11 @@ from functools import cache
 from attrs import evolve
 
 from ksim.cost.step import StepTimer
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
-from tests.simulation.tables import TABLE
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
+from tests.scenario.tables import TABLE
 
 #: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
 MODELS = [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("deepseek-v3", 8), ("glm-5", 8),

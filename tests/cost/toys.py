@@ -9,7 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.network.network import Network
-from ksim.simulation.hardware import protocols_of
+from ksim.scenario.hardware import protocols_of
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.power import Power
 

@@ -3,11 +3,11 @@
 import tomllib
 from pathlib import Path
 
-from ksim.deploy.commands.command import Command, launch_of
+from ksim.deploy.commands import Command, launch_of
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.launches import Wanted
-from ksim.deploy.texts.pasted import Pasted
-from ksim.simulation.scenario import Scenario
+from ksim.deploy.texts import Pasted
+from ksim.scenario.scenario import Scenario
 
 
 def launched(*words, **wanted):

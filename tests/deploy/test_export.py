@@ -9,19 +9,18 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.assembly.scenario import assembled
-from ksim.deploy.export.outgoing import Outgoing
-from ksim.deploy.export.vllm_line import VllmLine
-from ksim.deploy.exporting import exported
+from ksim.deploy.assembly import assembled
+from ksim.deploy.exporting import Outgoing, exported
 from ksim.deploy.importing import joined, read
 from ksim.deploy.launches import Wanted
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
+from ksim.deploy.vllm_line import VllmLine
 from ksim.deploy.writers.kubernetes import Kubernetes
 from ksim.deploy.writers.llm_d import LlmD
 from ksim.deploy.writers.vllm import Vllm
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim
 from tests.properties import examples
@@ -200,7 +199,6 @@ def test_derived_settings_are_there_on_request(tmp_path):
 def test_what_cannot_be_exported_is_refused(keys, problem):
     with pytest.raises(ConfigError, match=problem):
         LlmD().write(Outgoing.of(scenario(**keys)))
-
 
 
 def test_a_run_s_scenario_has_no_flag_for_what_the_checkpoint_says(tmp_path):

@@ -5,18 +5,17 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks import flags as regenerated
-from ksim.deploy.engines.trtllm import options
-from ksim.deploy.flags.meaning import meaning
-from ksim.deploy.flags.older import names_of
-from ksim.deploy.flags.table import flag_table, plain_name
+from ksim.deploy.engines import trtllm
+from ksim.deploy.flags.given import flag_table, plain_name
+from ksim.deploy.flags.meaning import meaning, names_of
 from ksim.deploy.programs import sglang, vllm
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from tests.deploy.launching import launched, served, table_of, text_of
 
-HANDLERS = {"vllm": vllm.HANDLERS, "sglang": sglang.HANDLERS, "trtllm": options.HANDLERS}
+HANDLERS = {"vllm": vllm.HANDLERS, "sglang": sglang.HANDLERS, "trtllm": trtllm.HANDLERS}
 FLAGS = [(program, flag.dest) for program in HANDLERS for flag in flag_table(program, program).flags]
 
 

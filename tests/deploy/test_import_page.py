@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from tests.cli.command import ROOT, ksim, ksim_here
 
 COMMANDS = [line.strip() for line in (ROOT / "docs" / "import.md").read_text(encoding="utf-8").splitlines()

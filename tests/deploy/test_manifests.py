@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ksim.deploy.assembly.scenario import assembled
+from ksim.deploy.assembly import assembled
 from ksim.deploy.importing import read
 from ksim.deploy.launches import Wanted
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
 from tests.deploy.texts import DEPLOYMENT, SCRIPT, SERVICE
 

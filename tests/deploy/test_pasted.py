@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from ksim.deploy.aiconfigurator.folders import main_file
-from ksim.deploy.texts.tidied import tidied
+from ksim.deploy.aiconfigurator import main_file
+from ksim.deploy.texts import tidied
 from ksim.foundation.errors import ConfigError, DataError
 from tests.deploy.launching import table_of, text_of
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.deploy.flags.given import flag_table
 from ksim.deploy.flags.meaning import meaning
-from ksim.deploy.flags.table import flag_table
 from ksim.foundation.keys import keys
 from ksim.specs.settings import CUDAGRAPH_MODES, EngineSettings
 from tests.deploy.launching import served

@@ -10,7 +10,7 @@ from ksim.deploy.launches import Wanted
 from ksim.deploy.readers.lines import Lines
 from ksim.deploy.shell.script import Script
 from ksim.deploy.shell.variables import arithmetic
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import ConfigError
 from tests.deploy.launching import table_of, text_of
 from tests.properties import examples

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.launches import Wanted
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from tests.deploy.texts import (
     BETA,
     CONFIG,

@@ -7,20 +7,19 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.routers.round_robin import RoundRobin
-from ksim.engine.data_parallel_group import DataParallelGroup
+from ksim.cluster.routers.by_load import RoundRobin
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import EventEngine
-from ksim.engine.stages import WholeSteps
+from ksim.engine.ranks import DataParallelGroup, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.events import Emitted, Stepped
 from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import PricedBlock, StepCost
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.scheduling.job import Limits
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 from tests.specs.hosts import host

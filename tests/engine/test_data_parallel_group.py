@@ -3,7 +3,7 @@
 import pytest
 import simpy
 
-from ksim.engine.data_parallel_group import DataParallelGroup
+from ksim.engine.ranks import DataParallelGroup
 from ksim.flow.events import Finished, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request

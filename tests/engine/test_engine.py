@@ -5,7 +5,7 @@ import simpy
 from attrs import frozen
 
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.routers.round_robin import RoundRobin
+from ksim.cluster.routers.by_load import RoundRobin
 from ksim.flow.events import Admitted, Finished, Preempted, Received, Rejected, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request

@@ -6,8 +6,7 @@ import pytest
 import simpy
 
 from ksim.compute.graph import Collective
-from ksim.engine.rank_group import Barrier, RankGroup
-from ksim.engine.rank_program import RankProgram, Segment
+from ksim.engine.ranks import Barrier, RankGroup, RankProgram, Segment
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost

@@ -3,9 +3,7 @@
 import pytest
 import simpy
 
-from ksim.engine.rank_group import RankGroup
-from ksim.engine.stages import KernelByKernel, WholeSteps
-from ksim.engine.workers import LaunchTimes
+from ksim.engine.ranks import KernelByKernel, LaunchTimes, RankGroup, WholeSteps
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost

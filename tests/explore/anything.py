@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from ksim.simulation.scenario_schema import FILE, Schema
+from ksim.scenario.schema import FILE, Schema
 
 Table = dict[str, Any]
 #: What may stand in the place of any value.

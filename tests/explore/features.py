@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ksim import KsimError, Scenario
 from ksim.foundation import catalog
-from ksim.server.live.recording import row_of
+from ksim.server.recording import row_of
 from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform
@@ -77,7 +77,7 @@ def lora(chance: Random) -> Table:
 
 def offloading(chance: Random) -> Table:
     more = chance.choice([{}, {"store_threshold": 2}, {"blocks_per_chunk": 3}, {"offload_prompt_only": True},
-                          {"eviction_policy": other(chance, "kv_offload.evictions")}])
+                          {"eviction_policy": other(chance, "kv.offload.evictions")}])
     return serve(kv_offloading_size=chance.choice([1e-3, 0.01]), kv_transfer_config={"kv_connector_extra_config": more})
 
 
@@ -138,7 +138,7 @@ FEATURES: Mapping[str, Feature] = {
     "draft_model": drafting("draft_model", model="DRAFT"), "lora": lora,
     "policy": lambda chance: serve(scheduling_policy=other(chance, "scheduling.policies", "fcfs")),
     "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
-    "eviction": lambda chance: serve(eviction=other(chance, "kv_cache.evictions", "vllm")),
+    "eviction": lambda chance: serve(eviction=other(chance, "kv.cache.evictions", "vllm")),
     "sglang cache": lambda _: serve(prefix_cache="sglang"), "sglang": lambda _: {"engine": "sglang-0.5.8"},
     "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
         "vllm-0.18", "vllm-0.19", "vllm-0.22", "trtllm-1.0", "sglang-0.5"])},

@@ -11,8 +11,8 @@ from tests.explore.strategies import Tables, entries, plugins, routers, scenario
 SYSTEMS = ["hgx-h100", "hgx-h200", "hgx-a100", "hgx-b200"]
 GPUS = ["h100", "h200", "a100-80g", "b200"]
 #: Both names of each connector.
-CONNECTORS = [name for file in catalog.names("kv_transfer.connectors")
-              for name in (file, catalog.find("kv_transfer.connectors", file).alias)]
+CONNECTORS = [name for file in catalog.names("kv.transfer.connectors")
+              for name in (file, catalog.find("kv.transfer.connectors", file).alias)]
 #: Engine settings that hardly any model, GPU or release of an engine refuses.
 ORDINARY = {
     "tensor_parallel_size", "max_model_len", "num_gpu_blocks_override", "scheduling_policy", "admission", "eviction",

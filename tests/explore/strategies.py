@@ -5,11 +5,12 @@ from typing import Any
 from hypothesis import strategies as some
 
 from ksim.foundation import catalog
-from ksim.simulation.hardware import engine_of
+from ksim.scenario.hardware import engine_of
 from ksim.specs.settings import CUDAGRAPH_MODES, EXCHANGES
 from ksim.specs.shard import PARTS, QUANTIZATIONS
 
 Tables = some.SearchStrategy[dict[str, Any]]
+LLM_D_PARTS = "cluster.llm_d.parts"
 SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]
 
 
@@ -77,7 +78,7 @@ def _others(powers: some.SearchStrategy[int]) -> Tables:
     return some.fixed_dictionaries({}, optional={
         "tensor_parallel_size": powers, "pipeline_parallel_size": some.sampled_from([1, 2, 3]),
         "data_parallel_size": some.sampled_from([1, 2, 3]), "scheduling_policy": plugins("scheduling.policies"),
-        "admission": plugins("scheduling.admissions"), "eviction": plugins("kv_cache.evictions"),
+        "admission": plugins("scheduling.admissions"), "eviction": plugins("kv.cache.evictions"),
         "max_num_batched_tokens": some.sampled_from([1, 7, 64, 512, 2048, 8192]),
         "max_num_seqs": some.sampled_from([1, 2, 5, 64]), "max_num_active_seqs": some.sampled_from([1, 3, 100]),
         "gpu_memory_utilization": some.sampled_from([0.3, 0.9, 1.0]),
@@ -118,7 +119,7 @@ def offloading() -> Tables:
     native = some.builds(lambda size, threshold: {"kv_offloading_size": size, "kv_transfer_config": {
         "kv_connector_extra_config": threshold}}, some.sampled_from([1e-4, 0.01, 1.0]), some.fixed_dictionaries(
             {}, optional={"store_threshold": some.sampled_from([0, 2]), "blocks_per_chunk": some.sampled_from([1, 3]),
-                          "eviction_policy": plugins("kv_offload.evictions"), "offload_prompt_only": some.booleans()}))
+                          "eviction_policy": plugins("kv.offload.evictions"), "offload_prompt_only": some.booleans()}))
     tiers = some.builds(lambda kind, size: {"kv_transfer_config": {
         "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {
             "cpu_bytes_to_use": size, "spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": kind}]}}},
@@ -135,8 +136,9 @@ def offloading() -> Tables:
 
 def routers() -> Tables:
     """Routers, some with options that change what they go by, or let them refuse requests."""
-    scorers = some.dictionaries(some.sampled_from([name.replace("_", "-") for name in catalog.names(
-        "cluster.llm_d.scorers")]), some.sampled_from([0.5, 1, 3]), min_size=1, max_size=4)
+    scorers = some.dictionaries(some.sampled_from([
+        name.replace("_", "-") for name in catalog.names(LLM_D_PARTS)
+        if hasattr(catalog.find(LLM_D_PARTS, name), "score")]), some.sampled_from([0.5, 1, 3]), min_size=1, max_size=4)
     some_options = some.sampled_from([
         {"name": "dynamo_kv", "router_temperature": 0.5}, {"name": "dynamo_kv", "use_kv_events": False},
         {"name": "mooncake", "ttft_slo": "20 ms"}, {"name": "mooncake", "tbt_slo": "5 ms"},

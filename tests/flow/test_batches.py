@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches, Contexts, Offsets
 
 sequences = st.tuples(st.integers(1, 600), st.integers(0, 9000))
 windows = st.lists(st.lists(sequences, max_size=6).map(lambda several: Batch.of(*several)), min_size=1, max_size=8)

@@ -2,9 +2,8 @@
 
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.costs import ClockScaling
-from ksim.flow.events import Stepped
+from ksim.flow.events import StepBlock, Stepped
 from ksim.flow.kernels import KernelCost
-from ksim.flow.step_block import StepBlock
 from ksim.flow.steps import PricedBlock, StepCost
 
 GEMM = KernelCost.of("a", "gemm", 1e-3, joules=2.0, bound="compute")

@@ -46,13 +46,6 @@ def test_a_wait_at_the_end_takes_as_long_as_it_says_and_steps_go_on_sharing_thei
     assert (one.seconds, one.low) == pytest.approx((STEPS[0].seconds + 0.5, STEPS[0].low + 0.5), nan_ok=True)
 
 
-def test_former_names_of_a_step_work_with_a_warning():
-    with pytest.warns(FutureWarning, match="compute_bound"):
-        assert STEPS[0].clocked == STEPS[0].compute_bound
-    with pytest.warns(FutureWarning, match="blocks"):
-        assert STEPS[0].laps is STEPS[0].blocks
-
-
 def test_pickled_steps_still_share_their_blocks():
     one, other, third = pickle.loads(pickle.dumps(StepColumns.of(STEPS))).blocks
     assert one is third and one is not other

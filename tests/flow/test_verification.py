@@ -6,15 +6,13 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import counts
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.kernels.sparse_mla import SparseLatentLayer
+from ksim.compute.kernels.mla import LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.states import DeltaLayer
 from ksim.cost.graphs import Graphs, Launching
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.request import Request
-from ksim.simulation.graph_sizes import capture_sizes
+from ksim.scenario.defaults import capture_sizes
 from tests.properties import examples
 
 contexts = st.lists(st.integers(0, 300), min_size=1, max_size=6)

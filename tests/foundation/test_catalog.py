@@ -17,7 +17,7 @@ def test_a_module_and_its_object_are_named_with_a_colon(tmp_path, monkeypatch):
     (tmp_path / "outside.py").write_text("Thing = len\n", encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert catalog.find("kv_cache.evictions", "outside:Thing") is len
+    assert catalog.find("kv.cache.evictions", "outside:Thing") is len
     for name, problem in (("outside:Other", "has no Other"), ("missing_module:X", "cannot be imported"),
                           ("broken:X", "ZeroDivisionError")):
         with pytest.raises(ConfigError, match=problem):

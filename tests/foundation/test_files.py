@@ -13,7 +13,7 @@ from ksim.calibration.reading.frames import load
 from ksim.foundation import files
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import LONGEST_TABLE, parquet_table
-from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profile
 
 #: So many numbers take half a GiB.
 MANY = 2**26

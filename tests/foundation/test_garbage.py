@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ksim.foundation import garbage
+from ksim.foundation import process
 
 
 class Circle:
@@ -34,22 +34,22 @@ def collections():
 
 def test_nothing_is_collected_meanwhile_and_all_is_as_before():
     assert gc.isenabled()
-    with garbage.paused():
+    with process.paused():
         assert not gc.isenabled()
-        with garbage.paused():
+        with process.paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_an_error_in_a_pause_leaves_the_collector_on():
-    with pytest.raises(ZeroDivisionError), garbage.paused():
+    with pytest.raises(ZeroDivisionError), process.paused():
         raise ZeroDivisionError
     assert gc.isenabled()
 
 
 def test_objects_made_in_a_pause_are_not_scanned_at_its_end():
-    with collections() as found, garbage.paused():
+    with collections() as found, process.paused():
         kept = [[] for _ in range(100_000)]
         before = len(found)
     after, kept = found[before:], len(kept)
@@ -58,13 +58,13 @@ def test_objects_made_in_a_pause_are_not_scanned_at_its_end():
 
 
 def test_cycles_of_many_pauses_are_found_before_another_one(monkeypatch):
-    monkeypatch.setattr(garbage, "_MANY", 1000)
-    with garbage.paused():
+    monkeypatch.setattr(process, "_MANY", 1000)
+    with process.paused():
         circle = Circle()
         left, others = weakref.ref(circle), [[] for _ in range(2000)]
         del circle
     assert left() is not None
-    with garbage.paused():
+    with process.paused():
         assert left() is None
     assert len(others) == 2000
 
@@ -73,7 +73,7 @@ def test_objects_frozen_by_others_stay_frozen():
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with garbage.paused():
+        with process.paused():
             pass
         assert gc.get_freeze_count() >= frozen > 0
     finally:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ksim.foundation import hidden_directory as module
-from ksim.foundation.hidden_directory import OLD, hidden_directory
+from ksim.foundation import files as module
+from ksim.foundation.files import OLD, hidden_directory
 
 locks = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locks that end with their process here")
 

@@ -5,10 +5,9 @@ import sys
 import pytest
 
 from ksim.foundation import catalog
+from ksim.foundation.catalog import METHODS, TRUST, plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.outside import METHODS, TRUST
-from ksim.foundation.plugins import plugin
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from ksim.foundation.text_hints import broken_line, not_utf8, number_hint
+from ksim.foundation.files import broken_line, not_utf8, number_hint
 
 
 @pytest.mark.parametrize(("line", "hint"), [

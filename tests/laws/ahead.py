@@ -6,8 +6,8 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from ksim.report.result import Result
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.tiny import uniform
 

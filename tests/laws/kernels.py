@@ -6,17 +6,11 @@ from attrs import fields
 from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.block_sparse import BlockSparseLayer
-from ksim.compute.kernels.causal_conv import ConvLayer
-from ksim.compute.kernels.compressed_mla import CompressedLayer
-from ksim.compute.kernels.delta_rule import DeltaLayer
+from ksim.compute.kernels.attention import AttentionLayer, BlockSparseLayer
 from ksim.compute.kernels.index_scores import IndexLayer
 from ksim.compute.kernels.lora import LoraGemm
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.kernels.selective_scan import ScanLayer
-from ksim.compute.kernels.sparse_mla import SparseLatentLayer
-from ksim.compute.kernels.state_space import StateSpaceLayer
+from ksim.compute.kernels.mla import CompressedLayer, LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -42,17 +36,17 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
         lambda pairs, of, window, cache: AttentionLayer(of[0] * of[1], of[0], of[2], window, cache).over(
             Batch.of(*pairs)),
         sequences, heads, windows, VALUES[DType]),
-    "mla": st.builds(
+    "latent_attention": st.builds(
         lambda form, pairs, heads, cache: LatentLayer(form, heads, 128, 64, 128, 512, cache).over(Batch.of(*pairs)),
         st.sampled_from(["expanded", "absorbed"]), sequences, st.integers(1, 128), VALUES[DType]).filter(bool),
-    "sparse_mla": st.builds(
+    "sparse_latent_attention": st.builds(
         lambda pairs, heads, chosen, cache: SparseLatentLayer(heads, 512, 64, chosen, cache).over(Batch.of(*pairs)),
         sequences, st.integers(1, 128), st.sampled_from([1, 64, 2048]), VALUES[DType]),
-    "compressed_mla": st.builds(
+    "compressed_attention": st.builds(
         lambda pairs, heads, stride, chosen, cache: CompressedLayer(heads, 512, 128, stride, chosen, cache).over(
             Batch.of(*pairs)),
         sequences, st.integers(1, 128), st.sampled_from([0, 4, 128]), st.sampled_from([0, 1, 512]), VALUES[DType]),
-    "block_sparse": st.builds(
+    "block_sparse_attention": st.builds(
         lambda pairs, of, chosen, cache: BlockSparseLayer(of[0] * of[1], of[0], of[2], chosen, cache).over(
             Batch.of(*pairs)),
         sequences, heads, st.sampled_from([128, 2048]), VALUES[DType]),

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.scheduling.acceptances.by_position import ByPosition
-from ksim.scheduling.drawn_speculation import DrawnSpeculation, uniform
+from ksim.scheduling.acceptances.rates import ByPosition
+from ksim.scheduling.draft_scheduler import DrawnSpeculation, uniform
 from ksim.scheduling.job import Job
-from ksim.simulation.plugins import plugin
 from tests.properties import examples
 
 chances = st.floats(0, 1)

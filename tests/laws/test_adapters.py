@@ -13,13 +13,11 @@ from ksim.compute.adapters import AdapterInputs
 from ksim.flow.events import AdapterLoaded, Rejected
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
-from ksim.simulation.deployment import Deployment
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import play, simulate
-from ksim.simulation.streaming import stream
-from ksim.workload.replay import Replay
-from ksim.workload.workload import Workload
+from ksim.simulation.simulate import play, simulate, stream
+from ksim.workload.replay import Replay, Workload
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples

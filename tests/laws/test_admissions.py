@@ -14,7 +14,7 @@ from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.admissions.future_memory import FutureMemory
 from ksim.scheduling.admissions.reserve_output import ReserveOutput
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.testing.loop import Loop, loop
 from tests.laws.limits import AGES, check_batch, check_blocks, policy
 from tests.properties import examples

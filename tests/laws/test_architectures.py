@@ -11,17 +11,14 @@ import pytest
 
 from ksim.compute.exchange import Combine
 from ksim.compute.graph import Collective
-from ksim.compute.latent import AttendLatent, AttendSparse
-from ksim.compute.linear import AttendLinear
-from ksim.compute.mamba import AttendMamba, AttendMamba2, Convolve
+from ksim.compute.latent import AttendCompressed, AttendLatent, AttendSparse, Keep
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.communicate import Communicate
-from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise, Lookup
-from ksim.compute.notation.product import Product
+from ksim.compute.notation.product import Held, Product
+from ksim.compute.recurrent import AttendLinear, AttendMamba, AttendMamba2, Convolve
 from ksim.compute.sizes import Sizes
-from ksim.compute.sparse import AttendCompressed, Keep
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Preempted, Received, Stepped
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform

@@ -14,7 +14,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import KINDS
 from ksim.network.network import Network
 from ksim.network.protocols import DEEPEP
-from ksim.simulation.hardware import protocols_of
+from ksim.scenario.hardware import protocols_of
 from tests.cost.toys import network, system
 from tests.properties import examples
 

@@ -12,11 +12,11 @@ from ksim.engine.event_engine import DUMMY
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.report.result import Result
+from ksim.results.attribution.activity import EXPERTS, Shares
 from ksim.results.attribution.energy import Energy
-from ksim.results.attribution.shares import EXPERTS, Shares
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 RANKS = 4

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
 from ksim.network.routes import Hop, Route
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.process_by_process import Exchange
 from tests.laws.happenings import facts, times

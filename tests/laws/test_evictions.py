@@ -5,25 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import BlockTable, PrefixHit
-from ksim.kv_cache.sglang import SglangCache
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.kv.cache import BlockTable, PrefixHit
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.scheduling.job import Limits, State
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.loop import ROOMY, Loop
 from tests.properties import examples
 from tests.scheduling.workloads import Workload, workloads
 
-NAMES = catalog.names("kv_cache.evictions")
+NAMES = catalog.names("kv.cache.evictions")
 
 each_eviction = pytest.mark.parametrize("name", NAMES)
 each_cache = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 
 
 def cache_of(kind: str, blocks: int, block_tokens: int, prefix_caching: bool, name: str) -> BlockCache | SglangCache:
-    eviction = catalog.find("kv_cache.evictions", name)
+    eviction = catalog.find("kv.cache.evictions", name)
     if kind == "sglang":
         return SglangCache(blocks * block_tokens, prefix_caching, eviction)
     return BlockCache(blocks, block_tokens, prefix_caching, eviction)

@@ -11,11 +11,9 @@ from attrs import evolve
 
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
+from ksim.scenario.scenario import Scenario, merged
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_tables import merged
-from ksim.simulation.simulate import play
-from ksim.simulation.streaming import stream
+from ksim.simulation.simulate import play, stream
 from tests.laws.happenings import facts, times
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ksim import Scenario, simulate
 from ksim.cluster.flow_controls.fair_queue import FairQueue
-from ksim.flow.events import Arrived, Finished, Received, Rejected, Routed
-from ksim.flow.gateway import Held, Refused
+from ksim.flow.events import Arrived, Finished, Held, Received, Refused, Rejected, Routed
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from tests.laws.happenings import facts, times

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.network.max_min import Demand, fair_rates
+from ksim.network.flows import Demand, fair_rates
 from tests.network.networks import Sent, run
 from tests.properties import examples
 

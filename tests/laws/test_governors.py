@@ -4,18 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.clock import FREE, Setting
+from ksim.cost.energy import FREE, Setting
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.governors.per_phase import PerPhase
-from ksim.engine.governors.slack import Slack
+from ksim.engine.governors.clocks import PerPhase, Slack
 from ksim.flow.batch import Batch
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
+from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),
@@ -69,5 +68,5 @@ def test_an_answer_that_is_no_setting_is_told():
         def setting(self, batch, timeline, gpu):
             return 500.0
 
-    with pytest.raises(ConfigError, match=r"governor Wrong: answers 500.0, which is no ksim.cost.clock.Setting"):
+    with pytest.raises(ConfigError, match=r"governor Wrong: answers 500.0, which is no ksim.cost.energy.Setting"):
         Supervised(H200, FREE, Wrong()).setting(Batch.of((1, 5)), StepCost.of([]))

@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings
+from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings, SpeculativeSettings
 from ksim.validation.replay import Replay
-from ksim.validation.transfer_cases import SpeculativeSettings
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY

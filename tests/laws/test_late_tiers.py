@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
+from ksim.cluster.llm_d.parts.producers import PrecisePrefixCacheProducer
 from ksim.cluster.routers.dynamo_kv import DynamoKv
-from ksim.cluster.signals.kv_index import KvIndex
-from ksim.cluster.signals.tier_index import SharedTier, TierIndexes
-from ksim.cluster.signals.view import View
+from ksim.cluster.signals import View
+from ksim.cluster.signals.kv_index import KvIndex, SharedTier, TierIndexes
 from ksim.engine.observer import RESOLUTION, Observer
-from tests.kv_offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, scenario
-from tests.kv_transfer.fleets import run
+from tests.kv.offload.runs import BLOCK, MULTI_TIER, SESSIONS, requests, scenario
+from tests.kv.transfer.fleets import run
 from tests.laws.happenings import facts
 from tests.laws.looking import NOTED
 from tests.laws.tiny import TINY, uniform

@@ -15,12 +15,16 @@ from tests.properties import examples
 NEEDED = {"active_request_filter": {"max_requests": 3}}
 
 
-def parts(kind: str) -> Any:
-    return pytest.mark.parametrize("name", catalog.names(f"cluster.llm_d.{kind}"))
+FOLDER = "cluster.llm_d.parts"
 
 
-def made(kind: str, part: str, **given: Any) -> Any:
-    return catalog.find(f"cluster.llm_d.{kind}", part)(**NEEDED.get(part, {}), **given)
+def parts(method: str) -> Any:
+    return pytest.mark.parametrize(
+        "name", [name for name in catalog.names(FOLDER) if hasattr(catalog.find(FOLDER, name), method)])
+
+
+def made(part: str, **given: Any) -> Any:
+    return catalog.find(FOLDER, part)(**NEEDED.get(part, {}), **given)
 
 
 states = st.tuples(st.integers(0, 200), st.integers(0, 200), st.floats(0, 1), st.sampled_from(["prefill", "both"]),
@@ -39,45 +43,45 @@ def seen(states: list[Any]) -> tuple[Cycle, list[View]]:
                    for number, state in enumerate(states)]
 
 
-@parts("scorers")
+@parts("score")
 @given(pool=pools)
 @examples(30)
 def test_scores_are_from_0_to_1(name, pool):
     cycle, engines = seen(pool)
-    scores = made("scorers", name).score(cycle, engines)
+    scores = made(name).score(cycle, engines)
     assert len(scores) == len(engines) and all(0 <= score <= 1 for score in scores)
 
 
-@parts("filters")
+@parts("keep")
 @given(pool=pools)
 @examples(30)
 def test_filters_keep_engines_in_their_order(name, pool):
     cycle, engines = seen(pool)
-    kept = made("filters", name).keep(cycle, engines)
+    kept = made(name).keep(cycle, engines)
     assert [engine for engine in engines if any(engine is other for other in kept)] == [*kept]
 
 
-@parts("pickers")
+@parts("pick")
 @given(pool=pools, scores=st.lists(st.floats(0, 9), min_size=6, max_size=6))
 @examples(30)
 def test_pickers_take_an_engine_that_is_there(name, pool, scores):
     cycle, engines = seen(pool)
-    picked = made("pickers", name).pick(cycle, engines, scores[:len(engines)])
+    picked = made(name).pick(cycle, engines, scores[:len(engines)])
     assert any(picked is engine for engine in engines)
 
 
-@parts("producers")
+@parts("look")
 @given(pool=pools)
 @examples(20)
 def test_producers_write_under_their_names(name, pool):
     cycle, engines = seen(pool)
-    made("producers", name, name="mine").look(cycle, engines)
+    made(name, name="mine").look(cycle, engines)
     assert "mine" in {*cycle.matches, *cycle.loads}
 
 
-@parts("deciders")
+@parts("splits")
 @given(pool=pools)
 @examples(20)
 def test_deciders_say_yes_or_no(name, pool):
     cycle, engines = seen(pool)
-    assert made("deciders", name).splits(cycle, engines[0]) in (True, False)
+    assert made(name).splits(cycle, engines[0]) in (True, False)

@@ -15,8 +15,8 @@ from ksim.flow.events import Arrived, Finished
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play, simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times

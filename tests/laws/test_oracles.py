@@ -22,22 +22,22 @@ from ksim.cost.energy import actions
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.profile import shipped
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.models import model_of
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
+from ksim.oracles.efficiency.profiled import shipped
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.hardware import Gpu
 from ksim.specs.shard import Shard
 from tests.laws.kernels import shapes
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may

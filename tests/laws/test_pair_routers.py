@@ -9,13 +9,12 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.remote_replica import RemoteReplica
-from ksim.cluster.signals import signals_of
-from ksim.cluster.signals.view import view_class
+from ksim.cluster.cluster import RemoteReplica
+from ksim.cluster.signals import signals_of, view_class
 from ksim.flow.request import Request
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 from tests.properties import examples
 

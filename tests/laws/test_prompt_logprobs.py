@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.request import Request
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.further_passes import with_prompt_logprobs
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.further_passes import with_prompt_logprobs
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.engine.rank_group import RankGroup
-from ksim.engine.rank_program import RankProgram
+from ksim.engine.ranks import RankGroup, RankProgram
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost

@@ -9,11 +9,11 @@ from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Emitted, Finished
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.vllm import VllmCache
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.job import Job, Run
-from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from ksim.testing.loop import loop
 from tests.laws.happenings import facts, times

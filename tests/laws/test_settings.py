@@ -5,20 +5,20 @@ from itertools import product
 import pytest
 from attrs import evolve
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.job import State
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
 from ksim.testing.loop import Loop
 
 #: `long_prefill_token_threshold`, and whether it is adaptive.
 THRESHOLDS = [(0, False), (8, False), (8, True)]
 POLICIES = catalog.names("scheduling.policies")
-EVICTIONS = [None, *catalog.names("kv_cache.evictions")]
+EVICTIONS = [None, *catalog.names("kv.cache.evictions")]
 LENGTHS = {"kind": "fixed", "value": 1}
 SCENARIO = {"model": "llama-3.2-1b", "gpu": "h200",
             "serve": {"max_model_len": 128, "max_num_seqs": 4, "max_num_batched_tokens": 32, "block_size": 16,

@@ -9,13 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.cluster.signals.kv_index import KvIndex
+from ksim.engine.lookahead_engine import UndatedTurn
 from ksim.engine.observer import RESOLUTION, Observer
-from ksim.engine.undated_turns import UndatedTurn
-from ksim.flow.events import Admitted, Emitted, Preempted, Stepped
-from ksim.flow.routing import Chosen
-from ksim.kv_cache.telling_trie import TellingTrie
+from ksim.flow.events import Admitted, Chosen, Emitted, Preempted, Stepped
+from ksim.kv.cache.block_pool import TellingTrie
 from ksim.report.result import Result
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ksim import Scenario, simulate
 from ksim.flow.events import Finished
 from ksim.report.result import Result
-from ksim.simulation.deployment import Deployment
+from ksim.scenario.defaults import Deployment
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform

@@ -4,8 +4,7 @@ import pytest
 import simpy
 
 from benchmarks.counting import lines
-from ksim.network.flows import Flows
-from ksim.network.max_min import Demand, fair_rates
+from ksim.network.flows import Demand, Flows, fair_rates
 from tests.network.networks import PlainLinks, Sent, Watched, run
 
 

@@ -8,7 +8,7 @@ from ksim.compute.graph import Collective
 from ksim.network.flows import Flows
 from ksim.network.inter_node_traffic import CollectiveTraffic, InterNodeTraffic
 from ksim.network.links import Links, Machines
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf
 from tests.cost.toys import ALL, network
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.network.fabric import fabric, path
 from ksim.network.links import Links
-from ksim.network.system_links import DISK, KINDS, Machines
-from ksim.simulation.hardware import gpu_of
+from ksim.network.network import fabric, path
+from ksim.network.routes import DISK, KINDS, Machines
+from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf, Pcie, Storage
 from tests.cost.toys import system
 from tests.properties import examples

@@ -1,7 +1,6 @@
 """Estimates as columns: there and back, several tables as one, and never below what the peaks allow."""
 
 import numpy as np
-import pytest
 
 from ksim.oracles import Estimate, Estimates
 
@@ -41,8 +40,3 @@ def test_no_end_of_an_interval_is_below_what_the_peaks_allow():
     assert columns.seconds.tolist() == [1e-6, 2.5e-6, 3e-6]
     assert columns.low.tolist() == [5e-7, 2.5e-6, 1e-6]
     assert columns.high[:2].tolist() == [2e-6, 3e-6]
-
-
-def test_the_former_name_of_a_number_works_and_warns():
-    with pytest.warns(FutureWarning, match="eta is roofline_ratio now"):
-        assert ANSWERS[0].eta == 2.0

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.kernels.sweep import KernelSweep
-from ksim.flow.batch import Batch
-from ksim.flow.batches import Batches
+from ksim.flow.batch import Batch, Batches
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import (
     Estimate,
@@ -23,12 +22,12 @@ from ksim.oracles import (
     estimates,
     least_seconds,
 )
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")
 LAYER = AttentionLayer(32, 8, 128)

@@ -3,11 +3,11 @@
 import pytest
 from attrs import evolve
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.roofline import Roofline
-from ksim.simulation.plugins import plugin
 from tests.cost.toys import TOY, Shape, blocks
 
 

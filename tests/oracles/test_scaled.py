@@ -5,10 +5,10 @@ import pytest
 from ksim.compute.kernels.gemm import Gemm
 from ksim.foundation.units import DType
 from ksim.oracles import bounds, estimate
-from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 
 BLOCKS = Gemm(16, 4096, 4096, DType.FP8_BLOCK, DType.FP8)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.staging import stage
+from ksim.oracles.compiled.arithmetic import Arrays, Floats, stage
 
 SOME = (1.0, 100.0)
 TABLE = np.array([[3.0, 2.0]])

@@ -5,12 +5,12 @@ import pytest
 from ksim.compute.kernels import Launch
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.waves import PEAK_SHARES, PeakShares, Waves
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.plugins import plugin
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import TOY, Shape, blocks
 
 PERFECT = Waves({"shape": PeakShares(compute=1, memory=1, start=0)})

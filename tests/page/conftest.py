@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from ksim.page.write import write_page
+from ksim.page import write_page
 from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.streaming import stream
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import stream
 from tests.page import browser as browsers
 from tests.page import made_up
 from tests.results import fabricate, fleet

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.page.charts import DARK, PALETTE, safe
-from ksim.page.markup import breakable, element, table
+from ksim.page import page_of, write_page
+from ksim.page.document import DARK, PALETTE, breakable, element, safe, table
 from ksim.page.reading import Run
-from ksim.page.run.chooser import MOST, kept
+from ksim.page.run.lead import MOST, kept
 from ksim.page.studies.reading import YARDSTICK, Study
-from ksim.page.write import page_of, write_page
 from ksim.study.directory import StudyDirectory
 from tests.page.browser import KINDS
 from tests.page.made_up import EVIL

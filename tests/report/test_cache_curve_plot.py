@@ -1,7 +1,7 @@
 """The figure of the cache curve: what is drawn, not how it looks."""
 
-from ksim.report.plots.cache_curve import cache_curve_figure
 from ksim.report.plots.style import looks
+from ksim.report.plots.trace import cache_curve_figure
 
 
 def test_it_has_a_line_for_each_policy_and_a_mark_for_each_tier():

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from ksim.report.plots.capacity import Curve, capacity_figure
+from ksim.report.plots.studies import Curve, capacity_figure
 
 
 def test_a_highest_rate_may_have_an_open_interval():

@@ -4,17 +4,15 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.flow.copied import TIERS
-from ksim.flow.events import Arrived
+from ksim.flow.events import TIERS, Arrived, Chosen, Seen
 from ksim.flow.log import Log
-from ksim.flow.routing import Chosen, Seen
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
-from ksim.results.routing import routing_table
+from ksim.results.tables import routing_table
 from ksim.study import rows
-from ksim.study.objectives import derived
-from ksim.study.routers.measures import Waits, imbalance, regrets
+from ksim.study.pareto import derived
+from ksim.study.routers.compare import Waits, imbalance, regrets
 from tests.results import by_hand, fleet
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def test_a_cost_is_bare_that_does_not_say_which_tokens(text, wrong):
 
 
 def test_no_label_and_no_page_has_a_cost_per_token_without_saying_which():
-    paths = [path for pattern in ("ksim/**/*.py", "ksim/**/*.js", "docs/*.md", "notebooks/*.ipynb")
+    paths = [path for pattern in ("ksim/**/*.py", "ksim/**/*.js", "docs/**/*.md", "notebooks/*.ipynb")
              for path in ROOT.glob(pattern) if "data" not in path.parts]
     found = [f"{path.relative_to(ROOT)}: {wrong!r}" for path in paths
              for wrong in bare(path.read_text(encoding="utf-8"))]

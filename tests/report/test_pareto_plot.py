@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from ksim.report.plots.pareto import ParetoMark, Scale, pareto_figure
+from ksim.report.plots.studies import ParetoMark, Scale, pareto_figure
 from ksim.report.plots.style import looks
 
 ENERGY, LATENCY, RATE = Scale("joules"), Scale("e2el_ms"), Scale("output_throughput", maximise=True)

@@ -46,7 +46,7 @@ def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
         "arrivals": {"process": "poisson", "rate": 50}, "count": 20, "max_tokens": 4000,
         "prompt": {"kind": "lognormal", "median": 300, "sigma": 0.5},
         "output": {"kind": "uniform", "low": 1, "high": 40}}}}
-    from ksim.simulation.scenario import Scenario  # here, as the other process cannot import them
+    from ksim.scenario.scenario import Scenario  # here, as the other process cannot import them
     from ksim.simulation.simulate import simulate
 
     ran = simulate(Scenario.of({**scenario, **changes}))

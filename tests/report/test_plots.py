@@ -4,8 +4,7 @@ import pytest
 from PIL import Image
 
 from ksim.report.plots import plot_trace, trace_figure
-from ksim.report.plots.composition import composition
-from ksim.report.plots.energy import MOST, largest
+from ksim.report.plots.energy import MOST, composition, largest
 from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage

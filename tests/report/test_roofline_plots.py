@@ -6,9 +6,8 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from ksim.report.plots.eta_map import FamilyMark, ZoneArea, eta_figure
 from ksim.report.plots.labels import Named, name_marks
-from ksim.report.plots.roofline import Mark, Panel, Roof, step_roofline_figure
+from ksim.report.plots.roofline import FamilyMark, Mark, Panel, Roof, ZoneArea, eta_figure, step_roofline_figure
 from ksim.report.plots.style import looks, write
 
 ROOFS = [Roof("bf16", 1e15, 4e12), Roof("fp8", 2e15, 4e12)]

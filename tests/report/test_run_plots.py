@@ -21,7 +21,7 @@ from ksim.report.plots import (
     roofline_figure,
     timeline_figure,
 )
-from ksim.report.plots.composition import Composition, composition
+from ksim.report.plots.energy import Composition, composition
 from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result

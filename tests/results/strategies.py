@@ -6,7 +6,7 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from ksim.flow.log import Log
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 
 from . import fabricate, fleet
 

@@ -12,9 +12,9 @@ from benchmarks.counting import lines
 from ksim.flow.events import Admitted, Preempted, Stepped
 from ksim.flow.log import Log
 from ksim.report.result import Result
+from ksim.results.attribution.activity import COMMUNICATION, KEYS, PAIRS, Part, Shares
 from ksim.results.attribution.energy import Energy
-from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.laws.small import SMALL
 from tests.laws.tiny import uniform

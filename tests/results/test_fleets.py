@@ -15,16 +15,16 @@ from ksim.flow.events import (
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
-from ksim.results.attribution.handover import HANDOVER
-from ksim.results.footprint import Rates
+from ksim.results.attribution.stretches import HANDOVER
 from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
+from ksim.results.tiers import Rates
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import requests_of, serve, simulate
-from ksim.workload.row import Ledger
-from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
+from ksim.workload.rows import Ledger
+from tests.kv.transfer.fleets import CONNECTORS, requests, run, scenario
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 

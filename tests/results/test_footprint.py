@@ -1,7 +1,7 @@
 import pytest
 
 from ksim.report.result import Result
-from ksim.results.footprint import Rates
+from ksim.results.tiers import Rates
 
 from . import by_hand
 

@@ -2,8 +2,8 @@ import pytest
 
 from ksim.report.result import Result
 from ksim.results.history import History
-from ksim.results.saturation import saturation
-from ksim.simulation.scenario import Scenario
+from ksim.results.metrics import saturation
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 from . import by_hand, fabricate

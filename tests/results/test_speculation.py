@@ -8,7 +8,7 @@ import pytest
 
 from ksim import Scenario, simulate
 from ksim.report.result import Result
-from ksim.simulation.streaming import stream
+from ksim.simulation.simulate import stream
 
 SCENARIO = {
     "model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline",

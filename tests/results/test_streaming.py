@@ -21,19 +21,18 @@ from ksim.flow.events import (
     Rejected,
     Released,
     Routed,
+    StepBlock,
     Stepped,
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.flow.step_block import StepBlock
 from ksim.report.result import Result
-from ksim.results import saturation, uncertainty
+from ksim.results import metrics
 from ksim.results import streaming as module
 from ksim.results.attribution.energy import ENERGY_KEYS
 from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
 from ksim.results.pools import POOL_LATENCIES
-from ksim.results.streaming import Sink
-from ksim.results.streaming.tally import RESOLUTION, Histogram
+from ksim.results.streaming import RESOLUTION, Histogram, Sink
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve, simulate
 from tests.properties import examples
@@ -44,7 +43,7 @@ from .strategies import fleet_scenarios, fleets
 LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
 ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Prefilled, Transferred, LinkUsed, Released, Failed,
          Finished, Preempted, Admitted)
-UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *ENERGY_KEYS} - {
+UNTOLD = {*metrics.INTERVAL_KEYS, *metrics.SATURATION_KEYS, *ENERGY_KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
 ROUGH = {f"{statistic}_{name}_ms" for name in {*LATENCIES, *POOL_LATENCIES}
          for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}

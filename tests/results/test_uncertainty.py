@@ -13,8 +13,7 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
-from ksim.results.metrics import summarise
-from ksim.results.uncertainty import uncertainty
+from ksim.results.metrics import summarise, uncertainty
 
 from . import by_hand, fabricate
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL, Waiting, Wish
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.testing.loop import Loop
 
 #: Long enough for every workload, unless two jobs rob each other for ever, which a policy is free to let them do.

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ksim.flow.adapters import AdapterLoad
-from ksim.flow.request import Request
-from ksim.kv_cache.vllm import VllmCache
+from ksim.flow.request import AdapterLoad, Request
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.job import Job, Limits, State
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from tests.properties import examples

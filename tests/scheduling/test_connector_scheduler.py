@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule_forecast import ScheduleForecast

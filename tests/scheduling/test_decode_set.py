@@ -8,11 +8,10 @@ import pytest
 from attrs import frozen
 from hypothesis import given
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.job import Job
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.scheduling.policies.priority import Priority
+from ksim.scheduling.policies.orders import Fcfs, Priority
 from ksim.testing.loop import loop
 from tests.properties import examples
 from tests.scheduling.proposing import PAUSES, Proposing, ProposingFcfs, seen

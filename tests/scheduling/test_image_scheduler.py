@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from ksim.flow.images import Image, Patches, PlacedImage
-from ksim.flow.request import Request
+from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.scheduling.engine_loop import EngineLoop

@@ -17,15 +17,6 @@ def test_backlog_counts_tokens_and_placeholders_that_are_not_computed():
     assert (fresh.backlog, fresh.sampled) == (2, 1)
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("known", "num_tokens"), ("computed", "num_computed_tokens"), ("due", "num_output_placeholders")])
-def test_old_names_of_counts_still_work_and_warn(old, new):
-    renamed = job()
-    setattr(renamed, new, 7)
-    with pytest.warns(FutureWarning, match=f"Job.{old} is {new} now"):
-        assert getattr(renamed, old) == 7
-
-
 def test_by_default_the_scheduler_foresees_the_end():
     assert (job().output, job().limit) == (5, 5)
 

@@ -1,8 +1,7 @@
 """What sets the policies apart; what they have in common is in tests/laws/test_policies.py."""
 
-from ksim.scheduling.policies.decode_first import DecodeFirst
-from ksim.scheduling.policies.priority import Priority
-from ksim.scheduling.policies.shortest_prompt_first import ShortestPromptFirst
+from ksim.scheduling.policies.batching import DecodeFirst
+from ksim.scheduling.policies.orders import Priority, ShortestPromptFirst
 from ksim.testing.loop import loop
 
 

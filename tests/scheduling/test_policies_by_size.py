@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.scheduling.job import Job
-from ksim.scheduling.policies.earliest_deadline_first import EarliestDeadlineFirst
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.scheduling.policies.shortest_remaining import ShortestRemaining
+from ksim.scheduling.policies.orders import EarliestDeadlineFirst, Fcfs, ShortestRemaining
 from ksim.scheduling.policies.srpt_predicted import SrptPredicted
-from ksim.simulation.plugins import plugin
 from ksim.testing.loop import Loop, loop
 
 #: A burst with a heavy tail: of sixty outputs, six have two thirds of the tokens.

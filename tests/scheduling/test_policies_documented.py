@@ -10,8 +10,8 @@ import pytest
 
 import ksim
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import structure
-from ksim.simulation.plugins import plugin
 from ksim.specs.settings import EngineSettings
 
 ROOT = Path(ksim.__file__).parents[1]

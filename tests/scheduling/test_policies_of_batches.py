@@ -4,15 +4,12 @@ from typing import Any
 
 import pytest
 
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.admissions.reserve_output import ReserveOutput
 from ksim.scheduling.policies.batch_wait import BatchWait
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.scheduling.policies.orca import Orca
+from ksim.scheduling.policies.batching import Orca, PrefillFirst, RequestLevel, StallFree
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.policies.polled_prefill import PolledPrefill
-from ksim.scheduling.policies.prefill_first import PrefillFirst
-from ksim.scheduling.policies.request_level import RequestLevel
-from ksim.scheduling.policies.stall_free import StallFree
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.testing.loop import Loop, loop
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ksim.foundation.errors import ConfigError, KsimError
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.queue import ArrivalQueue
-from ksim.simulation.scenario import Scenario
+from ksim.scheduling.queues import ArrivalQueue
 from ksim.simulation.simulate import simulate
 from ksim.testing.loop import loop
 from tests.specs.hosts import as_toml, host

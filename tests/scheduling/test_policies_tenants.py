@@ -2,11 +2,11 @@
 
 import pytest
 
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fair_share import FairShare
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.simulation.plugins import plugin
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.testing.loop import Loop, loop
 
 SEATS, PROMPT, OUTPUT = 4, 8, 12

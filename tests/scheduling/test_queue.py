@@ -6,10 +6,9 @@ import pytest
 
 from ksim.flow.request import Request
 from ksim.scheduling.job import Job
-from ksim.scheduling.policies.decode_first import DecodeFirst
-from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.scheduling.policies.priority import Priority
-from ksim.scheduling.queue import ArrivalQueue, OpenQueue, SortedQueue
+from ksim.scheduling.policies.batching import DecodeFirst
+from ksim.scheduling.policies.orders import Fcfs, Priority
+from ksim.scheduling.queues import ArrivalQueue, OpenQueue, SortedQueue
 from ksim.testing.loop import loop
 
 

@@ -3,12 +3,11 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.cache import BlockTable
-from ksim.scheduling.job import State
-from ksim.scheduling.limits import Limits
+from ksim.kv.cache import BlockTable
+from ksim.scheduling.job import Limits, State
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.policies.decode_first import DecodeFirst
-from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.policies.batching import DecodeFirst
+from ksim.scheduling.policies.orders import Fcfs
 from ksim.testing.loop import ROOMY, loop
 
 # The budget.

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 from hypothesis import strategies as st
 
-from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.testing.loop import Loop, loop
 
 

@@ -8,10 +8,10 @@ from attrs import define, evolve, field
 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.server.live.live import Handle, Live
-from ksim.server.live.recording import Recording
+from ksim.scenario.scenario import Scenario
+from ksim.server.live import Handle, Live
+from ksim.server.recording import Recording
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 
 
 @define(eq=False)

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import httpx
 
+from ksim.scenario.scenario import Scenario
 from ksim.server.http.application import Application
-from ksim.server.live.live import Live
+from ksim.server.live import Live
 from ksim.server.openai.api import Api
-from ksim.server.openai.served_model import Served
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.openai.kinds import Served
+from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 
 SCENARIO = {
     "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 256},

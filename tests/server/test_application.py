@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from ksim.flow.events import Admitted
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.text import MadeUpTokenizer
 from tests.server.talk import HELLO, SCENARIO, ask, client, talk
 
 ADAPTERS = {**SCENARIO, "serve": {"max_model_len": 256, "enable_lora": True,

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.text import MadeUpTokenizer
 from tests.server.talk import HELLO, SCENARIO, ask, chat, chunks, error
 
 EXACT = {"ignore_eos": True, "max_tokens": 5}
@@ -91,7 +91,7 @@ def test_an_image_has_the_tokens_that_its_size_has():
     b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 280, 140),
 ], ids=["gif", "jpeg", "webp-x", "webp-l", "webp"])
 def test_sizes_of_images_are_read_from_their_headers(data):
-    from ksim.server.openai.requests.images import image_of
+    from ksim.server.openai.prompts import image_of
 
     made = image_of(image(data)["image_url"])
     assert (made.width, made.height) == (280, 140)

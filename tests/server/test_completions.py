@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Admitted
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.text import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.talk import ask, chat, chunks, client, complete, talk
 

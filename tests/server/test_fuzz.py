@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.metrics.meter import Meter
+from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.requests.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
-from ksim.server.openai.served_model import Served
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.openai.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
+from ksim.server.openai.kinds import Served
+from ksim.server.text import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.fake import FakeLive
 from tests.server.talk import SCENARIO

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.server.kv_events.config import KvEventsConfig, endpoint_of
-from ksim.server.kv_events.events import Batch, CacheEvents, TokenIds, subscribe_to_cache
-from ksim.server.kv_events.publisher import KvEvents, Publisher
+from ksim.server.kv_event_publisher import KvEvents, Publisher
+from ksim.server.kv_events import Batch, CacheEvents, KvEventsConfig, TokenIds, endpoint_of, subscribe_to_cache
 from tests.laws.tiny import TINY
 from tests.properties import examples
 from tests.server.fake import FakeLive

@@ -1,6 +1,6 @@
 """How late tokens leave, and what is said of it."""
 
-from ksim.server.live.lateness import Lateness
+from ksim.server.live import Lateness
 
 
 def test_a_server_that_cannot_keep_up_says_so_once_in_a_while(caplog):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Arrived, Failed, Finished, Rejected
 from ksim.flow.request import Request
-from ksim.server.live.live import Live
+from ksim.scenario.scenario import Scenario
+from ksim.server.live import Live
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
-from tests.kv_offload.runs import MULTI_TIER, requests, scenario
-from tests.kv_transfer.fleets import split
+from tests.kv.offload.runs import MULTI_TIER, requests, scenario
+from tests.kv.transfer.fleets import split
 from tests.laws.ahead import serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform

@@ -7,10 +7,10 @@ from collections import Counter
 
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.metrics.meter import Meter
+from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.served_model import Served
-from ksim.server.text.made_up import MadeUpTokenizer
+from ksim.server.openai.kinds import Served
+from ksim.server.text import MadeUpTokenizer
 from tests.server.fake import FakeLive
 
 SCENARIO = {

@@ -3,12 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.server.openai.replies.answer import stopped_by
-from ksim.server.openai.replies.author import Author
-from ksim.server.openai.requests.fields import CompletionFields
-from ksim.server.openai.requests.prompts import CHUNK, block_names
-from ksim.server.text.chat import Chat
-from ksim.server.text.made_up import COMMON, MadeUpTokenizer
+from ksim.server.openai.fields import CompletionFields
+from ksim.server.openai.prompts import CHUNK, block_names
+from ksim.server.openai.reply import Author, stopped_by
+from ksim.server.text import COMMON, Chat, MadeUpTokenizer
 from tests.properties import examples
 
 SIZE = 128_256

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.metrics import summarise
+from ksim.scenario.scenario import Scenario
 from ksim.server.http.http_metrics import HttpMetrics
-from ksim.server.metrics.meter import Meter
-from ksim.simulation.scenario import Scenario
+from ksim.server.metrics import Meter
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
 from tests.server.fake import Ear, FakeLive, values

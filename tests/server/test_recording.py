@@ -6,13 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 from attrs import evolve
 
-from ksim.flow.images import Image
-from ksim.flow.request import Request
+from ksim.flow.request import Image, Request
 from ksim.foundation.errors import DataError
-from ksim.server.live.recording import recording, row_of
+from ksim.scenario.scenario import Scenario
+from ksim.server.recording import recording, row_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.streaming import stream
+from ksim.simulation.simulate import stream
 from ksim.workload.replay import Replay
 from tests.laws.tiny import TINY, uniform
 from tests.server.fake import played

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import httpx
 import openai
+import pyarrow.parquet as pq
 import pytest
 from tomli_w import dumps
 
@@ -100,7 +101,8 @@ def test_a_second_ctrl_c_leaves_a_whole_run_behind(scenario):
             parts += stream
     assert server.process.wait() == 0 and len(parts) < 200
     (row,) = (scenario / "served" / "requests.jsonl").read_text().splitlines()
-    assert json.loads(row)["output"] == len(parts)
+    assert json.loads(row)["output"] == 200 and json.loads(row)["aborted"] > 0
+    assert pq.read_table(scenario / "served" / "requests.parquet")["output_tokens"].to_pylist() == [len(parts)]
     assert json.loads((scenario / "served" / "summary.json").read_text())["completed"] == 0
     assert ksim_here("run", "served/scenario.toml", "-o", "again", folder=scenario).status == 0
 

@@ -8,14 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
+from ksim.server import text
 from ksim.server.errors import ApiError
-from ksim.server.openai.replies.author import Author
-from ksim.server.openai.requests.fields import CompletionFields
-from ksim.server.text import chat_template
-from ksim.server.text.chat import Chat
-from ksim.server.text.chat_template import ChatTemplate
-from ksim.server.text.hugging_face import HuggingFaceTokenizer
-from ksim.server.text.made_up import COMMON
+from ksim.server.openai.fields import CompletionFields
+from ksim.server.openai.reply import Author
+from ksim.server.text import COMMON, Chat, ChatTemplate, HuggingFaceTokenizer
 from tests.properties import examples
 from tests.server.talk import HELLO, talk
 
@@ -141,8 +138,8 @@ def test_a_template_reaches_nothing_outside_it():
     "{{ '{:999999999}'.format(1) }}", "{{ '{:{}}'.format(1, 10 ** 9) }}", "{{ 'x'.ljust(10 ** 9) }}",
     "{{ 'x' | center(10 ** 9) }}", "{{ " + 5000 * "(" + "1" + 5000 * ")" + " }}", (2**20 + 1) * "x"])
 def test_no_template_takes_all_time_or_memory(template, monkeypatch):
-    monkeypatch.setattr(chat_template, "_MOST_ROUNDS", 20_000)
-    monkeypatch.setattr(chat_template, "_MOST_TEXT", 2**22)
+    monkeypatch.setattr(text, "_MOST_ROUNDS", 20_000)
+    monkeypatch.setattr(text, "_MOST_TEXT", 2**22)
     with pytest.raises((ApiError, ConfigError), match="chat template|recursion"):
         ChatTemplate(template).text(Chat([("user", "Hi")]))
 
@@ -167,8 +164,9 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, text, says):
 
 
 def test_templates_that_cannot_be_read_are_refused(folder):
-    for text, says in (("{", "is not JSON"), (json.dumps({"chat_template": "{% if"}), "chat template cannot be read")):
-        (folder / "tokenizer_config.json").write_text(text)
+    for broken, says in (("{", "is not JSON"),
+                         (json.dumps({"chat_template": "{% if"}), "chat template cannot be read")):
+        (folder / "tokenizer_config.json").write_text(broken)
         with pytest.raises(ConfigError, match=says):
             HuggingFaceTokenizer.read(folder)
 

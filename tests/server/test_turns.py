@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from ksim.flow.request import Request
-from ksim.server.live import turns
-from ksim.server.live.turns import Turns
+from ksim.server import live
+from ksim.server.live import Turns
 from tests.server.fake import Ear, FakeLive
 from tests.server.talk import SCENARIO
 
@@ -16,7 +16,7 @@ from tests.server.talk import SCENARIO
 def clock(monkeypatch):
     """A clock that goes on by 1.5 ms with each look at it."""
     looks = count()
-    monkeypatch.setattr(turns, "perf_counter", lambda: 1.5e-3 * next(looks))
+    monkeypatch.setattr(live, "perf_counter", lambda: 1.5e-3 * next(looks))
 
 
 def test_others_have_their_turn_before_all_is_done(clock):

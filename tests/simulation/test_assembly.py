@@ -7,14 +7,14 @@ import simpy
 
 from ksim.flow.log import Log
 from ksim.foundation import catalog
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.models import model_of
-from ksim.simulation.plugins import plugin
-from ksim.simulation.scenario import Scenario
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 
 def deployment(**changes):

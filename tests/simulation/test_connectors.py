@@ -8,14 +8,14 @@ from attrs import fields_dict
 from ksim.foundation import catalog
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.kv_transfer.connectors.sglang import Sglang
+from ksim.kv.transfer.connectors.engines import Sglang
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
-FILES = catalog.names("kv_transfer.connectors")
+FILES = catalog.names("kv.transfer.connectors")
 
 
 def fleet(prefill=None, decode=None, **changes):

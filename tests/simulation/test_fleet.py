@@ -14,13 +14,11 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
+from ksim.scenario.scenario import Scenario, alike, beside, merged
+from ksim.scenario.sizing import pack
 from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.packing import pack
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.scenario_tables import alike, beside, merged
-from ksim.simulation.simulate import independent, simulate
-from ksim.simulation.streaming import stream
+from ksim.simulation.simulate import independent, simulate, stream
 from tests.properties import examples
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +101,7 @@ def stepping(made: Scenario) -> Fleet:
 
 @given(roles=st.sampled_from([("prefill", "decode"), ("prefill", "both"), ("prefill", "decode", "both")]),
        router=st.sampled_from(catalog.names("cluster.pair_routers")), replicas=st.integers(1, 2),
-       seed=st.integers(0, 99), connector=st.sampled_from(catalog.names("kv_transfer.connectors")),
+       seed=st.integers(0, 99), connector=st.sampled_from(catalog.names("kv.transfer.connectors")),
        prefixes=st.booleans())
 @examples(25)
 def test_going_ahead_of_the_clock_changes_nothing(roles, router, replicas, seed, connector, prefixes):

@@ -3,8 +3,8 @@
 import pytest
 
 from ksim.flow.batch import Batch
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 
 LOAD = {"synthetic": {"arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 8},
                       "output": {"kind": "fixed", "value": 2}}}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ksim.cli.keep import Kept, run_and_keep
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 
 fixed = {"kind": "fixed", "value": 20}
 load = {"count": 4, "arrivals": {"process": "poisson", "rate": 8.0}, "prompt": fixed, "output": fixed}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
+from ksim.scenario.scenario import Scenario
 from ksim.simulation import simulate as simulation
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import shares, simulate
 from tests.properties import examples
 

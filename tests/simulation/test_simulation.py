@@ -1,9 +1,8 @@
 """Whole runs, from a scenario to its result."""
 
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
-from ksim.simulation.streaming import stream
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate, stream
 
 
 def test_two_simultaneous_requests_do_not_preempt_each_other_for_ever():

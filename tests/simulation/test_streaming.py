@@ -6,9 +6,8 @@ import pytest
 from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
-from ksim.simulation.streaming import stream
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate, stream
 
 TABLE = {
     "model": "llama-3.2-1b", "gpu": "h200", "slo": {"ttft": "50 ms"}, "energy": {"carbon_intensity": 400},

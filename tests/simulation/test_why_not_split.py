@@ -1,4 +1,4 @@
-"""docs/why_not_split.md says what its scenarios give."""
+"""docs/evidence/why_not_split.md says what its scenarios give."""
 
 from benchmarks.why_not_split import PAGE, RATES, played, row, why
 

@@ -5,7 +5,7 @@ import pytest
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.specs.footprint import Footprint, Grid
+from ksim.specs.hardware import Footprint, Grid
 
 GRIDS = {name: structure(Grid, catalog.load("grids", name), name) for name in catalog.entries("grids")}
 

@@ -6,7 +6,7 @@ from attrs import fields
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.hardware import host_of
+from ksim.scenario.hardware import host_of
 from ksim.specs.host import Host
 from tests.specs.hosts import PARTS, host
 

@@ -5,9 +5,8 @@ import pytest
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, Slo
 from ksim.specs.shard import Placement, Precision, Shard
-from ksim.specs.slo import Slo
 
 #: Whole experts on four ranks.
 DEALT = {"data_parallel_size": 4, "enable_expert_parallel": True}

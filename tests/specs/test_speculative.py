@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.config import Choice, plain, structure
-from ksim.simulation.speculation import drafted, speculation_of
+from ksim.scenario.drafters import drafted, speculation_of
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.speculative import SpeculativeConfig

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.study import grid
 from ksim.study.grid import Axis, combinations, outcome, outcomes, short_names, unbuildable, value_text
 

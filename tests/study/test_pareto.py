@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.study.grid import Outcome
-from ksim.study.objectives import Objective, Requirement
-from ksim.study.pareto import front, objectives, rank, refusal
+from ksim.study.pareto import Objective, Requirement, front, objectives, rank, refusal
 
 #: Few different values, so that ties are common.
 COSTS = arrays.arrays(float, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))

@@ -7,13 +7,10 @@ from importlib.util import find_spec
 import pytest
 
 from ksim.foundation.errors import ConfigError, KsimError, MissingExtra, installing
-from ksim.simulation.scenario import Scenario
-from ksim.study.axes import Range
-from ksim.study.on_ray import own_modules, ray_workers
-from ksim.study.running import run_into
-from ksim.study.samples import Sample
-from ksim.study.sweep import SweepPlan
-from ksim.study.workers import in_order, workers
+from ksim.scenario.scenario import Scenario
+from ksim.study.grid import Range, Sample
+from ksim.study.sweep import SweepPlan, run_into
+from ksim.study.workers import in_order, own_modules, ray_workers, workers
 from tests.cli.command import SCENARIO, ksim_here
 
 #: An oracle that is found in the user's working directory only.

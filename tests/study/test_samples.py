@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.study.axes import Range, axes_of, parse
-from ksim.study.grid import Axis, combinations
-from ksim.study.samples import Sample, points, replication_seed
+from ksim.study.grid import Axis, Range, Sample, axes_of, combinations, parse, points, replication_seed
 
 SHARES = st.floats(0, 1, exclude_max=True)
 

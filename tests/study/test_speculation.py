@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
 from ksim.study.speculation import Payoff, _crossing, accepted_length, compared, payoff, verified
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 EAGLE3 = {"method": "eagle3", "model": "eagle3-llama-3.1-8b", "num_speculative_tokens": 3}
 

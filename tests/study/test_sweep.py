@@ -8,15 +8,13 @@ from pyarrow import parquet
 
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.means import half_width, points_of
-from ksim.study.objectives import derived
-from ksim.study.rows import Row
-from ksim.study.samples import replication_seed
+from ksim.study.grid import replication_seed
+from ksim.study.pareto import derived
+from ksim.study.rows import Row, half_width, points_of
 from ksim.study.students_t import student
-from ksim.study.sweep_plot import sweep_plot
-from ksim.study.sweep_result import Sweep
+from ksim.study.sweep import Sweep, sweep_plot
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
                         "energy": {"price_per_gpu_hour": 3.0}, "workload": {"synthetic": {

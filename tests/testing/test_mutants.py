@@ -6,9 +6,8 @@ import pytest
 
 from ksim.testing import check_batching, check_cache, policy
 from ksim.testing.batching import CHECKS, steps
-from ksim.testing.case import Arrival, Case
 from ksim.testing.strategies import cases
-from ksim.testing.trial import Subject
+from ksim.testing.trial import Arrival, Case, Subject
 from tests.properties import share
 from tests.testing.mutants import caches, policies, schedulers, transfers
 

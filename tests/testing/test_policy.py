@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from ksim.foundation import catalog
+from ksim.scenario.scenario import Scenario
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.testing import PolicyFault, check_policy, check_scheduler
 from ksim.testing.policy import EXAMPLES

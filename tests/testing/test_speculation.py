@@ -8,16 +8,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.scheduling.acceptances.geometric import Geometric
-from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.drawn_speculation import DrawnSpeculation
+from ksim.scheduling.acceptances.rates import Geometric
+from ksim.scheduling.draft_scheduler import DraftScheduler, DrawnSpeculation
 from ksim.scheduling.scheduler import Scheduler
-from ksim.testing.case import Case
 from ksim.testing.history import History
 from ksim.testing.invariants import INVARIANTS, breach
 from ksim.testing.loop import loop
 from ksim.testing.strategies import cases
-from ksim.testing.trial import observe
+from ksim.testing.trial import Case, observe
 from tests.properties import examples
 
 #: A policy may starve requests, and FCFS does not.

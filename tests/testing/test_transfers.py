@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.sglang import SglangCache
-from ksim.kv_cache.vllm import VllmCache
+from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.testing import check_transfers

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from ksim.calibration.ingest import digest
 from ksim.calibration.measurements import Measurements, Source
 from ksim.calibration.recipes import FIT_SPECS
-from ksim.cli.validate_kernels import kernels as command
+from ksim.cli.validate import kernels as command
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
-from ksim.oracles.efficiency.profile import save
-from ksim.simulation.hardware import gpu_of
+from ksim.oracles.efficiency.profiled import save
+from ksim.scenario.hardware import gpu_of
+from ksim.validation.kernel_cells import PredictedRows, cells, coverage, families
 from ksim.validation.kernels import Question, check_question, validate
-from ksim.validation.kernels.cells import PredictedRows, cells, coverage, families
 
 pytest.importorskip("scipy")
 GEMM = next(spec for spec in FIT_SPECS if spec.name == "gemm/bf16")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation.errors import DataError
-from ksim.kv_transfer.connectors.mooncake import Mooncake
+from ksim.kv.transfer.connectors.engines import Mooncake
 from ksim.validation.measured_transfers import by_series, constants, fit, median_ape, read, validate
 from tests.validation.transfer_rows import HEAD, row, table
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ksim.cli.validate import app
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
-from ksim.validation import cases, prompts, schedules
+from ksim.validation import cases, schedules
 from ksim.validation.replay import Replay
 from tests.properties import examples
 from tests.validation.documents import changed
@@ -69,9 +69,9 @@ def run(*arguments: object) -> Any:
 
 
 def test_pieces_stand_for_tokens():
-    assert prompts.tokens([["t", 9, 2], [1, 0], 5, [3, 2], [3, 1]]).tolist()[:3] == [9, 9, 5]
-    stream = prompts.tokens([[3, 50]]).tolist()
-    assert prompts.tokens([[3, 2], [3, 1]]).tolist() == [*stream[:2], stream[0]]
+    assert cases.tokens([["t", 9, 2], [1, 0], 5, [3, 2], [3, 1]]).tolist()[:3] == [9, 9, 5]
+    stream = cases.tokens([[3, 50]]).tolist()
+    assert cases.tokens([[3, 2], [3, 1]]).tolist() == [*stream[:2], stream[0]]
 
 
 @given(seed=st.integers(0, 2**64 - 1))
@@ -83,11 +83,11 @@ def test_streams_are_those_of_the_formula(seed):
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
         return 1000 + (z ^ (z >> 31)) % 100000
 
-    assert prompts.tokens([[seed, 20]]).tolist() == [token(place) for place in range(20)]
+    assert cases.tokens([[seed, 20]]).tolist() == [token(place) for place in range(20)]
 
 
 def test_blocks_are_equal_where_their_tokens_are():
-    one, other = (prompts.blocks(prompts.tokens(pieces), 4) for pieces in ([[1, 4], [2, 3]], [[1, 4], [2, 2], [9, 2]]))
+    one, other = (cases.blocks(cases.tokens(pieces), 4) for pieces in ([[1, 4], [2, 3]], [[1, 4], [2, 2], [9, 2]]))
     assert (len(one), len(other)) == (2, 3)
     assert (one[0] == other[0], one[1] == other[1], other[2]) == (True, False, b"")
 

@@ -8,9 +8,8 @@ import pytest
 from ksim.flow.request import Request
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.workload.adapters import Adapters
 from ksim.workload.replay import Replay
-from ksim.workload.synthetic import Synthetic
+from ksim.workload.synthetic import Adapters, Synthetic
 
 
 def asked(adapters, count, seed=0):

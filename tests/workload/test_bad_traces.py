@@ -8,7 +8,7 @@ import pytest
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 from ksim.workload.shaping import WINDOW
 
 HEADER = "arrival,prompt,output\n"
@@ -73,7 +73,7 @@ def test_an_unknown_format_is_an_error_with_a_suggestion(trace):
 
 
 def test_a_reader_of_another_package_can_be_named(trace, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("from ksim.workload.row import Row\nclass Words:\n"
+    (tmp_path / "mine.py").write_text("from ksim.workload.rows import Row\nclass Words:\n"
                                       "    def rows(self, lines, chunk_tokens):\n"
                                       "        for line in lines:\n            yield Row(0, len(line), 1)\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.request import Request
-from ksim.kv_cache.vllm import VllmCache
-from ksim.workload.cache_curve import POLICIES, CacheCurve, Hits
+from ksim.kv.cache.vllm import VllmCache
+from ksim.workload.cache_curve import POLICIES, CacheCurve, Hits, Reuse, Sums
 from ksim.workload.replay import Replay
-from ksim.workload.reuse import Reuse, Sums
 from ksim.workload.statistics import measure
 from tests.properties import examples
 

@@ -6,11 +6,9 @@ import pytest
 
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.workload.fields import unit_of
 from ksim.workload.reading import read
-from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Replay, Workload
+from ksim.workload.rows import Ledger, unit_of
 
 OWN = {"arrival": "ts", "prompt": "input_length", "output": "output_length"}
 CSV = "id,ts,input_length,output_length\n7,1500,10,2\n8,3500,20,3\n"

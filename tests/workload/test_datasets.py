@@ -12,9 +12,7 @@ from hypothesis import strategies as some
 from ksim.flow.request import Request
 from ksim.foundation.catalog import find, names
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.workload.datasets.aiperf import Aiperf
-from ksim.workload.datasets.mooncake import Mooncake
-from ksim.workload.datasets.vllm_custom import VllmCustom
+from ksim.workload.datasets.writers import Aiperf, Mooncake, VllmCustom
 from ksim.workload.prose import WORDS, Prose
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay

@@ -9,7 +9,7 @@ from ksim.foundation.rng import stream
 from ksim.workload.distributions import FromTable, LengthTable, tokens
 from ksim.workload.reading import recognise
 from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 from ksim.workload.statistics import measure
 
 MEASURED = [

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.foundation.errors import DataError
 from ksim.workload.reading import read, recognise
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 
 
 def lengths(rows):

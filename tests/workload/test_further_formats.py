@@ -11,7 +11,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
 from ksim.workload.reading import read, recognise
 from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 from ksim.workload.traces.weka import Weka
 
 

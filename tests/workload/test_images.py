@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ksim.flow.images import Image
-from ksim.flow.request import Request
+from ksim.flow.request import Image, Request
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.workload.images import Images

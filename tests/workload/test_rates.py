@@ -10,10 +10,9 @@ from hypothesis import strategies as some
 
 from ksim.foundation.config import plain, structure
 from ksim.foundation.rng import stream
-from ksim.simulation.scenario import Scenario
-from ksim.simulation.workload_size import WorkloadSize
-from ksim.workload.arrivals import Arrivals
-from ksim.workload.rates import Phase, Rates
+from ksim.scenario.model_card import WorkloadSize
+from ksim.scenario.scenario import Scenario
+from ksim.workload.arrivals import Arrivals, Phase, Rates
 from ksim.workload.synthetic import Synthetic
 from tests.properties import examples
 

@@ -13,7 +13,7 @@ from ksim.foundation.catalog import names
 from ksim.foundation.errors import DataError
 from ksim.workload.reading import FOLDER, read, reader, recognise
 from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 
 FORMATS = names(FOLDER)
 

@@ -7,7 +7,7 @@ import pytest
 from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.workload.replay import Replay
-from ksim.workload.row import Ledger
+from ksim.workload.rows import Ledger
 from ksim.workload.statistics import measure
 
 HEADER = "arrival,prompt,output\n"

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.workload.replay import Replay
 
 BURST = {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 100},

@@ -6,8 +6,8 @@ import pytest
 
 from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError
-from ksim.workload.row import Ledger
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Workload
+from ksim.workload.rows import Ledger
 
 SYNTHETIC = """
 max_concurrency = 8

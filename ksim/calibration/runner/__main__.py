@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         listed = points(given.points)
-        from ksim.calibration.runner.torch_device import TorchDevice
+        from ksim.calibration.runner.device import TorchDevice
 
         written = run(listed, given.output, TorchDevice())
     except KsimError as error:

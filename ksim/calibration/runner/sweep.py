@@ -15,8 +15,7 @@ from ksim.calibration.points import PILOT, REPLAYS, WARM_UPS, buffers, copies, l
 from ksim.calibration.reading import sweep as sweep_format
 from ksim.calibration.reading.frames import load
 from ksim.calibration.reading.sweep import save, table
-from ksim.calibration.runner.device import Device, KernelPoint, Unmeasurable
-from ksim.calibration.runner.launches import expert_loads
+from ksim.calibration.runner.device import Device, KernelPoint, Unmeasurable, expert_loads
 from ksim.foundation.errors import ConfigError
 
 Say = Callable[[str], None]

@@ -8,9 +8,8 @@ from attrs import define, field
 from attrs.validators import gt, optional
 
 from ksim.cluster.flow_controls import NoQueue
-from ksim.cluster.prefill_queues import PrefillQueues
+from ksim.cluster.forecast import PrefillQueues, StepModel
 from ksim.cluster.routers import EngineView
-from ksim.cluster.step_model import StepModel
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import Seconds, optional_quantity

@@ -1,7 +1,7 @@
 """llm-d's endpoint picker: its scheduling profiles, and the parts that they are made of.
 
-Every part is a plug-in, one file each, called as in an EndpointPickerConfig
-with underscores for hyphens.  Its fields are the parameters, in snake case.
+Every part is a plug-in in `parts`, called as in an EndpointPickerConfig with
+underscores for hyphens.  Its fields are the parameters, in snake case.
 It inherits from nothing and has one of these methods:
 
     scorers     score(cycle, engines)           a number from 0 to 1 for each engine

@@ -1,14 +1,27 @@
-"""One choice of llm-d's endpoint picker, and what its parts have found out for it."""
+"""What the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations.
 
-from collections.abc import Mapping, MutableMapping
+One choice of llm-d's endpoint picker, and what its parts have found out for it.
+
+A scheduling profile of llm-d's endpoint picker: filters, then scorers with weights, then a picker.
+
+Scores by how little engines have of something.
+
+Durations as Kubernetes writes them.
+"""
+
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
 
+from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 
-__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match"]
+__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match", "Bounded", "Profile",
+           "least_best", "seconds"]
+
 
 #: The producers that parts read unless their parameters name others.
 APPROXIMATE, PRECISE, IN_FLIGHT = ("approx-prefix-cache-producer", "precise-prefix-cache-producer",
@@ -77,3 +90,69 @@ class Cycle:
     chance: Chance
     matches: MutableMapping[str, Match] = field(factory=dict)
     loads: MutableMapping[str, Load] = field(factory=dict)
+
+
+@frozen
+class Profile:
+    """Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
+    """
+
+    filters: Sequence[Any]
+    scorers: Sequence[tuple[float, Any]]
+    picker: Any
+
+    def run(self, cycle: Cycle, engines: Sequence[V]) -> tuple[V | None, Sequence[V], Sequence[float]]:
+        """The engine that is picked, those that were scored, and their scores; no engine if filters leave none."""
+        left: Sequence[V] = engines
+        for part in self.filters:
+            left = part.keep(cycle, left)
+            if not left:
+                return None, (), ()
+        scores = self._scores(cycle, left)
+        return self.picker.pick(cycle, left, scores), left, scores
+
+    def _scores(self, cycle: Cycle, engines: Sequence[V]) -> Sequence[float]:
+        totals = [0.0] * len(engines)
+        scored = [(weight, scorer.score(cycle, engines)) for weight, scorer in self.scorers]
+        for (weight, scores), (other, others) in zip(scored[::2], scored[1::2], strict=False):  # two at a time: faster
+            totals = [total + weight * score + other * also
+                      for total, score, also in zip(totals, scores, others, strict=False)]
+        if len(scored) % 2:
+            weight, scores = scored[-1]
+            totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
+        return totals
+
+
+@frozen
+class Bounded:
+    """A scorer from outside ksim, whose scores are cut to the range from 0 to 1, as llm-d does with all."""
+
+    scorer: Any
+
+    def score(self, cycle: Cycle, engines: Sequence[V]) -> Sequence[float]:
+        return [min(max(score, 0.0), 1.0) for score in self.scorer.score(cycle, engines)]
+
+
+def least_best(amounts: Sequence[float]) -> list[float]:
+    """1 for the least of *amounts*, 0 for the most, in proportion between; 1 for all if they are equal."""
+    least, most = min(amounts), max(amounts)
+    if least == most:
+        return [1.0] * len(amounts)
+    spread = most - least
+    return [(most - amount) / spread for amount in amounts]
+
+
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def seconds(duration: Any) -> float:
+    """The seconds of a *duration* such as "200ms" or "1m30s"; a number is in seconds already.
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(duration, int | float) and not isinstance(duration, bool):
+        return float(duration)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|us|m|s)", str(duration))
+    if not parts or "".join(map("".join, parts)) != str(duration):
+        raise ValueError(f"{duration!r} is no duration such as '200ms'")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)

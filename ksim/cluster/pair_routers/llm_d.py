@@ -7,14 +7,12 @@ from attrs import define, field, frozen
 from attrs.validators import ge, gt
 
 from ksim.cluster.llm_d.assembly import picker_of
-from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle
+from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle, Profile
 from ksim.cluster.llm_d.endpoint_picker import ByEndpointPicker, EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, path_or_table
-from ksim.cluster.llm_d.pickers.max_score_picker import MaxScorePicker
-from ksim.cluster.llm_d.producers.precise_prefix_cache_producer import PrecisePrefixCacheProducer
-from ksim.cluster.llm_d.profile import Profile
-from ksim.cluster.llm_d.scorers.prefix_cache_scorer import PrefixCacheScorer
-from ksim.cluster.llm_d.scorers.queue_scorer import QueueScorer
+from ksim.cluster.llm_d.parts.pickers import MaxScorePicker
+from ksim.cluster.llm_d.parts.producers import PrecisePrefixCacheProducer
+from ksim.cluster.llm_d.parts.scorers import PrefixCacheScorer, QueueScorer
 from ksim.cluster.pair_routers import V
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request

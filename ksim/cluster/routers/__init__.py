@@ -29,7 +29,7 @@ next choice; engines are told by their numbers:
     on_end(request, number, now)            it has sent the last one
 
 One more is called before the run: measured(models), with a StepModel of each
-engine by its number (ksim/cluster/step_model.py), which is what an operator
+engine by its number (ksim/cluster/forecast.py), which is what an operator
 can measure offline.
 
 An answer may be None: the request is refused with status 429.  A router that

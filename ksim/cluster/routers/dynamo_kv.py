@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from attrs import define, field, frozen
 from attrs.validators import ge, gt, le, optional
 
-from ksim.cluster.active_blocks import ActiveBlocks
-from ksim.cluster.prefix_index import PrefixIndex, Prompt
+from ksim.cluster.prefix_index import ActiveBlocks, PrefixIndex, Prompt
 from ksim.cluster.routers import EngineView, V
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream

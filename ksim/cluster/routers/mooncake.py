@@ -6,9 +6,8 @@ from typing import ClassVar
 from attrs import define, field
 from attrs.validators import ge, gt, optional
 
-from ksim.cluster.prefill_queues import PrefillQueues
+from ksim.cluster.forecast import PrefillQueues, StepModel
 from ksim.cluster.routers import V
-from ksim.cluster.step_model import StepModel
 from ksim.flow.request import Request
 from ksim.foundation.units import Seconds, optional_quantity
 
@@ -30,7 +29,7 @@ class Mooncake:
     least wins, the first of equals.  Without a `transfer_rate`, no engine counts on what only others have: engines
     do not send each other KV unless they share a store, and a store's tokens count as the engine's own.
 
-    Estimates: prefill and step times are those of a model fitted offline (ksim/cluster/step_model.py), where Mooncake
+    Estimates: prefill and step times are those of a model fitted offline (ksim/cluster/forecast.py), where Mooncake
     fits one to measurements; a queue is the sum of the prefills sent and without a first token; the time between
     tokens is a step with one more sequence than the last scrape reports, and as much KV as it reports.
 

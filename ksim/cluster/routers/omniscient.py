@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from attrs import define, field
 from attrs.validators import in_
 
-from ksim.cluster.forecast import Forecast, forecast
+from ksim.cluster.forecast import Forecast, StepModel, forecast, models_of
 from ksim.cluster.routers import V
-from ksim.cluster.step_model import StepModel, models_of
 from ksim.engine.observer import RESOLUTION
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request

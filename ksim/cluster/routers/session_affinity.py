@@ -8,8 +8,8 @@ from attrs import define, field
 from ksim.cluster.routers import V
 from ksim.cluster.signals import signals_of
 from ksim.flow.request import Request
+from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.plugins import plugin
 
 __all__ = ["SessionAffinity"]
 

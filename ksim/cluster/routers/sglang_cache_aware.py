@@ -6,7 +6,7 @@ from typing import ClassVar
 from attrs import define, field
 from attrs.validators import ge, gt, le
 
-from ksim.cluster.prefix_tree import PrefixTree
+from ksim.cluster.prefix_index import PrefixTree
 from ksim.cluster.routers import V
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request

@@ -1,15 +1,115 @@
-"""Who has which KV blocks, as somebody knows it who reads the engines' KV events."""
+"""Who has which KV blocks, as somebody knows it who reads the engines' KV events.
+
+What is in tiers of KV below the GPU, as somebody knows it who reads their KV events.
+
+The metrics of engines as somebody has them who scrapes them every so often.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from heapq import heappop, heappush
+from math import floor
+from operator import invert
+from typing import Any
 
 from attrs import define, field
 
-from ksim.cluster.signals.scrapes import Losses
-from ksim.engine.observer import RESOLUTION, Observer
+from ksim.cluster.signals import View
+from ksim.engine.engine import Engine
+from ksim.engine.observer import RESOLUTION, Observer, TurnClock
 from ksim.flow.block_keys import BlockKeys
 from ksim.flow.request import Request
+from ksim.foundation.rng import stream
+from ksim.specs.settings import SignalSettings
 
-__all__ = ["KvIndex", "apply"]
+__all__ = ["Losses", "Scrapes", "KvIndex", "apply", "SharedTier", "TierIndexes"]
+
+
+#: Draws that are made at once.
+_DRAWS = 1024
+
+
+@define(eq=False)
+class Losses:
+    """Which of the things called `name` are lost, one after the other: so large a `share` of them."""
+
+    share: float
+    seed: int
+    name: str
+    _lost: list[bool] = field(factory=list, init=False)
+    _drawn: int = field(default=0, init=False)
+
+    def lost(self, place: int) -> bool:
+        """Whether the one at *place*, counted from 0, is lost; earlier ones are not asked for any more."""
+        while place >= self._drawn:
+            draws = stream(self.seed, f"{self.name}.{self._drawn // _DRAWS}").random(_DRAWS)
+            self._lost, self._drawn = (draws < self.share).tolist(), self._drawn + _DRAWS
+        return self._lost[place % _DRAWS]
+
+
+@define(eq=False)
+class Scrapes:
+    """Scrapes engines at multiples of the interval, all at once, and shows in their `views` what has arrived.
+
+    A scrape that is lost leaves what the one before it told; with an interval of 0, none is.  All that is `shown` now
+    is noted in columns.
+    """
+
+    settings: SignalSettings
+    views: Sequence[View]
+    observers: Sequence[Observer]
+    seed: int
+    shown: Mapping[str, Sequence[float]] = field(factory=dict, init=False)
+    _latest: int = field(default=-1, init=False)
+    _losses: list[Losses] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._note()
+        self._losses = [Losses(self.settings.loss, self.seed, f"scrapes.{view.number}") for view in self.views]
+
+    def look(self, now: float) -> None:
+        """Show what has arrived by *now*."""
+        moment, interval = now - self.settings.delay, self.settings.scrape_interval
+        if moment < 0:
+            return
+        if not interval:
+            for view, observer in zip(self.views, self.observers, strict=True):
+                _show(view, observer, moment)
+            self._note()
+            return
+        latest = floor((moment + RESOLUTION) / interval)
+        if latest > self._latest:
+            self._show_scrapes(latest)
+
+    def _show_scrapes(self, latest: int) -> None:
+        """Show what scrapes up to the *latest* have told."""
+        before, self._latest = self._latest, latest
+        for place, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
+            scrape = latest
+            if self.settings.loss:
+                losses = self._losses[place]
+                kept = [number for number in range(before + 1, latest + 1) if not losses.lost(number)]
+                scrape = kept[-1] if kept else -1
+            if scrape >= 0:
+                _show(view, observer, scrape * self.settings.scrape_interval)
+        self._note()
+
+    def _note(self) -> None:
+        """Note for the log what is shown from now on."""
+        views = self.views
+        self.shown = {"waiting": [view.waiting for view in views], "running": [view.running for view in views],
+                      "kv_usage": [view.kv_usage for view in views], "scraped_s": [view.scraped_at for view in views]}
+
+
+def _show(view: View, observer: Observer, moment: float) -> None:
+    """Show in *view* what its engine's metrics were at *moment*."""
+    readings, reading = observer.readings, None
+    while readings and readings[0].time <= moment + RESOLUTION:
+        reading = readings.popleft()
+    view.scraped_at = moment
+    if reading is not None:
+        waiting = reading.waiting if reading.since is None else reading.waiting + observer.newcomers(reading.since)
+        view.waiting, view.running, view.adapters = waiting, reading.running, reading.adapters
+        view.kv_usage = reading.blocks / view.kv_blocks
 
 
 def apply(batch: Sequence[int], present: set[int]) -> None:
@@ -98,3 +198,91 @@ class KvIndex:
             lowest = engines & -engines
             hits[self.observers[lowest.bit_length() - 1].number] = tokens
             engines ^= lowest
+
+
+@define(eq=False)
+class _Told:
+    """Adds to `tells` the keys of chunks that get room in an engine's own store, and ~key of those that leave."""
+
+    tells: list[int]
+
+    def taken(self, keys: Sequence[int]) -> None:
+        self.tells += keys
+
+    def stored(self, keys: Sequence[int]) -> None:
+        """Do nothing: it was told of them when they got room."""
+
+    def evicted(self, keys: Sequence[int]) -> None:
+        self.tells += map(invert, keys)
+
+
+@define(eq=False)
+class SharedTier:
+    """The `keys` of the chunks in a tier that engines share, by events that count a `delay` after they were sent.
+
+    Events come from engines that may be ahead of each other, so they are sorted by their times.
+    """
+
+    clock: TurnClock
+    delay: float
+    losses: Losses
+    keys: set[int] = field(factory=set, init=False)
+    _events: list[tuple[float, int, Sequence[int]]] = field(factory=list, init=False)
+    _sent: int = field(default=0, init=False)
+    _read: int = field(default=0, init=False)
+
+    def taken(self, keys: Sequence[int]) -> None:
+        self._send(keys)
+
+    def stored(self, keys: Sequence[int]) -> None:
+        """Do nothing: it was told of them when they got room."""
+
+    def evicted(self, keys: Sequence[int]) -> None:
+        self._send([~key for key in keys])
+
+    def _send(self, batch: Sequence[int]) -> None:
+        if batch:
+            heappush(self._events, (self.clock.now, self._sent, [*batch]))
+            self._sent += 1
+
+    def look(self, now: float) -> None:
+        """Read all events that have arrived by *now*."""
+        moment = now - self.delay + RESOLUTION
+        while self._events and self._events[0][0] <= moment:
+            batch = heappop(self._events)[2]
+            if not self.losses.lost(self._read):
+                apply(batch, self.keys)
+            self._read += 1
+
+
+@define(eq=False)
+class TierIndexes:
+    """What is known of the tiers of all engines: of those that they share, and of each engine's own store.
+
+    Own stores are told of in the batches of the engine's KV events.
+    """
+
+    settings: SignalSettings
+    seed: int
+    shared: dict[Any, SharedTier] = field(factory=dict, init=False)
+    _clock: TurnClock | None = field(default=None, init=False)
+
+    def of(self, engine: Engine, observer: Observer, own: set[int]) -> Mapping[str, set[int]]:
+        """By tier, the keys of the chunks that *engine* is known to have; *own* are those of its own store."""
+        connector = engine.scheduler.connector
+        known = dict[str, set[int]]()
+        for name, tier in (connector.contents if connector is not None else {}).items():
+            store: Any = tier
+            if getattr(store, "shared", False):
+                known[name] = self._shared(store, name, engine, observer).keys
+            else:
+                store.listener, known[name] = _Told(observer.below), own
+        return known
+
+    def _shared(self, store: Any, name: str, engine: Engine, observer: Observer) -> SharedTier:
+        """The index of *store*, a tier that *engine* shares."""
+        self._clock = observer.clock = self._clock or TurnClock(engine.env)
+        if store not in self.shared:
+            losses = Losses(self.settings.loss, self.seed, f"kv_events.{name}.{len(self.shared)}")
+            store.listener = self.shared[store] = SharedTier(self._clock, self.settings.delay, losses)
+        return self.shared[store]

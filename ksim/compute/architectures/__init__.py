@@ -1,12 +1,12 @@
 """Model architectures: from a Hugging Face ``config.json`` to einsums.
 
-To add one, add a file with a function ``(config) -> Decoder``, called what
-`model_type` is in the config.  Sizes come from the config, kernels, weights,
+To add one, add a function ``(config) -> Decoder``, called what `model_type` is
+in the config: to the file of its line, or in a file of its own.  Sizes come from the config, kernels, weights,
 cache and communication from the equations; `tests/laws` checks that they agree.
 A family that is another under a name is a line of `ALIASES`.
 
 Ask the config for keys by its methods: a key that nobody asked for is refused,
-unless `ksim.compute.neutral_keys` lists it.
+unless `ksim.compute.config` lists it.
 """
 
 from ksim.foundation import catalog

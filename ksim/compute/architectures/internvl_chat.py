@@ -5,7 +5,7 @@ from attrs import evolve
 from ksim.compute.architectures import ALIASES, families
 from ksim.compute.blocks import only
 from ksim.compute.model import Config, Decoder
-from ksim.compute.vision.tiled import intern_vit
+from ksim.compute.vision.towers import intern_vit
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, did_you_mean
 

@@ -1,11 +1,4 @@
-"""Kimi Linear and Kimi K3's language model: Kimi Delta Attention in three of four layers, latent attention without
-rotary embeddings in the fourth, and DeepSeek-V3's experts.
-
-vLLM projects queries, keys, values, their weights and the ranks of both gates in one product (kimi_gdn_linear_attn.py).
-K3 gates what either attention returns, has experts of a latent vector, and attends to the hidden states after earlier
-blocks of layers before each norm (attention residuals; vLLM, kimi_k3/nvidia/model.py).  That pipeline stages hand these
-states on, too, is not modelled.
-"""
+"""Moonshot's Kimi Linear and Kimi K3."""
 
 from math import ceil
 
@@ -13,13 +6,14 @@ from attrs import evolve
 
 from ksim.compute import blocks, latent
 from ksim.compute.exchange import Combine, Dispatch
-from ksim.compute.linear import AttendLinear
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
+from ksim.compute.recurrent import AttendLinear
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["kimi_linear"]
+__all__ = ["kimi_linear", "kimi_k3"]
+
 
 #: Kimi's names, and DeepSeek's.
 NAMES = {"num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
@@ -29,6 +23,14 @@ OTHERS = ("activation_situ_beta", "activation_situ_linear_beta", "head_dim")
 
 
 def kimi_linear(config: Config) -> Decoder:
+    """Kimi Linear and Kimi K3's language model: Kimi Delta Attention in three of four layers, latent attention without
+    rotary embeddings in the fourth, and DeepSeek-V3's experts.
+
+    vLLM projects queries, keys, values, their weights and the ranks of both gates in one product
+    (kimi_gdn_linear_attn.py). K3 gates what either attention returns, has experts of a latent vector, and attends to
+    the hidden states after earlier blocks of layers before each norm (attention residuals; vLLM,
+    kimi_k3/nvidia/model.py).  That pipeline stages hand these states on, too, is not modelled.
+    """
     blocks.only(config, mla_use_nope=True, moe_layer_freq=1, attention_bias=False)
     for key in OTHERS:
         config.value(key)
@@ -129,3 +131,11 @@ def _attends(config: Config, linear: Config) -> list[bool]:
         raise ConfigError(f"{linear.name}: full_attn_layers", f"expected each of {len(layers)} layers here or in"
                                                               " kda_layers")
     return [layer in full for layer in layers]
+
+
+def kimi_k3(config: Config) -> Decoder:
+    """Kimi K3: a Kimi Linear of 93 layers with experts of a latent vector; the vision part of its configs is left
+    out.
+    """
+    config.value("image_placeholder")
+    return kimi_linear(blocks.text(config))

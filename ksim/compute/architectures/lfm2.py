@@ -1,10 +1,11 @@
-"""LFM2: convolutions over three tokens in most layers, attention with normed heads in the others."""
+"""Liquid AI's LFM2."""
 
-from ksim.compute import blocks, mamba
+from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 
-__all__ = ["lfm2"]
+__all__ = ["lfm2", "lfm2_moe"]
+
 
 #: What `layer_types` calls layers of a convolution.
 CONV = "conv"
@@ -16,6 +17,7 @@ OTHERS = ("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init
 
 
 def lfm2(config: Config) -> Decoder:
+    """LFM2: convolutions over three tokens in most layers, attention with normed heads in the others."""
     plain = named(config)
     size = plain.need("intermediate_size")
     if plain.get("block_auto_adjust_ff_dim", True):
@@ -50,7 +52,7 @@ def mixers_of(config: Config) -> dict[str, blocks.Operations]:
     conv = (
         op("tm,mJI->tJI", "in_proj", parallel="I", bias=bias, part="attention_inputs"),
         pointwise("mul", "tI,tI->tI", "gate_in", parallel="I"),
-        mamba.ShortConvolution(bias),
+        recurrent.ShortConvolution(bias),
         pointwise("mul", "tI,tI->tI", "gate_out", parallel="I"),
         op("tI,Im->tm", "out_proj", parallel="I", bias=bias, part="attention"),
     )
@@ -60,3 +62,14 @@ def mixers_of(config: Config) -> dict[str, blocks.Operations]:
 def conv_sizes(config: Config) -> dict[str, int]:
     """The sizes of the convolution."""
     return {"I": config.need("hidden_size"), "J": 3, "W": config.need("conv_L_cache", 3)}
+
+
+def lfm2_moe(config: Config) -> Decoder:
+    """LFM2's mixtures of experts: LFM2's convolutions and attention, and experts after a few dense layers."""
+    plain = named(config)
+    mixers, dense = mixers_of(plain), plain.count("num_dense_layers") if "num_dense_layers" in plain.table else 2
+    mlps = {True: blocks.gated_mlp(plain),
+            False: blocks.experts(plain, corrected=plain.get("use_expert_bias", True))}
+    layers = blocks.layers(((kind, layer < dense) for layer, kind in enumerate(kinds(plain))),
+                           lambda kind: blocks.layer(mixers[kind[0]], mlps[kind[1]]))
+    return blocks.mixture(plain, layers, tied=True, **conv_sizes(plain))

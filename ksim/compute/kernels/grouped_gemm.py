@@ -8,7 +8,6 @@ from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
 from ksim.compute.kernels.gemm import filled
-from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["GroupedGemm"]
@@ -35,7 +34,6 @@ class GroupedGemm:
     inputs: int | None = None
 
     family = "grouped_gemm"
-    loads = renamed("loads", "expert_rows")
 
     def __str__(self) -> str:
         return f"{self.rows} rows, {self.active} experts, {self.n}x{self.k} {self.weights}"

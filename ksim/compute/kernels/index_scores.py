@@ -8,7 +8,6 @@ from attrs import frozen
 from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.flow.batch import Batch
-from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["IndexScores"]
@@ -38,7 +37,6 @@ class IndexScores:
     written: float = DType.FP32.bytes
 
     family = "index_scores"
-    part = renamed("part", "phase")
 
     def __str__(self) -> str:
         return f"{self.queries} queries, {self.keys} keys, {self.heads}x{self.size} {self.phase}"

@@ -1,4 +1,9 @@
-"""Multi-head latent attention: one launch for the prompts of a batch and one for its decodes."""
+"""Multi-head latent attention: one launch for the prompts of a batch and one for its decodes.
+
+Latent attention over a few chosen keys a query, in the absorbed form for prompts and decodes alike.
+
+Attention over a window of latent vectors and over compressed ones beside it (DeepSeek-V4).
+"""
 
 from collections.abc import Sequence
 from math import ceil
@@ -6,11 +11,12 @@ from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work, counts
+from ksim.compute.kernels import PHASES, Launch, Work, counts
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
-__all__ = ["LatentAttention"]
+__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention"]
+
 
 #: Prompts attend to keys and values expanded for every head.  Decodes, with the projections absorbed into queries and
 #: outputs, attend to the latent vectors themselves, which all heads share (DeepSeek-V2, arXiv 2405.04434, 2.1).
@@ -110,3 +116,115 @@ class LatentLayer:
         return LatentAttention(
             form=self.form, sequences=sequences, queries=queries, keys=keys, pairs=pairs, heads=self.heads,
             content=self.content, rotary=self.rotary, value=self.value, latent=self.latent, cache=self.cache)
+
+
+@frozen
+class SparseLatentAttention:
+    """`queries` tokens of one batch attend to `pairs` chosen keys in all; heads share the keys.
+
+    `keys` is the number of different keys; queries that follow one another choose much the same ones.
+    """
+
+    queries: int
+    keys: int
+    pairs: int
+    heads: int
+    latent: int
+    rotary: int
+    cache: DType = DType.BF16
+
+    family = "sparse_mla"
+
+    def __str__(self) -> str:
+        return f"{self.queries} queries, {self.pairs} pairs, {self.heads}x{self.latent + self.rotary}+{self.latent}"
+
+    @property
+    def gathered(self) -> float:
+        """Bytes of keys that the queries read one by one, from the L2 cache or from memory."""
+        return self.pairs * (self.latent + self.rotary) * self.cache.bytes
+
+    @property
+    def work(self) -> Work:
+        rows, key = self.queries * self.heads * DType.BF16.bytes, self.latent + self.rotary
+        return Work(
+            flops=2.0 * self.pairs * self.heads * (key + self.latent),
+            reads=rows * key + min(self.keys, self.pairs) * key * self.cache.bytes,
+            writes=rows * self.latent,
+            dtype=DType.BF16,
+        )
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        tiles = ceil(self.heads / TILE_HEADS)
+        per_pair = 2.0 * TILE_HEADS * (2 * self.latent + self.rotary)
+        return [Launch(f"{TILE_HEADS} heads", self.queries * tiles, per_pair * self.pairs / self.queries,
+                       self.gathered / self.queries)]
+
+
+@frozen
+class SparseLatentLayer:
+    """The shape of sparse latent attention over `chosen` keys a query on one rank; the batch decides the rest."""
+
+    heads: int
+    latent: int
+    rotary: int
+    chosen: int
+    cache: DType = DType.BF16
+
+    def over(self, batch: Batch) -> SparseLatentAttention:
+        """The kernel that computes *batch*."""
+        keys = sum(counts(phase, batch)[2] for phase in PHASES)
+        pairs = chosen_pairs(batch, self.chosen)
+        return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)
+
+
+def chosen_pairs(batch: Batch, chosen: int) -> int:
+    """Pairs of all tokens of *batch*, each of which sees at most *chosen* keys."""
+    decodes = sum(min(context + new, chosen) for context in batch.contexts for new in range(1, batch.width + 1))
+    return decodes + sum(_pairs(new, context, chosen) for new, context in batch.chunks)
+
+
+def _pairs(new: int, context: int, chosen: int) -> int:
+    """Pairs of a chunk whose token i (from 1) sees context + i tokens, at most *chosen* of them."""
+    growing = min(new, max(0, chosen - context))
+    return growing * context + growing * (growing + 1) // 2 + (new - growing) * chosen
+
+
+@frozen
+class CompressedAttention(SparseLatentAttention):
+    """Sparse latent attention whose keys are values, too: all numbers of a vector, rotated ones among them."""
+
+    family = "compressed_mla"
+
+
+@frozen
+class CompressedLayer:
+    """The shape on one rank; the batch decides the rest.
+
+    A query sees the last `window` tokens, and for every `stride` tokens before it a compressed vector: the `chosen`
+    ones that score best, or all of them without.  Without a `stride` there is the window alone.
+    """
+
+    heads: int
+    size: int
+    window: int
+    stride: int = 0
+    chosen: int = 0
+    cache: DType = DType.BF16
+
+    def over(self, batch: Batch) -> CompressedAttention:
+        """The kernel that computes *batch*."""
+        sequences = [*((batch.width, context) for context in batch.contexts), *batch.chunks]
+        pairs = sum(self.seen(context + new) - self.seen(context) for new, context in sequences)
+        keys = sum(min(new + context, self.window + new) + ((new + context) // self.stride if self.stride else 0)
+                   for new, context in sequences)
+        return CompressedAttention(batch.tokens, keys, pairs, self.heads, self.size, 0, self.cache)
+
+    def seen(self, tokens: int) -> int:
+        """How many vectors the first *tokens* of a sequence see, all together."""
+        inside = min(tokens, self.window)
+        seen = inside * (inside + 1) // 2 + (tokens - inside) * self.window
+        if not self.stride:
+            return seen
+        growing = min(tokens, (self.chosen + 1) * self.stride - 1) if self.chosen else tokens
+        whole, rest = divmod(growing, self.stride)
+        return seen + self.stride * whole * (whole - 1) // 2 + whole * (rest + 1) + self.chosen * (tokens - growing)

@@ -1,19 +1,98 @@
-"""Collectives that no product implies."""
+"""Collectives that no product implies.
 
-from collections.abc import Iterator
+Layers of a user's own: which group of ranks splits which index, the sizes on one rank, and its launches.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from attrs import field, frozen
 from attrs.validators import in_
 
-from ksim.compute.equation import parse
 from ksim.compute.graph import Collective, CollectiveKind, Op
-from ksim.compute.notation import number_format
-from ksim.compute.notation.splits import check, group_of, splits
-from ksim.compute.sizes import Sizes, Splits
+from ksim.compute.notation import Operation, number_format
+from ksim.compute.sizes import Equation, Sizes, Splits, parse
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Communicate", "Send", "communicate"]
+__all__ = ["Communicate", "Send", "communicate", "GROUPS", "Groups", "LayerSizes", "LayerOperation", "lower", "splits",
+           "group_of", "check"]
+
+
+#: The groups that a system's GPUs form, from the innermost: neighbours are of one tensor group.
+GROUPS = ("tensor", "context", "expert")
+#: As users write splits: "K", which stands for {"K": "tensor"}.
+Written = str | Mapping[str, str] | Splits
+
+
+@frozen
+class Groups(Shard):
+    """The ranks of a user's layer: tensor groups as in models, and groups that split context and experts."""
+
+    context: int = 1
+    expert: int = 1
+
+
+@frozen
+class LayerSizes(Sizes):
+    """The sizes of a user's layer: its letters have no fixed meaning, and every size must divide over its ranks."""
+
+    def on(self, splits: Splits, shard: Shard, label: str = "") -> Sizes:
+        """The sizes on one rank; raises ConfigError that names *label* for one that does not divide."""
+        local = dict(self.of)
+        for index, group in splits:
+            ranks = shard.ranks(group)
+            if local[index] % ranks:
+                raise ConfigError(label, f"index {index!r} has size {local[index]}, which does not divide over"
+                                         f" {ranks} ranks (group {group!r})")
+            local[index] //= ranks
+        return LayerSizes(local)
+
+
+class LayerOperation(Operation, Protocol):
+    """An operation that a user writes."""
+
+    @property
+    def indices(self) -> str:
+        """Those that need a size."""
+        ...
+
+
+def lower(operation: LayerOperation, sizes: Mapping[str, int], ranks: Mapping[str, int]) -> list[Op]:
+    """What one rank launches, given the *ranks* of each group; raises ConfigError for an index without a size."""
+    if unknown := [index for index in operation.indices if index not in sizes]:
+        raise ConfigError(operation.label, f"index {unknown[0]!r} has no size; sizes has {', '.join(sizes)}")
+    groups = Groups(tensor=ranks["tensor"], context=ranks["context"], expert=ranks["expert"])
+    return list(operation.lower(LayerSizes(sizes), groups))
+
+
+def splits(written: Written) -> Splits:
+    """The pairs that *written* stands for; raises ValueError for what is no index or no group."""
+    if isinstance(written, str):
+        written = {written: "tensor"} if written else {}
+    pairs = tuple(written.items()) if isinstance(written, Mapping) else tuple(written)
+    for index, group in pairs:
+        if len(index) != 1:
+            raise ValueError(f"{index!r} is not one index; of several, say which group splits each:"
+                             f" {{'K': 'tensor', 's': 'context'}}")
+        group_of(group)
+    return pairs
+
+
+def group_of(name: str) -> str:
+    """*name*; raises ValueError where it is none of `GROUPS`."""
+    if name not in GROUPS:
+        raise ValueError(f"{name!r} is no group of ranks ({', '.join(GROUPS)})")
+    return name
+
+
+def check(equation: Equation, pairs: Splits, indices: str, word: str) -> None:
+    """Raise ValueError for a split index that is not one of *indices*; *word* is the argument that it is from."""
+    for index, _ in pairs:
+        if index not in indices:
+            raise equation.wrong(f"{word} index {index!r} is not one of {', '.join(indices)}")
+
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shift")
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from attrs import field, frozen
 from attrs.converters import optional
 
-from ksim.compute.equation import Equation, parse
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import number_format
-from ksim.compute.notation.splits import check, splits
-from ksim.compute.sizes import Sizes, Splits
+from ksim.compute.notation.communicate import check, splits
+from ksim.compute.sizes import Equation, Sizes, Splits, parse
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 

@@ -1,4 +1,7 @@
-"""Products of two or three tensors: GEMMs, with the collectives that their splits imply."""
+"""Products of two or three tensors: GEMMs, with the collectives that their splits imply.
+
+Weights that the kernel of another operation reads, too few to change its time.
+"""
 
 from collections.abc import Iterator
 
@@ -6,21 +9,20 @@ from attrs import field, frozen
 from attrs.converters import optional
 from attrs.validators import ge, instance_of
 
-from ksim.compute.equation import Contraction, Equation, parse
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import number_format
-from ksim.compute.notation.splits import check, splits
-from ksim.compute.sizes import Sizes, Splits
+from ksim.compute.notation.communicate import check, splits
+from ksim.compute.sizes import Contraction, Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Product", "op"]
+__all__ = ["Product", "op", "Held", "UNPACKED"]
+
 
 #: Formats that no kernel multiplies, but for a single row of activations.
 UNPACKED = frozenset((DType.NF4, DType.NF4_DOUBLE))
@@ -207,3 +209,21 @@ class Product:
 
 
 op = Product
+
+
+@frozen
+class Held:
+    """A tensor of weights that launches nothing, and that every rank has whole: ``Held("E", "router_correction")``."""
+
+    tensor: str
+    label: str
+    format: DType = DType.FP32
+
+    def parameters(self, sizes: Sizes) -> int:
+        return sizes.volume(self.tensor)
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        return self.parameters(sizes) * self.format.bytes
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        return iter(())

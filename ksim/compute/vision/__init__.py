@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import attrs
 
-from ksim.flow.images import Patches
+from ksim.flow.request import Patches
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Processor", "adjusted"]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from attrs import field, frozen
 from attrs.validators import gt, in_, instance_of
 
-from ksim.flow.images import Patches
+from ksim.flow.request import Patches
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["FixedProcessor", "MosaicProcessor", "PixelProcessor", "TileProcessor"]

@@ -1,24 +1,130 @@
-"""What the launches of all programs have in common: the model, the check of the settings, and the notes."""
+"""What the launches of all programs have in common: the model, the check of the settings, and the notes.
+
+Environment variables of engines: the few that change a schedule, and why the others do not.
+
+Releases of engines: from an image's tag or an option to what ksim simulates.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
-from ksim.deploy.commands.command import Command, Word
-from ksim.deploy.engines.environment import notes_of
-from ksim.deploy.engines.releases import Release
+from ksim.deploy.commands import Command, Word
 from ksim.deploy.flags.given import Given, Parser, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, shown
 from ksim.deploy.launches import Launch, Note, Wanted
+from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.simulation.model_names import ModelName, format_of, named, unknown_format
-from ksim.simulation.models import model_of as known_model
+from ksim.scenario.model_names import ModelName, format_of, named, unknown_format
+from ksim.scenario.models import model_of as known_model
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS
+
+#: Patterns of names, and why they have no effect here; the first that matches counts.
+_WHY: Sequence[tuple[str, str]] = (
+    (r".*(TOKEN|API_KEY|SECRET|PASSWORD).*", "a secret"),
+    (r"HF_.*|HUGGING.*|TRANSFORMERS_.*|.*CACHE.*|.*_HOME|.*_DIR|XDG_.*|MODELSCOPE_.*",
+     "where weights and caches lie; ksim simulates an engine that has started"),
+    (r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER",
+     "ksim places engines on GPUs by itself"),
+    (r"NCCL_.*|NVSHMEM_.*|UCX_.*|GLOO_.*|MC_.*|RDMAV_.*|FI_.*|MPI_.*|OMPI_.*|PMIX_.*|.*NIXL.*|MOONCAKE_.*",
+     "settings of communication libraries; ksim prices messages on the system's links"),
+    (r".*LOG.*|.*TRACE.*|.*DEBUG.*|.*PROFIL.*|TQDM.*|.*USAGE_STATS.*|.*TELEMETRY.*",
+     "logs and tracing change no schedule"),
+    (r"PYTHON.*|PATH|LD_.*", "how Python runs"),
+    (r"VLLM_USE_V1", "vLLM's V1 engine is the only one that is simulated"),
+    (r"VLLM_.*|SGLANG_.*|SGL_.*|TRTLLM_.*|TLLM_.*|TORCH.*|PYTORCH_.*|FLASHINFER_.*|TRITON_.*|CUDA_.*|OMP_.*|MKL_.*",
+     "how kernels and processes run; ksim's profiles are of those that the engine chooses by itself"),
+)
+
+
+def notes_of(environment: Mapping[str, Word]) -> tuple[Note, ...]:
+    """Why each variable has no effect, for those that are about engines at all."""
+    notes = ((name, word, _why(name)) for name, word in environment.items())
+    return tuple(Note(word.where, name if why == "a secret" else f"{name}={word.text}", why)
+                 for name, word, why in notes)
+
+
+def _why(name: str) -> str:
+    other = "no variable that the engine is known for"
+    return next((why for pattern, why in _WHY if re.fullmatch(pattern, name)), other)
+
+
+#: The releases that ksim simulates, the oldest first: the number from which on, and the name.  Of vLLM, defaults
+#: changed with 0.19 and 0.20 and between 0.22 and 0.33; releases between these two are taken as 0.33.
+RELEASES: Mapping[str, Sequence[tuple[tuple[int, ...], str]]] = {
+    "vllm": (((0,), "vllm-0.18"), ((0, 19), "vllm-0.19"), ((0, 20), "vllm-0.22"), ((0, 23), "vllm-0.33")),
+    "sglang": (((0, 5), "sglang-0.5"), ((0, 5, 8), "sglang-0.5.8")),
+    "trtllm": (((1, 0), "trtllm-1.0"), ((1, 2), "trtllm-1.2")),
+}
+_TAG = re.compile(r"[:@-]v?(\d+(?:\.\d+)+)")
+
+
+@frozen
+class Release:
+    """An engine of ksim/data/engines, and what was assumed."""
+
+    engine: str
+    remarks: tuple[Note, ...] = ()
+    number: str = ""
+    """The release that the user names; empty where nobody does."""
+
+
+def release_of(program: str, command: Command, wanted: Wanted) -> Release:
+    """The engine that is simulated for *command*: as the option says, or the image's tag, or else the newest.
+
+    Raises ConfigError for a version that is none.
+    """
+    releases = RELEASES[program]
+    if wanted.version in catalog.entries("engines"):
+        return Release(str(wanted.version))
+    said, where = wanted.version, "--version"
+    if said is None and command.image is not None:
+        said, where = tag_of(command.image.text), command.image.where
+    if said is None:
+        newest = releases[-1][1]
+        why = "the newest that ksim simulates; nothing says which release runs (--version, or the image's tag)"
+        return Release(newest, (Note("", f"engine = {newest}", why),))
+    return release_named(program, said, where)
+
+
+def tag_of(image: str) -> str | None:
+    """The release that an image's tag names, or None."""
+    match = _TAG.search(image)
+    return match[1] if match else None
+
+
+def release_named(program: str, said: str, where: str) -> Release:
+    """The engine for the release that is *said*; raises ConfigError for one that is no release."""
+    numbers = re.fullmatch(r"v?(\d+(?:\.\d+)*).*", said)
+    if numbers is None:
+        newest = ".".join(map(str, _number_of(RELEASES[program][-1][1])[:2]))
+        raise ConfigError(where, f"{said!r} is no release; name one such as {newest}.0, or one of ksim's engines"
+                                 f" ({', '.join(catalog.entries('engines'))})")
+    number = tuple(map(int, numbers[1].split(".")))
+    engine = _nearest(program, number)
+    own = _number_of(engine)
+    if number[:len(own)] == own:
+        return Release(engine, number=numbers[1])
+    return Release(engine, (Note(where, said, f"simulated as {engine}, the nearest release that ksim has"),),
+                   numbers[1])
+
+
+def _number_of(engine: str) -> tuple[int, ...]:
+    """The release in the name of an *engine*, such as (0, 33) of vllm-0.33."""
+    return tuple(map(int, engine.partition("-")[2].split(".")))
+
+
+def _nearest(program: str, number: tuple[int, ...]) -> str:
+    """What stands for the release *number*."""
+    releases = RELEASES[program]
+    earlier = [name for first, name in releases if first <= number]
+    return earlier[-1] if earlier else releases[0][1]
+
 
 #: Flags that leave the format to the checkpoint, and those that go with a checkpoint in that format.
 OF_CHECKPOINT = ("compressed-tensors", "modelopt", "modelopt_mixed", "quark", "inc", "auto-round", "moe_wna16")

@@ -1,15 +1,178 @@
-"""The flags that a line gives, read as the program's own parser reads them."""
+"""The flags that a line gives, read as the program's own parser reads them.
 
+The flags of a program, as its own parser lists them.
+
+Tables that flags take, such as `--kv-transfer-config`: their keys are ksim's settings, or change nothing.
+
+Values of flags: whole numbers as people write them, and JSON with such numbers in it.
+"""
+
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field, fields_dict, frozen
 
-from ksim.deploy.commands.command import Word
-from ksim.deploy.flags.table import Flag, FlagTable
-from ksim.deploy.flags.values import READERS, loose
-from ksim.foundation.errors import ConfigError
+from ksim.deploy.commands import Word
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError, did_you_mean
+
+_FOLDER = "flags"
+
+
+@frozen
+class Flag:
+    """One flag: its names, those that switch it off, and what follows it."""
+
+    dest: str
+    names: Sequence[str]
+    kind: str
+    """switch, or what a value is: text, integer, number, readable, json."""
+    off: Sequence[str] = ()
+    nargs: str | int | None = None
+    choices: Sequence[Any] = ()
+    default: Any = None
+    until: str = ""
+    """The last release that has it; empty for one that the newest has."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return self.names[0]
+
+
+@frozen
+class FlagTable:
+    """The flags of a release, by every name."""
+
+    program: str
+    release: str
+    flags: Sequence[Flag]
+    by_name: Mapping[str, tuple[Flag, bool]] = field(init=False)
+    """The flag that a name means, and whether the name switches it on."""
+
+    @by_name.default
+    def _by_name(self) -> Mapping[str, tuple[Flag, bool]]:
+        on = {plain_name(name): (flag, True) for flag in self.flags for name in flag.names}
+        return {plain_name(name): (flag, False) for flag in self.flags for name in flag.off} | on
+
+    def find(self, name: str, where: str, further: Iterable[str] = ()) -> tuple[Flag, bool]:
+        """The flag that *name*, or its beginning, means.
+
+        Raises ConfigError for one that there is not, with the nearest, of *further* names too.
+        """
+        plain = plain_name(name)
+        if plain in self.by_name:
+            return self.by_name[plain]
+        begun = {id(flag): (flag, on) for known, (flag, on) in self.by_name.items()
+                 if plain.startswith("--") and len(plain) > 2 and known.startswith(plain)}
+        if len(begun) == 1:
+            return next(iter(begun.values()))
+        raise ConfigError(where, f"{name}: {self._unknown(plain, [flag.name for flag, _ in begun.values()], further)}")
+
+    def _unknown(self, plain: str, begun: Sequence[str], further: Iterable[str]) -> str:
+        if begun:
+            shown = ", ".join(sorted(begun)[:6]) + (", and others" if len(begun) > 6 else "")
+            return f"could mean {shown}; write it out"
+        hint = did_you_mean(plain, [*self.by_name, *map(plain_name, further)])
+        return f"{self.program} {self.release} has no such flag{hint}"
+
+
+def plain_name(name: str) -> str:
+    """*name* with dashes, as parsers compare names of two dashes."""
+    return "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+
+
+@cache
+def flag_table(name: str, program: str) -> FlagTable:
+    """The table ksim/data/flags/NAME.json; *program* is what it is called in messages."""
+    table = catalog.load(_FOLDER, name)
+    return FlagTable(program, table["release"], [Flag(**flag) for flag in table["flags"]])
+
+
+_READABLE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def integer(text: str) -> int:
+    """The whole number *text*; raises ValueError with the reason."""
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise ValueError(f"expected a whole number, not {text!r}") from None
+
+
+def number(text: str) -> float | int:
+    """The number *text*; raises ValueError with the reason."""
+    try:
+        return int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, not {text!r}") from None
+
+
+def readable(text: str) -> int:
+    """A whole number such as 4096, 32k (32,000), 32K (32,768) or 25.6k, as vLLM reads them; auto is -1."""
+    if text.strip().lower() == "auto":
+        return -1
+    match = _READABLE.fullmatch(text.strip())
+    if match is None:
+        return integer(text)
+    digits, unit = match.groups()
+    if unit in _DECIMAL:
+        return int(float(digits) * _DECIMAL[unit])
+    if "." in digits:
+        raise ValueError(f"{text!r} has a fraction of a binary unit; did you mean {digits}{unit.lower()}?")
+    return int(digits) * _BINARY[unit]
+
+
+def json_of(text: str) -> Any:
+    """The JSON value of *text*, in which numbers may be written as `readable` ones; raises ValueError."""
+    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    parts[::2] = [re.sub(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", lambda match: str(readable(match[0])), part)
+                  for part in parts[::2]]
+    try:
+        return json.loads("".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not valid JSON: {error}") from None
+
+
+def loose(text: str) -> Any:
+    """The value behind a dotted key: JSON, a readable number, or the text itself."""
+    for read in (json_of, readable):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def text_or_json(text: str) -> Any:
+    """A table where *text* is one, else *text*; raises ValueError for a table that is not JSON."""
+    return json_of(text) if re.match(r"\s*[{\[]", text) else text
+
+
+#: What YAML has for a flag of each kind, and what messages call it.
+_PLAIN: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "integer": ((int,), "a whole number"), "number": ((int, float), "a number"), "switch": ((bool,), "true or false")}
+
+
+def of_kind(kind: str, value: Any) -> Any:
+    """A *value* of YAML for a flag of that *kind*, with numbers in quotes read; raises ValueError with the reason."""
+    plain, word = _PLAIN.get(kind, ((object,), ""))
+    if isinstance(value, str) and kind in ("integer", "number"):
+        value = READERS[kind](value)
+    fits = isinstance(value, plain) and (not isinstance(value, bool) or not word or kind == "switch")
+    if not fits:
+        raise ValueError(f"expected {word}, not {value!r}")
+    return value
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": integer, "number": number, "readable": readable, "json": text_or_json, "text": str}
+
 
 #: A variable that the text leaves open, as Compose writes it.
 _OPEN = re.compile(r"\$(?:\{([A-Za-z_]\w*)[^}]*\}|([A-Za-z_]\w*))")
@@ -194,3 +357,23 @@ def where_of(given: Sequence[Given], dest: str, default: str = "") -> str:
 def word_of(given: Sequence[Given], dest: str) -> Word | None:
     """The value of a flag as a word with its place."""
     return next((Word(str(one.value), one.where) for one in given if one.dest == dest), None)
+
+
+def table_of(given: Given) -> dict[str, Any]:
+    """The table that a flag is given; raises ConfigError for another value."""
+    if given.value in (None, "", "None"):
+        return {}
+    if not isinstance(given.value, Mapping):
+        raise ConfigError(given.where, f"{given.flag.name}: expected a table in JSON, such as '{{\"key\": 1}}', not"
+                                       f" {given.value!r}")
+    return dict(given.value)
+
+
+def known_keys(given: Given, table: Mapping[str, Any], cls: type, idle: Collection[str] = ()) -> dict[str, Any]:
+    """The keys of *table* that *cls* has; raises ConfigError for those that are neither there nor *idle*."""
+    known = [*fields_dict(cls), *idle]
+    for key in table:
+        if key not in known:
+            raise ConfigError(given.where, f"{given.flag.name}: {key} is no key that ksim knows"
+                                           f"{did_you_mean(key, known)}")
+    return {key: value for key, value in table.items() if key in fields_dict(cls) and value is not None}

@@ -1,15 +1,61 @@
-"""A container: its environment, its files, and the commands in it that start engines."""
+"""A container: its environment, its files, and the commands in it that start engines.
+
+Pods to launches: the engine that their containers start, how often, on which GPU, and whether it has enough of them.
+
+Scripts that a container's shell runs: the commands in them, at their places in the manifest.
+
+The kinds of a manifest's documents: those that make pods, those that are passed over by name, and all others.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands.command import Command, Word, program_of, script_place
-from ksim.deploy.manifests.scripts import commands_of_script, lines_of_script
-from ksim.deploy.texts.entries import Entry
+from ksim.deploy.commands import Command, Word, launch_of, program_of, script_place
+from ksim.deploy.launches import Deployed, Launch, Note, Wanted
+from ksim.deploy.manifests import fields
+from ksim.deploy.manifests.fields import gpu_of
+from ksim.deploy.shell.script import Script, Simple
+from ksim.deploy.texts import RENDER, TEMPLATE, Embedded, Entry, Pasted
+from ksim.foundation.errors import did_you_mean
 
-__all__ = ["Surroundings", "commands", "environment", "gpus", "words_of"]
+__all__ = ["commands_of_script", "lines_of_script", "Surroundings", "commands", "environment", "gpus", "words_of",
+           "Pods", "deployed", "KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted", "ROLE"]
+
+
+def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:
+    """The commands of *script*, whose *text* has the cluster's variables filled in, that start engines.
+
+    They run as *command* does: in its environment, its image and with its files.
+    """
+    environment = {name: word.text for name, word in command.environment.items()}
+    pasted = Embedded(text, "", command.folder, script)
+    files = dict(command.files)
+    for simple in Script(pasted, environment).commands():
+        simple.keep_document(files)
+        if _is_engine([word.text for word in simple.words]):
+            yield _scripts_command(simple, pasted, evolve(command, files=dict(files)))
+
+
+def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tuple[Word, ...]]:
+    """The words of all commands of *script*, which runs as *command* does."""
+    environment = {name: word.text for name, word in command.environment.items()}
+    pasted = Embedded(text, "", command.folder, script)
+    for simple in Script(pasted, environment).commands():
+        yield simple.words
+
+
+def _scripts_command(simple: Simple, pasted: Pasted, around: Command) -> Command:
+    where = pasted.at(simple.line)
+    simple.check_unconditional(where)
+    environment = {**around.environment, **simple.exported, **simple.assigned}
+    return evolve(around, words=simple.words, where=where, environment=environment)
+
+
+def _is_engine(names: list[str]) -> bool:
+    return program_of(Command.of(names, "")) is not None
+
 
 #: The value of a variable that only the cluster knows, such as the address of a pod.
 OUTSIDE = "<set-by-the-cluster>"
@@ -151,3 +197,225 @@ def gpus(container: Entry) -> int | None:
             if name in ("nvidia.com/gpu", "gpu") and asked is None:
                 asked = amount.count
     return asked
+
+
+#: The label by which llm-d, and a manifest that `ksim export` wrote, tell engines that prefill from those that decode.
+ROLE = "llm-d.ai/role"
+_ROLES = {"prefill": "prefill", "decode": "decode", "both": "both", "prefill-decode": "both"}
+_POD = ("containers", "nodeSelector", "affinity", "volumes", "resourceClaims")
+_CONTAINER = ("name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts")
+
+
+@frozen
+class Pods:
+    """The pods that a document asks for: `replicas` engines, each of `size` pods."""
+
+    name: str
+    template: Entry
+    """The leader's pod, with its `metadata` and `spec`."""
+    replicas: int
+    size: int = 1
+    role: str = ""
+    """prefill, decode or both; empty where the template's labels may say."""
+    variables: Mapping[str, str] = field(factory=dict)
+    """What the controller sets in their environment."""
+    idle: tuple[Note, ...] = ()
+
+    @property
+    def spec(self) -> Entry:
+        return self.template.need("spec")
+
+
+def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+    """The engines of *pods*, if they start any."""
+    spec = pods.spec
+    around = Surroundings(maps, pods.variables)
+    idle = [*pods.idle, *fields.notes(spec, _POD, fields.POD)]
+    launches: list[Launch] = []
+    for container in spec.each("containers"):
+        ran = [launch_of(command, wanted) for command in commands(container, spec, around)]
+        asked = gpus(container)
+        if ran:
+            idle += fields.notes(container, _CONTAINER, fields.CONTAINER)
+            launches += [_placed(launch, container, asked, pods, wanted) for launch in ran]
+        elif asked:
+            raise container.error(_nothing(container, asked))
+        else:
+            idle.append(Note(container.where, _named(container), "starts no engine, and has no GPU"))
+    if not launches:
+        return Deployed((), idle=(Note(pods.template.where, pods.name, "its pods start no engine"),))
+    if not pods.replicas:
+        return Deployed((), idle=(Note(pods.template.where, pods.name, "has 0 replicas"),))
+    first = evolve(launches[0], idle=(*launches[0].idle, *idle))
+    return Deployed((first, *launches[1:]))
+
+
+def _named(container: Entry) -> str:
+    name = container.get("name")
+    return name.text if name is not None else "container"
+
+
+def _nothing(container: Entry, asked: int) -> str:
+    image = container.get("image")
+    command = " ".join([*(item.text for item in (*container.each("command"), *container.each("args")))][:3])
+    said = f"runs {command[:60]!r}" if command else "has no command" + (f", and image {image.text}" if image else "")
+    return (f"asks for {asked} GPUs, {said}, and starts no engine that ksim knows: expected `vllm serve MODEL`,"
+            f" `python -m sglang.launch_server` or `trtllm-serve MODEL` in command and args")
+
+
+def _placed(launch: Launch, container: Entry, asked: int | None, pods: Pods, wanted: Wanted) -> Launch:
+    """*launch* as often as its pods are there, on their GPU; raises ConfigError where they have too few."""
+    if asked is None and not pods.spec.each("resourceClaims"):
+        raise container.error("asks for no GPU: resources.limits has no nvidia.com/gpu, and ksim simulates engines on"
+                              " NVIDIA's GPUs")
+    named = {} if wanted.gpu or wanted.system else gpu_of(pods.spec)
+    remarks = list(_fits(launch, container, asked * pods.size, pods)) if asked is not None else []
+    own = re.sub(r"[^A-Za-z0-9_-]", "-", pods.name)
+    return evolve(launch, name=own, replicas=launch.replicas * pods.replicas, role=_role(pods) or launch.role,
+                  hardware={**launch.hardware, **named}, remarks=(*launch.remarks, *remarks))
+
+
+def _role(pods: Pods) -> str:
+    label = pods.template.get("metadata", "labels", ROLE)
+    if pods.role or label is None:
+        return pods.role
+    if label.text not in _ROLES:
+        raise label.error(f"{label.text!r} is no role that ksim knows: {', '.join(_ROLES)}")
+    return _ROLES[label.text]
+
+
+def _fits(launch: Launch, container: Entry, there: int, pods: Pods) -> list[Note]:
+    """Notes on the GPUs that are *there*; raises ConfigError if the engine needs more."""
+    needed = launch.gpus
+    if not launch.replicas or there == needed:
+        return _apart(container, there, pods)
+    sizes = " x ".join(f"{key} {value}" for key, value in launch.sizes.items()) or "one GPU"
+    pod = f"{pods.size} pods have {there}" if pods.size > 1 else f"its pod has {there}"
+    if there < needed:
+        raise container.error(f"the engine needs {needed} GPUs ({sizes}), and {pod}: resources.limits.nvidia.com/gpu")
+    return [Note(container.where, f"nvidia.com/gpu: {there}", f"the engine uses {needed} of them ({sizes})")]
+
+
+def _apart(container: Entry, there: int, pods: Pods) -> list[Note]:
+    """A remark where the pods of an engine have less than a node's GPUs each: ksim keeps such an engine together."""
+    if pods.size == 1 or there // pods.size >= 4:
+        return []
+    return [Note(container.where, f"size: {pods.size}", f"ksim places the {there} GPUs of an engine in one node if they"
+                                                        " fit; the pods may be on several")]
+
+
+#: The annotation in which `ksim export` keeps the name of a pool.
+POOL = "ksim/pool"
+_SCALES = "the number of engines stays as the manifest has it; ksim does not scale them"
+_SERVES = "starts no engine"
+#: Kinds that change nothing here, and why.
+_IDLE = {
+    **dict.fromkeys(("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler",
+                     "DynamoGraphDeploymentScalingAdapter"), _SCALES),
+    **dict.fromkeys((
+        "ClusterIssuer", "ClusterRole", "ClusterRoleBinding", "ComputeDomain", "ConfigMap", "CronJob",
+        "CustomResourceDefinition", "DestinationRule", "Gateway", "GatewayClass", "GCPBackendPolicy",
+        "HealthCheckPolicy", "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Job",
+        "LimitRange", "Namespace", "NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget",
+        "PodMonitor", "PriorityClass", "PrometheusRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota",
+        "Role", "RoleBinding", "Secret", "SealedSecret", "ExternalSecret", "Service", "ServiceAccount",
+        "ServiceMonitor", "StorageClass", "VirtualService", "EndpointSlice", "Endpoints", "Route"), _SERVES),
+}
+_LISTS = re.compile(r"[A-Za-z]*List")
+_READ_WORKLOAD = ("replicas", "template", "suspend")
+
+
+def kind_of(document: Entry) -> str:
+    """The kind of a *document*; empty where it is no object of Kubernetes."""
+    if not document.is_table:
+        return ""
+    kind, version = document.get("kind"), document.get("apiVersion")
+    return kind.text if kind is not None and version is not None and not kind.is_table else ""
+
+
+def unlisted(documents: list[Entry]) -> Iterator[Entry]:
+    """The *documents*, with the items of lists in place of those."""
+    for document in documents:
+        if _LISTS.fullmatch(kind_of(document)) and document.get("items") is not None:
+            yield from unlisted(document.each("items"))
+        else:
+            yield document
+
+
+def config_maps(documents: list[Entry]) -> dict[str, dict[str, str]]:
+    """The data of ConfigMaps, by name."""
+    tables = [(_name(document), document.get("data")) for document in documents if kind_of(document) == "ConfigMap"]
+    return {name: {key: value.text for key, value in data.table.items() if not value.is_null}
+            for name, data in tables if data is not None}
+
+
+def idle_kind(document: Entry) -> Note:
+    """The note on a *document* that starts no engine; raises ConfigError for an unknown kind."""
+    kind = kind_of(document)
+    if kind in _IDLE:
+        return Note(document.where, f"{kind} {_name(document)}", _IDLE[kind])
+    if kind == "Kustomization" or (not kind and document.get("resources") and document.get("patches")):
+        raise document.error("is a kustomization; build it first: kubectl kustomize FOLDER > built.yaml")
+    if kind == "Config" and document.get("clusters") is not None:
+        raise document.error("is a kubeconfig, which says how to reach a cluster; give the manifest of what runs there:"
+                             " kubectl get deployment NAME -o yaml")
+    if not kind:
+        raise document.error(f"{RENDER}" if TEMPLATE in document.pasted.text else "has no kind and apiVersion, so it is"
+                             " no object of Kubernetes")
+    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *_IDLE])};"
+                                      f" engines are read from {', '.join(KINDS)}, DynamoGraphDeployment")
+
+
+def _name(document: Entry) -> str:
+    name = document.get("metadata", "annotations", POOL) or document.get("metadata", "name")
+    return name.text if name is not None else "without a name"
+
+
+def _workload(document: Entry) -> Iterator[Pods]:
+    """A Deployment, StatefulSet or ReplicaSet."""
+    spec = document.need("spec")
+    yield Pods(_name(document), spec.need("template"), _replicas(spec),
+               idle=tuple(fields.notes(spec, _READ_WORKLOAD, fields.WORKLOAD)))
+
+
+def _pod(document: Entry) -> Iterator[Pods]:
+    yield Pods(_name(document), document, 1)
+
+
+def _leader_worker_set(document: Entry) -> Iterator[Pods]:
+    yield _group(document.need("spec"), _name(document), 1)
+
+
+def _disaggregated_set(document: Entry) -> Iterator[Pods]:
+    """A DisaggregatedSet: `slices` times the LeaderWorkerSets of all roles."""
+    spec = document.need("spec")
+    slices = spec.get("slices")
+    for role in spec.each("roles"):
+        name = role.need("name").text
+        group = _group(role.get("spec") or role, f"{_name(document)}-{name}", slices.count if slices else 1)
+        yield evolve(group, role=name if name in ("prefill", "decode") else "")
+
+
+def _group(spec: Entry, name: str, times: int) -> Pods:
+    template = spec.need("leaderWorkerTemplate")
+    size_entry = template.get("size")
+    size = size_entry.count if size_entry is not None else 1
+    if not size:
+        raise template.need("size").error("a group has one pod or more")
+    variables = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": f"{name}-0"}
+    idle = [*fields.notes(spec, ("replicas", "leaderWorkerTemplate", "name"), fields.WORKLOAD),
+            *fields.notes(template, ("size", "leaderTemplate", "workerTemplate"), fields.GROUP)]
+    return Pods(name, template.get("leaderTemplate") or template.need("workerTemplate"), _replicas(spec) * times, size,
+                "", variables, tuple(idle))
+
+
+def _replicas(spec: Entry) -> int:
+    replicas = spec.get("replicas")
+    return replicas.count if replicas is not None else 1
+
+
+#: The kinds that make pods.
+KINDS: Mapping[str, Callable[[Entry], Iterator[Pods]]] = {
+    "Deployment": _workload, "StatefulSet": _workload, "ReplicaSet": _workload, "Pod": _pod,
+    "LeaderWorkerSet": _leader_worker_set, "DisaggregatedSet": _disaggregated_set,
+}

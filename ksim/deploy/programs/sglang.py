@@ -3,18 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksim.deploy.commands.command import Command, Word, behind
-from ksim.deploy.commands.config_file import with_config_file
-from ksim.deploy.engines.launching import launch, model_of, model_word
-from ksim.deploy.engines.releases import release_of
-from ksim.deploy.engines.sglang import hicache, parallel, scheduler, speculation
-from ksim.deploy.engines.vllm import further
-from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, value_of
-from ksim.deploy.flags.meaning import Handler, Reading, meaning, read_with_others
-from ksim.deploy.flags.older import names_of, without_older
-from ksim.deploy.flags.table import flag_table
+from ksim.deploy.commands import Command, Word, behind
+from ksim.deploy.engines import sglang, vllm
+from ksim.deploy.engines.launching import launch, model_of, model_word, release_of
+from ksim.deploy.engines.vllm import with_acceptance
+from ksim.deploy.flags.given import Given, Parser, flag_table, value_of
+from ksim.deploy.flags.meaning import Handler, Reading, meaning, names_of, read_with_others, without_older
 from ksim.deploy.launches import Launch, Note, Wanted
+from ksim.deploy.proxies import with_config_file
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Sglang"]
@@ -24,7 +20,7 @@ _STARTS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("sglang.launch_
 _FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_nvfp4": "nvfp4",
             "w8a8_int8": "int8_w8a8", "w4afp8": ""}
 _ROLES: Mapping[Any, str] = {"prefill": "prefill", "decode": "decode"}
-_TOGETHER = (*parallel.FLAGS, *scheduler.FLAGS, *speculation.FLAGS, *hicache.FLAGS)
+_TOGETHER = (*sglang.PARALLEL_FLAGS, *sglang.SCHEDULER_FLAGS, *sglang.DRAFT_FLAGS, *sglang.HICACHE_FLAGS)
 _READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")
 
 
@@ -35,19 +31,19 @@ def _quantization(reading: Reading, given: Given) -> None:
     if name:
         reading.serve["quantization"] = name
     else:
-        further.HANDLERS["quantization"](reading, given)
+        vllm.FURTHER["quantization"](reading, given)
 
 
 def _adapters(reading: Reading, given: Given) -> None:
     names = [text if "=" in str(text) or str(text).startswith("{") else f"{text}={text}" for text in given.value]
     texts = [text.replace('"lora_name"', '"name"').replace('"lora_path"', '"path"') for text in names]
-    reading.serve["lora_modules"] = [further.adapter(reading, given, text) for text in texts]
+    reading.serve["lora_modules"] = [vllm.adapter(reading, given, text) for text in texts]
     reading.serve.setdefault("enable_lora", True)
 
 
 HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), read_with_others),
                                    "quantization": _quantization, "lora_paths": _adapters,
-                                   "json_model_override_args": further.overrides}
+                                   "json_model_override_args": vllm.overrides}
 
 
 class Sglang:
@@ -73,12 +69,12 @@ class Sglang:
 
     def _together(self, reading: Reading, given: Sequence[Given], role: str) -> int:
         """Take in the flags that depend on each other; how many copies of the engine there are."""
-        parts = parallel.division(given, role)
-        schedule, differs = scheduler.scheduling(given, role)
+        parts = sglang.division(given, role)
+        schedule, differs = sglang.scheduling(given, role)
         reading.serve = {**schedule, **parts.serve, **reading.serve}
-        if drafts := speculation.speculation(given):
+        if drafts := sglang.speculation(given):
             reading.serve["speculative_config"] = drafts
-        if tiers := hicache.hierarchical(given):
+        if tiers := sglang.hierarchical(given):
             reading.serve["kv_transfer_config"] = tiers
         elif role != "both":
             reading.serve["kv_transfer_config"] = {"kv_connector": "sglang"}

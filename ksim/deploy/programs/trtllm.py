@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ksim.deploy.commands.command import Command, behind
-from ksim.deploy.commands.config_file import keys_in
-from ksim.deploy.engines.launching import launch, model_of, model_word
-from ksim.deploy.engines.releases import release_of
-from ksim.deploy.engines.trtllm import options
-from ksim.deploy.engines.vllm.speculation import with_acceptance
-from ksim.deploy.flags.given import Given, Parser, is_open, refuse_open, value_of, word_of
+from ksim.deploy.commands import Command, behind
+from ksim.deploy.engines import trtllm
+from ksim.deploy.engines.launching import launch, model_of, model_word, release_of
+from ksim.deploy.engines.vllm import with_acceptance
+from ksim.deploy.flags.given import Flag, Given, Parser, flag_table, is_open, refuse_open, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, meaning
-from ksim.deploy.flags.table import Flag, flag_table
 from ksim.deploy.launches import Launch, Wanted
-from ksim.deploy.texts.entries import Entry
+from ksim.deploy.proxies import keys_in
+from ksim.deploy.texts import Entry
 from ksim.foundation.errors import ConfigError, did_you_mean
-from ksim.simulation.models import model_of as known_model
+from ksim.scenario.models import model_of as known_model
 
 __all__ = ["Trtllm"]
 
@@ -38,11 +36,11 @@ class Trtllm:
         parser = Parser(flag_table("trtllm", "TensorRT-LLM"), idle=meaning("trtllm").is_idle)
         given = self._with_yaml(parser.read(words), command)
         model, assumed = model_of(command, wanted, model_word(parser, given))
-        reading = Reading(meaning("trtllm"), options.HANDLERS)
+        reading = Reading(meaning("trtllm"), trtllm.HANDLERS)
         reading.serve = {"admission": "reserve_output", "enable_chunked_prefill": False,
-                         "cudagraph_mode": "FULL_DECODE_ONLY", **options.division(given), **options.waiting(given)}
+                         "cudagraph_mode": "FULL_DECODE_ONLY", **trtllm.division(given), **trtllm.waiting(given)}
         reading.take(given)
-        options.fit_prompts(reading, known_model(model.name).max_length)
+        trtllm.fit_prompts(reading, known_model(model.name).max_length)
         role = _role(given)
         if role in ("prefill", "decode"):
             reading.serve["kv_transfer_config"] = {"kv_connector": "tensorrt_llm"}
@@ -65,11 +63,11 @@ def _keys(keys: Mapping[str, Entry]) -> Iterator[Given]:
     """The keys of the YAML as flags with their places."""
     for key, value in keys.items():
         flag, plain = _flag(key, value.place), value.plain
-        if plain is not None or key in options.TABLES:  # an empty key is left out, but a table may be switched off so
+        if plain is not None or key in trtllm.TABLES:  # an empty key is left out, but a table may be switched off so
             if is_open(str(plain)) and not meaning("trtllm").is_idle(key):
                 refuse_open(str(plain), value.place)
             free = plain is None or is_open(str(plain))
-            read = plain if free else options.read_as(flag.kind, plain, value.place, key)
+            read = plain if free else trtllm.read_as(flag.kind, plain, value.place, key)
             yield Given(flag, read, f"{key}: {plain}", value.place, is_open(str(plain)))
 
 
@@ -79,9 +77,9 @@ def _flag(name: str, where: str) -> Flag:
     if name in table:
         return table[name]
     means = meaning("trtllm")
-    if name in options.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
-        return Flag(name, (name,), options.KINDS.get(name, "json"))
-    known = [*table, *options.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
+    if name in trtllm.HANDLERS or name in means.keys or name in means.values or means.kinds(name):
+        return Flag(name, (name,), trtllm.KINDS.get(name, "json"))
+    known = [*table, *trtllm.HANDLERS, *(flag for group in (*means.idle, *means.refused) for flag in group.flags)]
     raise ConfigError(where, f"{name} is no key of the LLM API that ksim knows{did_you_mean(name, known)}")
 
 
@@ -96,7 +94,7 @@ def _role(given: Sequence[Given]) -> str:
 def _free_share(given: Sequence[Given]) -> float | None:
     """The share, for KV, of the memory that weights leave free; None where nobody says it."""
     said = {one.dest: one for one in given if one.dest in ("kv_cache_config", "free_gpu_memory_fraction")}
-    table = options.cache_table(said["kv_cache_config"]) if "kv_cache_config" in said else {}
+    table = trtllm.cache_table(said["kv_cache_config"]) if "kv_cache_config" in said else {}
     share = table.get("free_gpu_memory_fraction", value_of(given, "free_gpu_memory_fraction"))
     if share is None:
         return None

@@ -4,23 +4,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksim.deploy.commands.command import Command, Word, behind
-from ksim.deploy.commands.config_file import with_config_file
-from ksim.deploy.engines.launching import launch, model_of, model_word
-from ksim.deploy.engines.releases import release_of
-from ksim.deploy.engines.vllm import compilation, further, kv_transfer, nodes, speculation
-from ksim.deploy.flags.given import Given, Parser, value_of
-from ksim.deploy.flags.meaning import Handler, Reading, meaning
-from ksim.deploy.flags.older import names_of, without_older
-from ksim.deploy.flags.table import flag_table
+from ksim.deploy.commands import Command, Word, behind
+from ksim.deploy.engines import vllm
+from ksim.deploy.engines.launching import launch, model_of, model_word, release_of
+from ksim.deploy.flags.given import Given, Parser, flag_table, value_of
+from ksim.deploy.flags.meaning import Handler, Reading, meaning, names_of, without_older
 from ksim.deploy.launches import Launch, Note, Wanted
+from ksim.deploy.proxies import with_config_file
 
 __all__ = ["Vllm"]
 
 _STARTS = (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m", "vllm.entrypoints.api_server"),
            ("-m", "vllm.entrypoints.cli.main", "serve"), ("api_server.py",))
-HANDLERS: Mapping[str, Handler] = {**compilation.HANDLERS, **further.HANDLERS, **kv_transfer.HANDLERS,
-                                   **nodes.HANDLERS, **speculation.HANDLERS}
+HANDLERS: Mapping[str, Handler] = {**vllm.COMPILATION, **vllm.FURTHER, **vllm.KV_TRANSFER,
+                                   **vllm.NODES, **vllm.SPECULATION}
 #: Releases that fuse by themselves what ksim leaves apart (config/vllm.py: enable_allreduce_rms_fusion, from -O2 on).
 _FUSING = ("vllm-0.22", "vllm-0.33")
 _FUSED = ("not set: vLLM fuses small all-reduces with the norm after them by default, on Hopper and Blackwell where"
@@ -44,10 +41,10 @@ class Vllm:
         reading = Reading(meaning("vllm"), HANDLERS)
         reading.take(given)
         _environment(reading, command)
-        speculation.with_acceptance(reading, command.where)
+        vllm.with_acceptance(reading, command.where)
         _defaults(reading, given, release.engine)
-        return launch(command, release, model, reading, role=kv_transfer.role_of(reading.serve),
-                      replicas=0 if nodes.is_further(given) else 1, ports=(int(value_of(given, "port", 8000)),),
+        return launch(command, release, model, reading, role=vllm.role_of(reading.serve),
+                      replicas=0 if vllm.is_further(given) else 1, ports=(int(value_of(given, "port", 8000)),),
                       scenario=_scenario(reading, given), remarks=(*assumed, *older))
 
 
@@ -96,7 +93,7 @@ def _defaults(reading: Reading, given: Sequence[Given], engine: str) -> None:
 
 def _scenario(reading: Reading, given: Sequence[Given]) -> dict[str, Any]:
     """Keys beside `serve`: vLLM balances its data-parallel ranks itself."""
-    if reading.serve.get("data_parallel_size", 1) == 1 or not nodes.balances_itself(given):
+    if reading.serve.get("data_parallel_size", 1) == 1 or not vllm.balances_itself(given):
         return {}
     reading.remarks.append(Note("", "router = vllm_dp_balancer", "vLLM's own balancer of data-parallel ranks"))
     servers = value_of(given, "api_server_count")

@@ -6,5 +6,5 @@ A reader is a class without arguments:
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed: ...
 
 `read` raises ConfigError with the place (`pasted.at(line)`), the word and the remedy.  It gives a container's command
-to `ksim.deploy.commands.command.launch_of`.  `lines` is asked last, since a manifest may hold lines of a shell.
+to `ksim.deploy.commands.launch_of`.  `lines` is asked last, since a manifest may hold lines of a shell.
 """

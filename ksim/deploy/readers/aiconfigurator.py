@@ -8,13 +8,11 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.aiconfigurator.results import Worker, gpu_named, load
+from ksim.deploy.aiconfigurator import Worker, gpu_named, load
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
-from ksim.deploy.manifests.frontend import Frontend
+from ksim.deploy.manifests.dynamo import Frontend
 from ksim.deploy.readers.kubernetes import Kubernetes
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["AIConfigurator"]

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import launch_of
+from ksim.deploy.commands import launch_of
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import fields
-from ksim.deploy.manifests.compose import IDLE, READ, container_of, replicas_of
 from ksim.deploy.manifests.containers import Surroundings, commands
-from ksim.deploy.manifests.made import tabled
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.manifests.fields import IDLE, READ, container_of, replicas_of, tabled
+from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Compose"]

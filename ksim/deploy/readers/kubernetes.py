@@ -5,12 +5,9 @@ from collections.abc import Mapping
 
 from ksim.deploy.launches import Deployed, Wanted
 from ksim.deploy.manifests import dynamo
-from ksim.deploy.manifests.endpoint_picker import router_of_maps
-from ksim.deploy.manifests.kinds import KINDS, config_maps, idle_kind, kind_of, unlisted
-from ksim.deploy.manifests.pods import deployed
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.manifests.containers import KINDS, config_maps, deployed, idle_kind, kind_of, unlisted
+from ksim.deploy.manifests.model_service import router_of_maps
+from ksim.deploy.texts import Entry, Pasted, documents
 
 __all__ = ["Kubernetes"]
 

@@ -4,14 +4,13 @@ import re
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import MENTIONS, Command, launch_of, program_of, script_place
-from ksim.deploy.commands.containers import runtime_at, unwrapped
-from ksim.deploy.commands.proxies import Proxy, proxy_of, with_proxies
-from ksim.deploy.engines.releases import tag_of
+from ksim.deploy.commands import MENTIONS, Command, launch_of, program_of, runtime_at, script_place, unwrapped
+from ksim.deploy.engines.launching import tag_of
 from ksim.deploy.launches import Deployed, Launch, Wanted
+from ksim.deploy.proxies import Proxy, proxy_of, with_proxies
 from ksim.deploy.shell.script import Script, Simple
-from ksim.deploy.texts.pasted import Pasted
-from ksim.deploy.workload.client_lines import Bench, bench_beside
+from ksim.deploy.texts import Pasted
+from ksim.deploy.workload import Bench, bench_beside
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Lines"]

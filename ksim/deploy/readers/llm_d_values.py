@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
-from ksim.deploy.manifests import pods
-from ksim.deploy.manifests.endpoint_picker import router_of_text
-from ksim.deploy.manifests.model_service import engines
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.manifests import containers
+from ksim.deploy.manifests.model_service import engines, router_of_text
+from ksim.deploy.texts import RENDER, TEMPLATE, Entry, Pasted, documents
 
 __all__ = ["LlmDValues"]
 
@@ -40,7 +37,7 @@ class LlmDValues:
         for values in documents(pasted):
             if not values.is_table:
                 raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
-            parts += [pods.deployed(made, {}, wanted) for made in engines(values)]
+            parts += [containers.deployed(made, {}, wanted) for made in engines(values)]
             scenario |= _router(values)
         launches = [launch for part in parts for launch in part.launches]
         if launches and not scenario:

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from ksim.deploy.commands.command import launch_of
+from ksim.deploy.commands import launch_of
 from ksim.deploy.launches import Deployed, Wanted
 from ksim.deploy.manifests.containers import Surroundings, commands
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["PartsOfManifests"]

@@ -7,12 +7,10 @@ from math import inf, nan
 from typing import Any
 
 from ksim.deploy.launches import Deployed, Note, Wanted
-from ksim.deploy.manifests import fields, pods
-from ksim.deploy.manifests.made import listed, tabled, text, texts
-from ksim.deploy.manifests.pods import Pods
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import RENDER, TEMPLATE, Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.manifests import containers, fields
+from ksim.deploy.manifests.containers import Pods
+from ksim.deploy.manifests.fields import listed, tabled, text, texts
+from ksim.deploy.texts import RENDER, TEMPLATE, Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["ProductionStack"]
@@ -60,7 +58,7 @@ class ProductionStack:
             if not values.is_table:
                 raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
             stack = values.get("vllm-stack") or values
-            parts += [pods.deployed(made, {}, wanted) for made in _engines(stack)]
+            parts += [containers.deployed(made, {}, wanted) for made in _engines(stack)]
             router, remarks = _router(stack)
             scenario |= router
             parts.append(Deployed((), remarks=(*remarks, *_transfers(stack))))

@@ -8,10 +8,10 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.commands.command import Command, Word, launch_of
-from ksim.deploy.flags.table import flag_table
+from ksim.deploy.commands import Command, Word, launch_of
+from ksim.deploy.flags.given import flag_table
 from ksim.deploy.launches import Deployed, Note, Wanted
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["PythonCalls"]

@@ -10,18 +10,15 @@ from typing import Any
 import yaml
 from attrs import evolve
 
-from ksim.deploy.aiconfigurator.results import load
-from ksim.deploy.commands.command import Command, Word, launch_of
-from ksim.deploy.commands.config_file import flag_words
-from ksim.deploy.commands.proxies import proxy_of
+from ksim.deploy.aiconfigurator import load
+from ksim.deploy.commands import Command, Word, launch_of
 from ksim.deploy.launches import Deployed, Launch, Note, Wanted
-from ksim.deploy.manifests.frontend import Frontend
-from ksim.deploy.texts.documents import documents
-from ksim.deploy.texts.entries import Entry
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.manifests.dynamo import Frontend
+from ksim.deploy.proxies import flag_words, proxy_of
+from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.model_names import named
+from ksim.scenario.model_names import named
 
 __all__ = ["SrtSlurm"]
 

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ksim.deploy.launches import Deployed, Wanted
 from ksim.deploy.readers.lines import Lines
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.texts import Pasted
 
 __all__ = ["Units"]
 

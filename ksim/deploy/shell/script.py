@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve, field, frozen
 
-from ksim.deploy.commands.command import Word
-from ksim.deploy.shell.variables import Variables
-from ksim.deploy.shell.words import Token, Tokens
-from ksim.deploy.texts.pasted import Pasted
+from ksim.deploy.commands import Word
+from ksim.deploy.shell.variables import Token, Tokens, Variables
+from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import ConfigError
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")

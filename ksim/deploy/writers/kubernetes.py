@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from ksim.deploy.export import pods
-from ksim.deploy.export.comments import comments, documents
-from ksim.deploy.export.endpoint_picker import picker_config
-from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.manifests.kinds import POOL
-from ksim.deploy.manifests.pods import ROLE
+from ksim.deploy import exporting
+from ksim.deploy.exporting import Outgoing, OutgoingPool, comments, documents, picker_config
+from ksim.deploy.manifests.containers import POOL, ROLE
 
 __all__ = ["Kubernetes"]
 
@@ -18,7 +15,7 @@ class Kubernetes:
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The manifest; what it cannot say is in comments before it."""
         config, missing = picker_config(outgoing)
-        app = pods.app(outgoing)
+        app = exporting.app(outgoing)
         tables = [_workload(outgoing, pool, app) for pool in outgoing.pools]
         tables.append(_service(app, splits=outgoing.pair_router is not None))
         if config is not None:
@@ -28,18 +25,18 @@ class Kubernetes:
             missing = [f"router = {outgoing.router.name!r}: a Service gives a connection to a pod at random"]
         elif outgoing.pair_router is not None:
             missing = [f"pair_router = {outgoing.pair_router.name!r}: a proxy before the pods pairs prefill and decode"]
-        return {"": comments([*outgoing.missing, *missing, *pods.unlabelled(outgoing)]) + documents(tables)}
+        return {"": comments([*outgoing.missing, *missing, *exporting.unlabelled(outgoing)]) + documents(tables)}
 
 
 def _workload(outgoing: Outgoing, pool: OutgoingPool, app: str) -> dict[str, Any]:
-    name = pods.name_of(outgoing, pool)
+    name = exporting.name_of(outgoing, pool)
     labels = {"app": app, **({"engine": name, ROLE: pool.role} if pool.name else {})}
     meta = {"name": name, "labels": labels, **({"annotations": {POOL: pool.name}} if pool.name else {})}
     if pool.machines == 1:
         template = {"metadata": {"labels": labels}, "spec": _spec(pool, ["vllm", "serve"], [*pool.line.words[2:]])}
         spec: dict[str, Any] = {"replicas": pool.replicas, "selector": {"matchLabels": labels}, "template": template}
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
-    words = [*pool.line.words[2:], *pods.nodes_flags()]
+    words = [*pool.line.words[2:], *exporting.nodes_flags()]
     leader = {"metadata": {"labels": {**labels, "part": "leader"}}, "spec": _spec(pool, ["vllm", "serve"], words)}
     worker = {"metadata": {"labels": {**labels, "part": "worker"}},
               "spec": _spec(pool, ["vllm", "serve"], [*words, "--headless"], serves=False)}
@@ -52,22 +49,23 @@ def _workload(outgoing: Outgoing, pool: OutgoingPool, app: str) -> dict[str, Any
 def _spec(pool: OutgoingPool, command: list[str], args: list[str], serves: bool = True) -> dict[str, Any]:
     """A pod of the pool; one that does not serve has no port."""
     gpus = {"nvidia.com/gpu": str(pool.gpus // pool.machines)}
-    container: dict[str, Any] = {"name": "vllm", "image": pods.image(pool), "command": command, "args": args}
-    if variables := pods.env(pool):
+    container: dict[str, Any] = {"name": "vllm", "image": exporting.image(pool), "command": command, "args": args}
+    if variables := exporting.env(pool):
         container["env"] = variables
     container["resources"] = {"limits": gpus, "requests": gpus}
     if serves:
-        container |= {"ports": [{"name": "http", "containerPort": pods.PORT}], **pods.probes(pods.PORT)}
-    container["volumeMounts"] = pods.mounts()
-    selector = pods.product(pool)
-    return {**({"nodeSelector": selector} if selector else {}), "containers": [container], "volumes": pods.volumes()}
+        container |= {"ports": [{"name": "http", "containerPort": exporting.PORT}], **exporting.probes(exporting.PORT)}
+    container["volumeMounts"] = exporting.mounts()
+    selector = exporting.product(pool)
+    return {**({"nodeSelector": selector} if selector else {}), "containers": [container],
+            "volumes": exporting.volumes()}
 
 
 def _service(app: str, splits: bool) -> dict[str, Any]:
     """The Service of all engines that clients may ask: all, or those that decode."""
     selector = {"app": app, **({ROLE: "decode"} if splits else {})}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": app, "labels": {"app": app}},
-            "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": pods.PORT}]}}
+            "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": exporting.PORT}]}}
 
 
 def _config_map(app: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from ksim.deploy.export import pods
-from ksim.deploy.export.comments import comments, documents
-from ksim.deploy.export.endpoint_picker import picker_config
-from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.manifests.kinds import POOL
+from ksim.deploy import exporting
+from ksim.deploy.exporting import Outgoing, OutgoingPool, comments, documents, picker_config
+from ksim.deploy.manifests.containers import POOL
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["LlmD"]
@@ -32,7 +30,7 @@ class LlmD:
                   "prefill": _side(prefill) if prefill is not None else {"create": False, "replicas": 0}}
         if values["multinode"]:
             values["multinodeEnableLeader"] = True
-        notes = comments([*outgoing.missing, *missing, *pods.unlabelled(outgoing)])
+        notes = comments([*outgoing.missing, *missing, *exporting.unlabelled(outgoing)])
         written = {"": _CHART + notes + documents([values])}
         if config is not None:
             written["-router"] = _ROUTER + documents([_router(outgoing, config)])
@@ -49,7 +47,7 @@ def _only(outgoing: Outgoing, roles: tuple[str, ...]) -> OutgoingPool | None:
 
 
 def _labels(outgoing: Outgoing) -> dict[str, str]:
-    return {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pods.app(outgoing)}
+    return {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": exporting.app(outgoing)}
 
 
 def _model(outgoing: Outgoing) -> dict[str, Any]:
@@ -61,25 +59,25 @@ def _model(outgoing: Outgoing) -> dict[str, Any]:
 def _routing(splits: bool) -> dict[str, Any]:
     """Engines that decode for others stand behind a sidecar, which asks an engine that prefills first."""
     proxy = {"enabled": True, "connector": "nixlv2", "targetPort": 8200} if splits else {"enabled": False}
-    return {"routing": {"servicePort": pods.PORT, "proxy": proxy}}
+    return {"routing": {"servicePort": exporting.PORT, "proxy": proxy}}
 
 
 def _side(pool: OutgoingPool) -> dict[str, Any]:
     """The values of a pool.  The chart adds the parallel sizes that it knows to the arguments."""
-    port = 8200 if pool.role == "decode" else pods.PORT
+    port = 8200 if pool.role == "decode" else exporting.PORT
     simple = pool.machines == 1 and pool.settings.pipeline_parallel_size == 1
-    container: dict[str, Any] = {"name": "vllm", "image": pods.image(pool)}
+    container: dict[str, Any] = {"name": "vllm", "image": exporting.image(pool)}
     container |= _serving(pool) if simple else _custom(pool, port)
-    if variables := pods.env(pool):
+    if variables := exporting.env(pool):
         container["env"] = variables
-    container |= {"ports": [{"containerPort": port, "name": "metrics", "protocol": "TCP"}], **pods.probes(port),
-                  "mountModelVolume": True, "volumeMounts": pods.mounts()}
+    container |= {"ports": [{"containerPort": port, "name": "metrics", "protocol": "TCP"}], **exporting.probes(port),
+                  "mountModelVolume": True, "volumeMounts": exporting.mounts()}
     side: dict[str, Any] = {"create": True, "replicas": pool.replicas, "parallelism": _parallelism(pool, simple)}
     if pool.name:
         side["podAnnotations"] = {POOL: pool.name}
-    for key, value in pods.product(pool).items():
+    for key, value in exporting.product(pool).items():
         side["acceleratorTypes"] = {"labelKey": key, "labelValues": [value]}
-    side |= {"containers": [container], "volumes": pods.volumes()}
+    side |= {"containers": [container], "volumes": exporting.volumes()}
     if pool.machines > 1:
         worker = {**container, "args": [*container["args"], "--headless"]}
         side["workerTemplate"] = {"containers": [{key: worker[key] for key in ("name", "image", "command", "args")}]}
@@ -101,7 +99,7 @@ def _serving(pool: OutgoingPool) -> dict[str, Any]:
 
 def _custom(pool: OutgoingPool, port: int) -> dict[str, Any]:
     """A command of its own, where the chart would count GPUs by other sizes than the engine has."""
-    spread = pods.nodes_flags() if pool.machines > 1 else []
+    spread = exporting.nodes_flags() if pool.machines > 1 else []
     return {"modelCommand": "custom", "command": ["vllm", "serve"],
             "args": [*pool.line.words[2:], "--port", str(port), *spread]}
 

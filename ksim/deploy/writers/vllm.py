@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 
-from ksim.deploy.export.comments import comments
-from ksim.deploy.export.outgoing import Outgoing, OutgoingPool
-from ksim.deploy.export.pods import PORT
-from ksim.deploy.export.vllm_line import Flag
+from ksim.deploy.exporting import PORT, Outgoing, OutgoingPool, comments
+from ksim.deploy.vllm_line import Flag
 
 __all__ = ["Vllm"]
-
 
 
 class Vllm:

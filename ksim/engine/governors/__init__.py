@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from attrs import field, frozen
 
-from ksim.cost.clock import FREE, Setting
+from ksim.cost.energy import FREE, Setting
 from ksim.flow.batch import Batch
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
@@ -44,7 +44,7 @@ class Supervised:
         answer = self.governor.setting(batch, step_cost, self.gpu)
         if not isinstance(answer, Setting):
             raise ConfigError(f"governor {type(self.governor).__name__}", f"answers {answer!r}, which is no"
-                                                                         f" ksim.cost.clock.Setting")
+                                                                         f" ksim.cost.energy.Setting")
         checked(answer, self.gpu, f"governor {type(self.governor).__name__}")
         return self.fixed.within(answer)
 

@@ -1,7 +1,7 @@
 """TensorRT-LLM's all-reduce of small messages, which FlashInfer fuses with the norm that follows.
 
 The norm is priced as if it were a kernel of its own: it has to wait for the sum, and with it left out, small steps of
-mixtures on two to eight B200 come out 15 to 25 % too short where those on one do not (docs/silicon.md).
+mixtures on two to eight B200 come out 15 to 25 % too short where those on one do not (docs/evidence/silicon.md).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from attrs import field, frozen
 from attrs.validators import gt
 
 from ksim.network.collectives import Round
-from ksim.network.collectives.direct import Direct
+from ksim.network.collectives.exchanges import Direct
 from ksim.network.protocols import FUSED
 
 __all__ = ["Fused"]

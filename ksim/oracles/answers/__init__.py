@@ -9,7 +9,6 @@ from attrs import evolve, field, fields, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.kernels import BOUNDS, COMPUTE, LAUNCH, MEMORY
-from ksim.foundation.moved import renamed
 
 __all__ = ["Codes", "Estimate", "Estimates", "Floats", "bound_codes"]
 
@@ -41,7 +40,6 @@ class Estimate:
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
 
-    eta = renamed("eta", "roofline_ratio")
 
 
 @frozen(eq=False, kw_only=True)

@@ -21,10 +21,13 @@ from attrs import define
 
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.efficiency.attention_grids import (
+    CONSTANTS,
     KEYS,
+    Constants,
     Counts,
     Grid,
     Heads,
+    Rates,
     chunk_grid,
     decode_grid,
     even,
@@ -34,8 +37,7 @@ from ksim.oracles.efficiency.attention_grids import (
     only,
     tokens,
 )
-from ksim.oracles.efficiency.attention_rates import CONSTANTS, Constants, Rates
-from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.oracles.efficiency.gemm import Array, Physics
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]

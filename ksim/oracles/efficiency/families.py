@@ -8,25 +8,18 @@ import numpy as np
 from attrs import asdict, evolve, frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import COUNTS, Attention
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.block_sparse import BlockSparseAttention
-from ksim.compute.kernels.causal_conv import CausalConv
-from ksim.compute.kernels.compressed_mla import CompressedAttention
-from ksim.compute.kernels.delta_rule import DeltaRule
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.attention import COUNTS, Attention, BlockSparseAttention
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.index_scores import IndexScores
 from ksim.compute.kernels.lora import LoraGemm
-from ksim.compute.kernels.mla import TILE_HEADS, LatentAttention
+from ksim.compute.kernels.mla import TILE_HEADS, CompressedAttention, LatentAttention, SparseLatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.kernels.selective_scan import SelectiveScan
-from ksim.compute.kernels.sparse_mla import SparseLatentAttention
-from ksim.compute.kernels.state_space import StateSpace
+from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.foundation.units import DType
 from ksim.oracles import peak
-from ksim.oracles.efficiency import attention, attention_rates, gemm, grouped_gemm, mla, pointwise, two_sided
-from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.oracles.efficiency import attention, attention_grids, drawn, gemm, grouped_gemm, mla, pointwise
+from ksim.oracles.efficiency.gemm import Array, Physics
 from ksim.specs.hardware import Gpu
 
 Shapes = Mapping[str, Array]
@@ -158,10 +151,10 @@ def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
 
 def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
     return Family(
-        lambda gpu, shapes, constants: two_sided.physics(
-            gpu, shapes, evolve(two_sided.constants_of(name, gpu), **constants)),
-        two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,),
-        lambda gpu: two_sided.constants_of(name, gpu).within)
+        lambda gpu, shapes, constants: drawn.physics(
+            gpu, shapes, evolve(drawn.constants_of(name, gpu), **constants)),
+        drawn.FEATURES, drawn.LAUNCHES, columns, lambda kernel: (name,),
+        lambda gpu: drawn.constants_of(name, gpu).within)
 
 
 def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
@@ -194,7 +187,7 @@ FAMILIES: Mapping[str, Family] = {
         lambda gpu, shapes, constants: gemm.physics(gpu, shapes, gemm.Constants(**constants)),
         gemm.FEATURES, gemm.LAUNCHES, _gemms, lambda kernel: _products("gemm", kernel), sweep=_gemm_sweep),
     "attention": Family(
-        lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
+        lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_grids.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
         lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))),
         sweep=_attention_sweep),

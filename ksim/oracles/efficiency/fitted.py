@@ -9,10 +9,10 @@ import numpy as np
 from attrs import field, fields, frozen
 from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.gemm import Array, Physics, doubles
 from ksim.oracles.efficiency.models import Model, inputs_of
-from ksim.oracles.efficiency.physics import Array, Physics, doubles
 
-__all__ = ["BORDER", "Efficiency", "Prices", "Region", "Spread", "blend", "faded"]
+__all__ = ["BORDER", "Efficiency", "Prices", "Region", "Spread", "blend", "faded", "FEWEST"]
 
 #: A float32 file rounds its bounds: what is no further outside than this, as a share of the extent, is inside.
 BORDER = 1e-5

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.oracles.efficiency.physics import Array, Physics, doubles
+from ksim.oracles.efficiency.gemm import Array, Physics, doubles
 
 #: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
 CHUNK = 4096

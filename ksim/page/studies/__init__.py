@@ -1,12 +1,13 @@
-"""The page of a study: each module is a section, which reads a `Study` and adds to a `Document`."""
+"""The page of a study: each section reads a `Study` and adds to a `Document`."""
 
 from ksim.page.document import Document
-from ksim.page.studies import capacity, chosen, front, history, parallel, points, routers, settings
-from ksim.page.studies.lead import lead
+from ksim.page.studies import capacity, routers, sections
 from ksim.page.studies.reading import Study
+from ksim.page.studies.sections import lead
 
 #: In the order of the page; a study of capacity has its own first.
-SECTIONS = (routers, front, chosen, history, parallel, points)
+SECTIONS = (routers.add_routers, sections.add_front, sections.add_chosen, sections.add_history,
+            sections.add_parallel, sections.add_points)
 
 
 def study_page(study: Study) -> Document:
@@ -18,9 +19,9 @@ def study_page(study: Study) -> Document:
         capacity.add(document, study)
     else:
         document.lead.extend(lead(study))
-        for section in SECTIONS:
-            section.add(document, study)
-    settings.add(document, study)
+        for add in SECTIONS:
+            add(document, study)
+    sections.add_settings(document, study)
     return document
 
 

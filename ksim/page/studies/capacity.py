@@ -5,14 +5,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ksim.page.charts import INK, PALETTE, RED, Figure, axis, figure, line, numbers, pale, rule, safe
-from ksim.page.document import Document
-from ksim.page.markup import Markup, element, missing, note, table
-from ksim.page.studies.chosen import toml
+from ksim.page.document import (
+    INK,
+    PALETTE,
+    RED,
+    Document,
+    Figure,
+    Markup,
+    axis,
+    element,
+    figure,
+    line,
+    missing,
+    note,
+    numbers,
+    pale,
+    rule,
+    safe,
+    table,
+)
 from ksim.page.studies.reading import Study
+from ksim.page.studies.sections import toml
 from ksim.report.wording import DOWN, UP, number, percent
 from ksim.study.capacity.answer import COSTS
-from ksim.study.capacity.intervals import FEWEST
+from ksim.study.capacity.targets import FEWEST
 
 Answer = Mapping[str, Any]
 #: The most set-ups that are drawn from the start; a click on the legend shows others.

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Sequence
 from math import inf, isnan
 from typing import Any
 
-from ksim.page.charts import PALETTE, Figure, axis, figure, numbers, safe
-from ksim.page.document import Document
-from ksim.page.markup import Markup, element, note, table
+from ksim.page.document import PALETTE, Document, Figure, Markup, axis, element, figure, note, numbers, safe, table
 from ksim.page.studies.reading import Study
-from ksim.study.means import SweepPoint, points_of
-from ksim.study.routers.candidates import is_yardstick
+from ksim.study.routers.plan import is_yardstick
 from ksim.study.routers.telling import (
     COLUMNS,
     age,
@@ -23,13 +20,14 @@ from ksim.study.routers.telling import (
     router_of,
     told,
 )
+from ksim.study.rows import SweepPoint, points_of
 
 #: The numbers that are drawn, with the titles of their axes.
 _DRAWN = {"mean_latency_regret_ms": "mean e2e regret, ms", "mean_regret_ms": "mean regret, ms",
           "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
 
 
-def add(document: Document, study: Study) -> None:
+def add_routers(document: Document, study: Study) -> None:
     """Add the ranking and its figures; only comparisons of routers have them."""
     if study.kind != "routers":
         return

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ksim.report.perfetto.adapters import adapter_slices
-from ksim.report.perfetto.copies import copy_slices
-from ksim.report.perfetto.kernels import cut_marks, kernel_slices
-from ksim.report.perfetto.requests import REQUEST_EVENTS, flows, request_spans
-from ksim.report.perfetto.steps import StageTimes, process_names, step_slices
-from ksim.report.perfetto.tracks import counters, host_slices
-from ksim.report.perfetto.transfers import Transfers, link_counters, transfer_slices
+from ksim.report.perfetto.kernels import copy_slices, cut_marks, kernel_slices
+from ksim.report.perfetto.requests import (
+    REQUEST_EVENTS,
+    Transfers,
+    flows,
+    link_counters,
+    request_spans,
+    transfer_slices,
+)
+from ksim.report.perfetto.tracks import StageTimes, adapter_slices, counters, host_slices, process_names, step_slices
 from ksim.results.history import History
 
 #: Kernel slices beyond this are left out unless a window asks for them.

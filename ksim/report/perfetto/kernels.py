@@ -1,4 +1,7 @@
-"""A slice for every kernel on each of its ranks."""
+"""A slice for every kernel on each of its ranks.
+
+Copies of KV between tiers, on tracks of each engine and direction, and more where they overlap.
+"""
 
 from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as quoted
@@ -6,12 +9,25 @@ from json.encoder import encode_basestring_ascii as quoted
 import numpy as np
 from attrs import define, field, frozen
 
+from ksim.flow.events import Copied
 from ksim.flow.kernels import KernelColumns, KernelKind
 from ksim.flow.steps import PricedBlock
-from ksim.report.perfetto.steps import FIRST_RANK, StageTimes, engine_process, name_of
-from ksim.report.perfetto.text import Column, lines, picked, thousandths
-from ksim.results.arrays import Floats, Ints, each, offsets
-from ksim.results.stage_steps import StageSteps
+from ksim.report.perfetto.requests import process, side_by_side
+from ksim.report.perfetto.tracks import (
+    FIRST_RANK,
+    Column,
+    StageTimes,
+    engine_process,
+    lines,
+    name_of,
+    picked,
+    thousandths,
+    whole,
+)
+from ksim.results.history import History
+from ksim.results.steps import Floats, Ints, StageSteps, each, offsets
+
+__all__ = ["copy_slices", "kernel_slices", "cut_marks"]
 
 
 @define(eq=False)
@@ -169,3 +185,31 @@ def _lines(described: Described, begin: Ints, lasts: Ints, text: Ints) -> list[s
     used = np.unique(text)
     texts = picked([described.texts[each] for each in used.tolist()], np.searchsorted(used, text))
     return [thousandths(begin), ',"dur":', thousandths(lasts), ",", texts]
+
+
+#: Copies that are written at once.
+_COPIES_BLOCK = 1 << 12
+
+
+def copy_slices(history: History, stride: int) -> Iterator[bytes | memoryview]:
+    """The names of the tracks, and the copies of every *stride*-th request."""
+    copies = history.events[Copied]
+    if not len(copies["time"]):
+        return
+    of = process(history) + 2
+    yield (",\n" + name_of("process", of, 0, "KV copies")).encode()
+    begin, end = (np.rint(1e9 * copies[name]).astype(np.int64) for name in ("began", "time"))
+    order = np.argsort(begin, kind="stable")
+    order = order[history.copied_rows[order] % stride == 0]
+    ways, numbers = np.unique([f"engine {engine}: {source} to {target}" for engine, source, target in zip(
+        *(copies[name][order].tolist() for name in ("engine", "source", "target")), strict=True)], return_inverse=True)
+    track, tracks = side_by_side(numbers, begin[order], end[order])
+    for number, way in enumerate(tracks):
+        yield (",\n" + name_of("thread", of, 1 + number, str(ways[way]))).encode()
+    for first in range(0, len(order), _COPIES_BLOCK):
+        some, on = order[first: first + _COPIES_BLOCK], track[first: first + _COPIES_BLOCK]
+        yield lines(
+            ',\n{"name":"request ', whole(copies["request_id"][some]), f'","ph":"X","pid":{of},"tid":',
+            whole(1 + on), ',"ts":', thousandths(begin[some]), ',"dur":', thousandths((end - begin)[some]),
+            ',"args":{"bytes":', whole(np.rint(copies["bytes"][some]).astype(np.int64)),
+            ',"tokens":', whole(copies["tokens"][some]), "}}")

@@ -8,21 +8,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ksim.report.plots.attribution import plot_breakdown, plot_changes
-from ksim.report.plots.cache_curve import cache_curve_figure, plot_cache_curve
-from ksim.report.plots.composition import composition_figure
-from ksim.report.plots.energy import energy_figure
-from ksim.report.plots.latency import latency_figure
-from ksim.report.plots.links import links_figure, shown_links
+from ksim.report.plots.energy import composition_figure, energy_figure
+from ksim.report.plots.latency import latency_figure, plot_breakdown, plot_changes
 from ksim.report.plots.roofline import roofline_figure
 from ksim.report.plots.style import looks, write
-from ksim.report.plots.timeline import timeline_figure
-from ksim.report.plots.trace import plot_trace, trace_figure
-from ksim.results.arrays import Bools
+from ksim.report.plots.timeline import links_figure, shown_links, timeline_figure
+from ksim.report.plots.trace import cache_curve_figure, plot_cache_curve, plot_trace, trace_figure
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families
 from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.steps import Bools
 
 __all__ = ["cache_curve_figure", "composition_figure", "energy_figure", "latency_figure", "links_figure",
            "plot_breakdown", "plot_cache_curve", "plot_changes", "plot_trace", "roofline_figure", "save_plots",

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from PIL import Image
 
 from ksim.report.wording import measure
-from ksim.results.arrays import Floats
+from ksim.results.steps import Floats
 
 INK, FAINT, PALE = "#22272e", "#6b7480", "#e4e8ec"
 PALETTE = ("#3d6fb4", "#e08b3a", "#4f9e73", "#7d68b0", "#c9554a", "#3fa5ad", "#d6b043", "#c47ba3")

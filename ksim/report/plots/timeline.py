@@ -1,17 +1,24 @@
-"""Load, throughput, cache and power over the run."""
+"""Load, throughput, cache and power over the run.
 
-from collections.abc import Callable
+The links of a fleet that are used most, over the run.
+
+Time per output token over the batch, with speculation and without.
+"""
+
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from ksim.report.plots.style import (
     BLUE,
     DASHES,
     FAINT,
     GREEN,
+    GREY,
     ORANGE,
     PALETTE,
     PURPLE,
@@ -23,10 +30,14 @@ from ksim.report.plots.style import (
     percent_axis,
     reach,
 )
-from ksim.report.wording import UP, number, percent
-from ksim.results.arrays import Floats, sums
+from ksim.report.wording import UP, measure, number, percent
 from ksim.results.history import History
+from ksim.results.link_use import LinkUse, busiest
 from ksim.results.series import Series, kv_usage, moving, power, running, waiting
+from ksim.results.steps import Floats, sums
+
+__all__ = ["speculation_figure", "timeline_figure", "shown_span", "shown_links", "links_figure"]
+
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens.
 _BINS, _REQUEST_BINS = 240, 60
@@ -148,3 +159,55 @@ def _watts(axes: Axes, history: History, edges: Floats) -> None:
     beside(axes, f"mean {number(float(watts.mean()))} W, idle {number(idle)} W")
     area(axes, edges, watts, ORANGE)
     axes.axhline(idle, color=FAINT, linewidth=1, linestyle=DASHES)
+
+
+#: The most links that are shown, and points of a curve.
+_MOST, _LINKS_BINS = 8, 240
+
+
+def shown_links(history: History) -> list[LinkUse]:
+    """The links in the figure; none in a run whose links nobody used."""
+    return busiest(history, _MOST)
+
+
+def links_figure(history: History, title: str = "Links") -> Figure:
+    """A panel for each of the busiest links: the share of its capacity in use over the run."""
+    links = shown_links(history)
+    end, note = shown_span(history)
+    edges = np.linspace(0, end, _LINKS_BINS + 1)
+    figure = canvas(10, 1.6 + 1.25 * len(links), title,
+                    f"the busiest of {len(history.links):,} links, each in its own direction; every point the mean over"
+                    f" {number(float(edges[1]))} s{note}", fixed=True)
+    grid = grid_of(figure, len(links), 1, share_x=True, margins=Margins(rows=0.5))
+    for axes, link in zip(grid, links, strict=True):
+        axes.set_title(link.name)
+        beside(axes, f"of {measure(link.capacity, 'B/s')}: mean {percent(link.mean)}, at most"
+                     f" {percent(link.use.peak, 1, UP)}")
+        values = link.use.means(edges)
+        area(axes, edges, values, ORANGE)
+        percent_axis(axes, full=float(values.max(initial=0.0)) > 0.5)
+    grid[-1].set_xlabel("seconds from the start of the run")
+    grid[-1].set_xlim(0, edges[-1])
+    return figure
+
+
+def speculation_figure(title: str, note: str, said: str, batches: Sequence[int], plain: Sequence[float],
+                       speculative: Sequence[float], pays: int) -> Figure:
+    """TPOT for each of *batches*; a line where speculation stops to pay, if it does among them, as is *said* above."""
+    figure = canvas(7.2, 4.4, title, note)
+    (axes,) = grid_of(figure, 1, 1)
+    axes.plot(batches, [1e3 * seconds for seconds in plain], color=GREY, marker="o", markersize=4, label="plain")
+    axes.plot(batches, [1e3 * seconds for seconds in speculative], color=BLUE, marker="o", markersize=4,
+              label="with speculation")
+    if 0 < pays < batches[-1]:
+        axes.axvline(pays, color=ORANGE, linestyle=DASHES, label=f"pays up to {pays}")
+    linear_ticks(axes)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    axes.set_title(said)
+    axes.set_xlabel("sequences that decode")
+    axes.set_ylabel("time per output token, ms")
+    axes.legend(loc="upper left")
+    return figure

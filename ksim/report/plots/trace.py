@@ -1,6 +1,9 @@
-"""The load of a trace: when its requests arrive, and how long they are."""
+"""The load of a trace: when its requests arrive, and how long they are.
 
-from collections.abc import Sequence
+How often a prefix cache hits, by its size.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from ksim.report.plots.style import (
     GREEN,
     INK,
     ORANGE,
+    PALETTE,
     PURPLE,
     beside,
     canvas,
@@ -24,7 +28,7 @@ from ksim.report.plots.style import (
     write,
 )
 from ksim.report.wording import number
-from ksim.results.arrays import Floats
+from ksim.results.steps import Floats
 
 _BINS = 30
 
@@ -109,3 +113,29 @@ def _gaps(axes: Axes, gaps: Floats) -> None:
     axes.plot(np.quantile(gaps / gaps.mean(), shares), shares, color=PURPLE, label="trace")
     axes.set_xlim(0, 5)
     axes.legend(loc="lower right", title=f"variation {number(float(gaps.std() / gaps.mean()))}")
+
+
+def plot_cache_curve(path: Path, sizes: Sequence[float], rates: Mapping[str, Sequence[float]],
+                     ends: Mapping[str, float], title: str, unit: str) -> Path:
+    """Draw `cache_curve_figure` into *path*, a PNG."""
+    with looks():
+        return write(cache_curve_figure(sizes, rates, ends, title, unit), path)
+
+
+def cache_curve_figure(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], ends: Mapping[str, float],
+                       title: str, unit: str) -> Figure:
+    """A line of hit *rates* over rising *sizes*, in *unit*, for each policy; tiers are marked at their *ends*."""
+    figure = canvas(8.6, 4.8, f"Prefix cache: {title}", "one cache that sees all requests in order")
+    axes = figure.subplots()
+    for colour, (policy, shares) in zip(PALETTE, rates.items(), strict=False):
+        axes.plot(sizes, shares, color=colour, label=policy, alpha=0.85)
+    for name, end in ends.items():
+        axes.axvline(end, color=FAINT, linewidth=1, linestyle=DASHES)
+        axes.text(end, 0.99, f"{name} ", transform=axes.get_xaxis_transform(), ha="right", va="top", color=FAINT,
+                  fontsize=8.5, rotation=90)
+    axes.set_title("Hits, share of prompt tokens")
+    axes.set_xlabel(f"{unit} (logarithmic)")
+    log_axis(axes, min(sizes), max(sizes[-1], 1.01 * sizes[0]), room=9)
+    percent_axis(axes)
+    axes.legend(loc="upper left")
+    return figure

@@ -11,15 +11,13 @@ import pyarrow as pa
 from attrs import define
 
 from ksim.results import gateway
-from ksim.results.adapters import has_adapters
-from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
-from ksim.results.attribution import activity, handover, stretches
-from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.handover import DELIVERY, HANDOVER, UPDATE
-from ksim.results.attribution.shares import Shares
-from ksim.results.attribution.stretches import PromptChunks, Stretches
+from ksim.results.attribution import activity, stretches
+from ksim.results.attribution.activity import Activity, Shares
+from ksim.results.attribution.stretches import DELIVERY, HANDOVER, UPDATE, PromptChunks, Stretches
+from ksim.results.gateway import has_adapters
 from ksim.results.history import History
+from ksim.results.steps import Floats, Ints, sums
 from ksim.results.tiers import loading_seconds
 
 #: The parts of a request's time: up to its first token, and from there to its last.
@@ -167,8 +165,8 @@ class _Partition:
         """Add the time of split requests between the GPUs of their two engines."""
         if not len(self.history.splits):
             return
-        rows, moments = handover.moments(self.history.splits)
-        for (begin, end), name in zip(pairwise(moments.T), handover.PHASES, strict=True):
+        rows, moments = stretches.moments(self.history.splits)
+        for (begin, end), name in zip(pairwise(moments.T), stretches.PHASES, strict=True):
             for part in range(2):
                 since, until = self._clipped(part, rows, begin, end)
                 self._add(part, name, rows, until - since)

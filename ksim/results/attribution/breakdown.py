@@ -10,8 +10,8 @@ from pyarrow import ArrowException
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import parquet_table
-from ksim.results.arrays import Floats, Ints
 from ksim.results.attribution import AFTER, TO_FIRST, phases
+from ksim.results.steps import Floats, Ints
 
 #: What a run is judged by, and the statistics of it; shares of the requests, from the fastest, whose phases a
 #: percentile is given.

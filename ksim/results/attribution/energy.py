@@ -9,12 +9,11 @@ from functools import cached_property
 import numpy as np
 from attrs import define
 
-from ksim.flow.decoded import Decoded
-from ksim.flow.events import EngineBuilt
-from ksim.results.arrays import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
-from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
+from ksim.flow.events import Decoded, EngineBuilt
+from ksim.results.attribution.activity import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.metrics import Summary
+from ksim.results.steps import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
 
 _PERCENTILES = (90, 99)
 

@@ -17,7 +17,7 @@ One from elsewhere is named ``package.module:Class``; nothing need be inherited.
 from collections.abc import Sequence
 from typing import Protocol
 
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.job import Job
 
 

@@ -9,7 +9,7 @@ from math import ceil
 from attrs import define, field
 from attrs.validators import gt, le, optional
 
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.job import Job, State
 
 __all__ = ["FutureMemory"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from ksim.kv_cache.cache import Cache
+from ksim.kv.cache import Cache
 from ksim.scheduling.job import Job
 
 __all__ = ["ReserveOutput"]

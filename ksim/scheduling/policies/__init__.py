@@ -12,7 +12,7 @@ vLLM's first come, first served:
                                 job that cannot be admitted ends admission for the step, running ones go on; it is
                                 asked in every step, so that nothing is foreseen or skipped where there is one
     queue() -> WaitingQueue     a queue of its own instead of one by `order`, where the order changes while jobs wait
-    attach(cache)               called once, before all others, with the engine's cache (ksim.kv_cache.cache), which it
+    attach(cache)               called once, before all others, with the engine's cache (ksim.kv.cache), which it
                                 may ask (`find_prefix`, `can_allocate`, `pool`) and must not change
 
 Each wish must be for a job that waits or runs, no job may be named twice in a

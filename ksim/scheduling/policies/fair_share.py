@@ -8,7 +8,7 @@ from attrs.validators import ge
 
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies import ALL, Waiting, Wish
-from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.queues import ArrivalQueue
 
 __all__ = ["FairShare"]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.radix_tree import common_tokens
+from ksim.kv.cache import Cache
+from ksim.kv.cache.sglang import common_tokens
 from ksim.scheduling.job import Job
-from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.queues import ArrivalQueue
 
 __all__ = ["LongestPrefixFirst"]
 

@@ -16,14 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ksim.server.errors import ApiError
-from ksim.server.http.asgi import Message, Receive, Send
-from ksim.server.http.body import Disconnected, parsed, read
-from ksim.server.http.sink import ResponseSink
-from ksim.server.http.streams import disconnection
-from ksim.server.live.handle import Handle
-from ksim.server.metrics.exposition import CONTENT_TYPE
+from ksim.server.exposition import CONTENT_TYPE
+from ksim.server.http.streams import Disconnected, Message, Receive, ResponseSink, Send, disconnection, parsed, read
+from ksim.server.live import Handle
 from ksim.server.openai.api import Api, Generation
-from ksim.server.openai.replies.reply import Reply, to_json
+from ksim.server.openai.reply import Reply, to_json
 
 if TYPE_CHECKING:
     from ksim.server.http.wire import Wire

@@ -5,8 +5,8 @@ from time import perf_counter
 
 from attrs import define, field
 
-from ksim.server.http.asgi import App, Message, Receive, Send
-from ksim.server.metrics.exposition import Family
+from ksim.server.exposition import Family
+from ksim.server.http.streams import App, Message, Receive, Send
 
 __all__ = ["HttpMetrics"]
 

@@ -8,7 +8,7 @@ from attrs import frozen
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from ksim.server.errors import ApiError
-from ksim.server.openai.replies.reply import to_json
+from ksim.server.openai.reply import to_json
 
 __all__ = ["TimedProtocol", "Wire"]
 

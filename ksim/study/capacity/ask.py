@@ -1,29 +1,150 @@
-"""`ksim.capacity`: ask how much load set-ups carry within latency targets, or how many GPUs a rate needs."""
+"""`ksim.capacity`: ask how much load set-ups carry within latency targets, or how many GPUs a rate needs.
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+What a capacity answer takes for granted: the engines, the lengths of requests, and the prices.
+
+Who sees the runs of a capacity question: the study's directory keeps a row of each, and progress counts them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from attrs import define, field
+
 from ksim.foundation.errors import ConfigError
-from ksim.simulation.scenario import Scenario
-from ksim.study import axes
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.fleet import Fleet
+from ksim.study import grid
 from ksim.study import workers as computing
-from ksim.study.capacity.answer import Standing
-from ksim.study.capacity.assumptions import assumptions
-from ksim.study.capacity.contest import contest
-from ksim.study.capacity.judge import LIVES, ByRuns
-from ksim.study.capacity.remembered import Remembering, check_unanswered, forget
+from ksim.study.capacity.answer import Standing, contest
+from ksim.study.capacity.judge import LIVES, ByRuns, SetUp, set_ups
 from ksim.study.capacity.result import Capacity
-from ksim.study.capacity.search import Search
-from ksim.study.capacity.setups import set_ups
+from ksim.study.capacity.search import Remembering, Search, check_unanswered, forget
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.trial import Plan
-from ksim.study.capacity.watching import Say, Watch, finished, silent
+from ksim.study.capacity.traffic import Traffic, replication_seed
+from ksim.study.capacity.trial import Observation, Plan, Trial, runnable
 from ksim.study.directory import StudyDirectory, check
 from ksim.study.grid import Axis
+from ksim.study.rows import FAILED, OK, Row
 from ksim.study.workers import InProcess
+
+#: How many requests tell the lengths.
+_SAMPLE = 1000
+#: What an engine is, in the order in which it is said.
+_ENGINE: tuple[Callable[[Deployment], str], ...] = (
+    lambda made: made.model.name,
+    lambda made: f"weights {made.serve.precision.weights}",
+    lambda made: f"KV cache {made.serve.precision.cache}",
+    lambda made: made.version.name,
+    lambda made: f"{made.serve.gpu_memory_utilization:.3g} of the GPU's memory",
+    lambda made: f"context {made.serve.max_model_len:,}",
+    lambda made: f"{made.serve.max_num_batched_tokens:,} tokens and {made.serve.max_num_seqs:,} sequences a step",
+    lambda made: f"prefix caching {'on' if made.serve.enable_prefix_caching else 'off'}",
+)
+
+
+def assumptions(scenario: Scenario, made: Sequence[SetUp], plan: Plan) -> tuple[str, ...]:
+    """What the answers of set-ups *made* of *scenario* assume, in a line each for engines, requests and prices.
+
+    What differs between set-ups or pools is said with all its values.
+    """
+    deployments = [pool.deployment for setup in made if setup.scenario is not None
+                   for pool in Fleet.of(setup.scenario).pools]
+    engines = ", ".join(_together(text(one) for one in deployments) for text in _ENGINE)
+    return (f"engines: {engines}", f"requests: {', '.join(_requests(scenario, plan))}",
+            f"prices: {', '.join(_prices(scenario))}")
+
+
+def _together(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _requests(scenario: Scenario, plan: Plan) -> Iterator[str]:
+    """Lengths and prompts that come again, of the first requests of the first replication."""
+    traffic = Traffic.of(scenario.workload, plan.count)
+    drawn = [*islice(traffic.requests(1.0, replication_seed(plan.seed, 0)), _SAMPLE)]
+    for name, tokens in (("prompts", [request.prompt for request in drawn]),
+                         ("outputs", [request.output for request in drawn])):
+        median, high = np.percentile(tokens, (50, 99))
+        yield f"{name} of {np.mean(tokens):,.0f} tokens on the mean (p50 {median:,.0f}, p99 {high:,.0f})"
+    sharing = sum(bool(request.chunks) for request in drawn)
+    yield f"{sharing / len(drawn):.0%} may share prefixes" if sharing else "none shares a prefix"
+    synthetic = scenario.workload.synthetic
+    yield f"{synthetic.arrivals.process} arrivals" if synthetic else "arrivals of the trace, faster or slower"
+
+
+def _prices(scenario: Scenario) -> Iterator[str]:
+    energy = scenario.energy
+    hourly = energy.price_per_gpu_hour
+    if isinstance(hourly, Mapping):
+        yield ", ".join(f"{gpu} ${price:g}/h" for gpu, price in hourly.items())
+    else:
+        yield "none of GPUs" if hourly is None else f"${hourly:g}/h a GPU"
+    yield "none of energy" if energy.price_per_kwh is None else f"${energy.price_per_kwh:g}/kWh at PUE {energy.pue:g}"
+
+
+#: Told what is being done, how many parts of the question are done, and how many there are.
+Say = Callable[[str, int, int], None]
+
+
+def silent(text: str, done: int, parts: int) -> None:
+    """Say nothing."""
+
+
+@define
+class Watch:
+    """Counts runs and tells `say`; keeps rows in `directory`, if there is one.
+
+    A point of the study is a set-up with some number of replicas at one rate, without or with one draw of the model's
+    errors.  Points are numbered as they begin, which does not depend on the number of workers.
+    """
+
+    parts: int
+    directory: StudyDirectory | None = None
+    say: Say = silent
+    runs: int = 0
+    _done: int = -1
+    _text: str = ""
+    _points: dict[tuple[str, int, float, int | None], int] = field(factory=dict)
+
+    def stage(self, text: str) -> None:
+        self._done, self._text = self._done + 1, text
+        self._tell()
+
+    def begin(self, setup: SetUp, replicas: int, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self._points.setdefault((setup.name, replicas, trial.rate, trial.draw), len(self._points) + 1)
+
+    def end(self, setup: SetUp, replicas: int, plan: Plan, trial: Trial, observation: Observation) -> None:
+        self.runs += 1
+        self._tell()
+        if self.directory is not None:
+            point = self._points[setup.name, replicas, trial.rate, trial.draw]
+            if (point, trial.replication) not in self.directory.rows:  # a study that goes on has it
+                self.directory.add(_row(plan, point, setup, replicas, trial, observation))
+
+    def _tell(self) -> None:
+        self.say(f"{self._text} ({self.runs} runs)" if self.runs else self._text, max(0, self._done), self.parts)
+
+
+def _row(plan: Plan, point: int, setup: SetUp, replicas: int, trial: Trial, seen: Observation) -> Row:
+    numbers = {"request_rate": trial.rate, "replicas": replicas, "model_errors": trial.draw is not None}
+    return Row(point, trial.replication, replication_seed(plan.seed, trial.replication), setup.settings,
+               status=FAILED if seen.hopeless else OK, problem=seen.hopeless, numbers={**numbers, **seen.numbers},
+               scenario=runnable(plan, trial).to_toml())
+
+
+def finished(directory: StudyDirectory | None) -> None:
+    """Write the table of the runs so far, however the study has ended."""
+    if directory is not None:
+        with suppress(OSError):
+            directory.finish()
+
 
 #: The axes of set-ups: values by dotted key, or texts such as "gpu=h100,h200".
 Over = Mapping[str, Sequence[Any]] | Sequence[str]
@@ -100,8 +221,8 @@ def _of_scenario(scenario: Scenario) -> Iterator[Target]:
 def axes_of(over: Over) -> list[Axis]:
     """The axes that *over* names; raises ConfigError for a range, of which set-ups cannot be made."""
     made = []
-    for axis in axes.axes_of(over):
-        if isinstance(axis, axes.Range):
+    for axis in grid.axes_of(over):
+        if isinstance(axis, grid.Range):
             raise ConfigError("--over", f"{axis.key}: set-ups are compared value by value; list them, such as 1,2,4")
         made.append(axis)
     return made

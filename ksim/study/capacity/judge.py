@@ -1,22 +1,232 @@
-"""What planning asks of the statistics: whether a set-up carries a rate, its highest rate, and how it is unloaded."""
+"""What planning asks of the statistics: whether a set-up carries a rate, its highest rate, and how it is unloaded.
 
-from collections.abc import Callable, Iterator, Sequence
+The set-ups that a capacity question compares, and a set-up's scenario with some number of replicas.
+
+A set-up with one request at a time: no number of replicas is faster.
+
+The fewest replicas of a set-up that carry a rate.
+
+The highest rate that keeps all targets, and how sure it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import ceil
+from itertools import islice
+from math import ceil, comb, exp, hypot, inf, log
 from typing import Any, Protocol
 
+import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.foundation.errors import KsimError
-from ksim.simulation.scenario import Scenario
-from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.highest_rate import RateAnswer, decide, highest_rate
-from ksim.study.capacity.intervals import FEWEST
-from ksim.study.capacity.light import Light, at_light_load
-from ksim.study.capacity.search import Search
-from ksim.study.capacity.setups import SetUp
+from ksim.foundation.errors import DoesNotFit, KsimError
+from ksim.report.insights import step_bounds
+from ksim.results.metrics import latency
+from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.simulate import play
+from ksim.specs.hardware import MOST
+from ksim.study.capacity.search import RatePoint, Search
+from ksim.study.capacity.targets import FEWEST, Interval, Target
+from ksim.study.capacity.traffic import gpus_of, replicated
 from ksim.study.capacity.trial import Observation, Plan, Trial, throughput
+from ksim.study.grid import Axis, Settings, combinations, short_names, unbuildable, value_text
+from ksim.study.pareto import first_of
 from ksim.study.workers import Workers, in_order
+
+#: Settings whose names people say in short.
+_SHORT = {"tensor_parallel_size": "TP", "pipeline_parallel_size": "PP", "data_parallel_size": "DP"}
+#: Settings that say where a set-up runs.
+_PLACES = ("gpu", "system")
+
+
+@frozen
+class SetUp:
+    """A scenario with the `settings` that tell it from the other set-ups, and why it cannot run, if it cannot.
+
+    `gpus` are those of one replica: of the scenario as it is.  There can be so many replicas at `most`.
+    """
+
+    name: str
+    settings: Settings
+    scenario: Scenario | None = field(repr=False)
+    gpus: int = 0
+    problem: str = ""
+    most: int = MOST
+
+    def replicas(self, count: int) -> Scenario:
+        """Its scenario with *count* replicas."""
+        assert self.scenario is not None, "a set-up that cannot run has no replicas"
+        return replicated(self.scenario, count)
+
+
+def set_ups(scenario: Scenario, over: Sequence[Axis]) -> list[SetUp]:
+    """A set-up for each combination of the values of *over*; raises KsimError where none can run.
+
+    Raises UnknownName for an unknown name, which is a mistake whatever the other settings are.
+    """
+    chosen = combinations(over)
+    made = [_set_up(scenario, settings, outcome.problem if outcome else "")
+            for settings, outcome in zip(chosen, unbuildable(scenario, chosen), strict=True)]
+    if all(setup.problem for setup in made):
+        reasons = first_of([setup.problem for setup in made])
+        raise KsimError(f"none of {len(made)} set-ups can run: {reasons}" if len(made) > 1 else reasons)
+    return made
+
+
+def _set_up(scenario: Scenario, settings: Settings, problem: str) -> SetUp:
+    if problem:
+        return SetUp(_name(scenario, settings), settings, None, problem=problem)
+    changed = scenario.with_values(settings) if settings else scenario
+    fleet = Fleet.of(changed)
+    try:
+        fleet.check_memory()
+    except DoesNotFit as error:
+        return SetUp(_name(changed, settings), settings, None, problem=str(error))
+    size = max(*(pool.replicas for pool in fleet.pools), *(part.system.nodes for part in fleet.machines))
+    return SetUp(_name(changed, settings), settings, changed, gpus_of(fleet), most=MOST // size)
+
+
+def _name(scenario: Scenario, settings: Settings) -> str:
+    """What tells a set-up from others, such as "TP4 on h200"; of a single set-up, its parallelism and GPU."""
+    chosen = settings or ({} if scenario.pools else {
+        "serve.tensor_parallel_size": scenario.serve.tensor_parallel_size, "gpu": scenario.gpu or scenario.system})
+    names = short_names(list(chosen))
+    said = [_said(key, names[key], value) for key, value in chosen.items() if key not in _PLACES]
+    places = [str(chosen[key]) for key in _PLACES if key in chosen]
+    return " on ".join(part for part in (", ".join(said), ", ".join(places)) if part) or "the fleet"
+
+
+def _said(key: str, name: str, value: Any) -> str:
+    if key.startswith("pools."):
+        return f"{key.removeprefix('pools.')}={value_text(value)}"
+    return f"{_SHORT[name]}{value}" if name in _SHORT else f"{name} {value_text(value)}"
+
+
+#: How many requests show it, one after the other.
+_REQUESTS = 32
+#: A target is out of reach where requests that may keep it would do so badly less often than this.
+_CHANCE = 1e-3
+#: The steps whose bound tells why a latency is as long as it is.
+_STEPS = {"ttft": "prefill", "tpot": "decode", "itl": "decode", "e2el": "decode"}
+
+
+@frozen
+class Light:
+    """The statistics of latencies that have `targets`, in seconds, where requests never wait for each other.
+
+    `missed` are the targets that are surely out of reach.  `bounds` say what holds the steps up that decide a metric.
+    `seconds` is the mean time that a request takes.
+    """
+
+    values: Mapping[Target, float]
+    missed: tuple[Target, ...]
+    bounds: Mapping[str, str]
+    seconds: float
+
+    @property
+    def worst(self) -> Target:
+        """The target that is furthest from being kept, or closest to being missed."""
+        return max(self.missed or self.values, key=self.strain)
+
+    def strain(self, target: Target) -> float:
+        """The value of *target* over its limit."""
+        return self.values[target] / target.limit
+
+
+def at_light_load(targets: Sequence[Target], scenario: Scenario) -> Light:
+    """Serve the first requests of *scenario*'s workload one by one; raises KsimError where it cannot run."""
+    alone = scenario.with_values({"workload.max_concurrency": 1})
+    result = play(Fleet.of(alone), islice(scenario.workload.requests(scenario.seed), _REQUESTS))
+    history, done = result.history, result.history.requests.completed
+    latencies = {target: latency(history, target.metric, done) for target in targets}
+    bounds = {kind: insight.text for kind, insight in step_bounds(result.history, result.usage).items()}
+    times = latency(history, "e2el", done)
+    return Light({target: _statistic(target, latencies[target]) for target in targets},
+                 tuple(target for target in targets if _surely_missed(target, latencies[target])),
+                 {metric: bounds[steps] for metric, steps in _STEPS.items() if steps in bounds},
+                 float(times.mean()) if len(times) else 0.0)
+
+
+def _statistic(target: Target, seconds: Floats) -> float:
+    if not len(seconds):
+        return 0.0
+    return float(seconds.mean() if target.share is None else np.quantile(seconds, target.share))
+
+
+def _surely_missed(target: Target, seconds: Floats) -> bool:
+    """Whether *seconds* are more than chance lets a sample be that keeps *target*."""
+    if target.share is None:
+        return len(seconds) > 1 and bool(seconds.mean() - 3 * seconds.std(ddof=1) / len(seconds)**0.5 > target.limit)
+    misses, count, allowed = int((seconds > target.limit).sum()), len(seconds), 1 - target.share
+    tail = sum(comb(count, k) * allowed**k * (1 - allowed)**(count - k) for k in range(misses, count + 1))
+    return misses > 0 and tail < _CHANCE
+
+
+#: Replications that are added at a time, after the first two.
+_MORE = 4
+
+
+@frozen
+class RateAnswer:
+    """The highest `rate`, in requests/s, that keeps the targets, and the `interval` that holds it with the plan's
+    confidence.
+
+    `traffic` is what chance in the traffic leaves open, `model` what the errors of the latency model do; `model_share`
+    is the model's part of the variance of both.  `binds` is the target that is missed first, None where it is that the
+    backlog grows.  `points` are all rates that were tried, in ascending order.
+    """
+
+    rate: float
+    interval: Interval
+    traffic: Interval
+    model: Interval | None
+    model_share: float
+    binds: Target | None
+    points: tuple[RatePoint, ...]
+    notes: tuple[str, ...] = ()
+
+
+def highest_rate(scenario: Scenario, plan: Plan, workers: Workers, near: float | None = None) -> RateAnswer:
+    """The highest rate at which *scenario*, as it is, keeps the targets of *plan*; *near* says where to begin.
+
+    Raises ConfigError where it keeps them at no rate, however low.
+    """
+    search = Search.of(scenario, plan, workers)
+    curves = search.refine(*search.bracket(near))
+    rate = curves.crossing() or curves.rates[0]
+    traffic = curves.interval(plan.confidence, search.traffic.own_spread)
+    model = search.model(rate) if plan.model_errors else None
+    interval, share = together(rate, traffic, model)
+    return RateAnswer(rate=rate, interval=interval, traffic=traffic, model=model, model_share=share,
+                      binds=search.binding(rate), points=search.points(), notes=search.notes())
+
+
+def decide(scenario: Scenario, rate: float, plan: Plan, workers: Workers) -> RatePoint:
+    """Whether *scenario* keeps the targets of *plan* at *rate*; more replications are played as long as that is open.
+    """
+    search, count = Search.of(scenario, plan, workers), _MORE
+    point = search.point(rate, min(2, plan.replications))
+    while point.meets is None and point.replications < plan.replications:
+        point = search.point(rate, min(count, plan.replications))
+        count += _MORE
+    return point
+
+
+def together(rate: float, traffic: Interval, model: Interval | None) -> tuple[Interval, float]:
+    """The interval of both, and the model's share: in logarithms of rates, independent errors add up as squares."""
+    if model is None:
+        return traffic, 0.0
+    below, above = ((_reach(rate, traffic.low), _reach(rate, model.low)),
+                    (_reach(rate, traffic.high), _reach(rate, model.high)))
+    whole = sum(one**2 + other**2 for one, other in (below, above))
+    share = (below[1] ** 2 + above[1] ** 2) / whole if whole else 0.0
+    return Interval(rate * exp(-hypot(*below)), rate * exp(hypot(*above))), share
+
+
+def _reach(rate: float, end: float) -> float:
+    return abs(log(end / rate)) if 0 < end < inf else inf
+
 
 #: How many times as long as a request takes alone arrivals last at least.  Under load, it takes several times as long.
 #: With 10, the quickstart's three H100 seemed to carry 74 requests/s; with 20 and 40, it was 64 and 62.
@@ -156,3 +366,78 @@ def keeps(point: RatePoint) -> bool:
     if point.meets is not None:
         return point.meets
     return all(ratio <= 1 for ratio, _ in point.excess.values())
+
+
+#: With so many replicas that requests keep each busy for less than this share of its time, more change nothing.
+_IDLE = 0.25
+#: How much of what it completes under a flood a set-up usually carries within its targets.
+KEPT = 0.75
+
+
+@frozen
+class Fewest:
+    """`replicas` that carry the rate, and how the run with so many went.
+
+    Where no number does, `replicas` is None, and `point` is of the largest that was tried.
+    """
+
+    replicas: int | None
+    point: RatePoint
+
+
+def fewest(judge: Judge, setup: SetUp, rate: float, light: Light, flood: float) -> Fewest:
+    """Search from what *flood* says, the requests/s that one replica completes where all arrive at once.
+
+    Replication r is the same traffic for any number of replicas, so that more of them do not look worse by chance.
+    Raises KsimError for a rate that no number carries, as there can be only so many.
+    """
+    if flood * setup.most < rate:
+        raise KsimError(f"{rate:g} requests/s are more than {setup.most:,} replicas complete, which are the most there"
+                        f" can be")
+    points: dict[int, RatePoint] = {}
+
+    def carries(count: int) -> bool:
+        if count not in points:
+            points[count] = judge.decide(setup, count, rate)
+        return keeps(points[count])
+
+    most = max(1, min(setup.most, ceil(rate * light.seconds / _IDLE)))
+    first = max(1, round(min(most, rate / (KEPT * flood))))
+    between = _down(carries, first) if carries(first) else _up(carries, first, most)
+    if between is None:
+        return Fewest(None, points[max(points)])
+    count = _bisected(carries, *between)
+    return Fewest(count, points[count])
+
+
+def _down(carries: Callable[[int], bool], enough: int) -> tuple[int, int]:
+    """Below *enough*, which carries: a number that does not, and one that does, in steps that double."""
+    step = 1
+    while enough > 1:
+        lower = max(1, enough - step)
+        if not carries(lower):
+            return lower, enough
+        enough, step = lower, 2 * step
+    return 0, 1
+
+
+def _up(carries: Callable[[int], bool], short: int, most: int) -> tuple[int, int] | None:
+    """Above *short*, which does not carry: the same; None where no number up to *most* does."""
+    step = 1
+    while short < most:
+        higher = min(most, short + step)
+        if carries(higher):
+            return short, higher
+        short, step = higher, 2 * step
+    return None
+
+
+def _bisected(carries: Callable[[int], bool], short: int, enough: int) -> int:
+    """The least number above *short* that *carries*; *enough* does."""
+    while enough - short > 1:
+        middle = (short + enough) // 2
+        if carries(middle):
+            enough = middle
+        else:
+            short = middle
+    return enough

@@ -1,9 +1,19 @@
-"""What `ksim.capacity` returns: the set-ups as they stand, in words, as tables and as figures."""
+"""What `ksim.capacity` returns: the set-ups as they stand, in words, as tables and as figures.
+
+The set-ups of a capacity question as capacity.json has them; docs/capacity.md says what each key means.
+
+The figure of a capacity question: what it shows of each set-up.
+
+The answer to a capacity question as a table, and that in Markdown, which reads as well as plain text.
+
+The answer to a capacity question in one sentence.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +22,270 @@ from attrs import define, evolve, field
 from ksim.foundation.errors import MissingExtra
 from ksim.report.formats import html_block, html_table
 from ksim.report.tables import Table
-from ksim.simulation.scenario import Scenario
-from ksim.study.capacity import table as tables
-from ksim.study.capacity.answer import Standing
-from ksim.study.capacity.document import set_ups
-from ksim.study.capacity.picture import curve
-from ksim.study.capacity.sentence import sentence
+from ksim.report.wording import DOWN, model_name, number, outwards
+from ksim.scenario.scenario import Scenario
+from ksim.study.capacity.answer import COSTS, Standing, closest, milliseconds, unreached
+from ksim.study.capacity.judge import Light, RateAnswer
+from ksim.study.capacity.search import RatePoint
+from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Plan
 
 if TYPE_CHECKING:
     import pandas
 
-    from ksim.report.plots.picture import Picture
+    from ksim.report.plots.studies import Curve, Picture
+
+
+def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str, Any]]:
+    """How each set-up stands, the best first."""
+    return [_standing(one, rate) for one in standings]
+
+
+def _standing(one: Standing, rate: float | None) -> dict[str, Any]:
+    between = None if rate is None else one.gpus_between(rate)
+    return {
+        "name": one.setup.name, "settings": {key: _plain(value) for key, value in one.setup.settings.items()},
+        "stands": one.stands, "problem": one.problem, "replicas": one.replicas or None, "gpus": one.gpus or None,
+        "gpus_interval": None if between is None else list(between), "gpus_per_replica": one.setup.gpus or None,
+        **{key: one.cost(key) for key in COSTS},
+        "binds": str(one.binds) if one.binds else None,
+        "point": _point(one.point) if one.point else None, "points": [_point(point) for point in one.points],
+        "highest_rate": _answer(one.answer) if one.answer else None,
+        "light": _light(one.light) if one.light else None,
+    }
+
+
+def _point(point: RatePoint) -> dict[str, Any]:
+    return {
+        "rate": point.rate, "replications": point.replications, "hopeless": point.hopeless,
+        "saturated": point.saturated, "meets": point.meets, "goodput": _estimate(point.goodput),
+        "targets": {str(target): {"attainment": _estimate(point.attainment[target]), "seconds":
+                    _estimate(point.values[target])} for target in point.values},
+        "numbers": {key: _finite(value) for key, value in point.numbers.items()},
+    }
+
+
+def _answer(answer: RateAnswer) -> dict[str, Any]:
+    return {
+        "rate": answer.rate, "interval": _interval(answer.interval), "traffic": _interval(answer.traffic),
+        "model": _interval(answer.model) if answer.model else None, "model_share": answer.model_share,
+        "binds": str(answer.binds) if answer.binds else None,
+    }
+
+
+def _light(light: Light) -> dict[str, Any]:
+    return {"seconds": {str(target): _finite(value) for target, value in light.values.items()},
+            "missed": [str(target) for target in light.missed], "bounds": dict(light.bounds)}
+
+
+def _estimate(found: tuple[float, Interval]) -> dict[str, Any]:
+    value, interval = found
+    return {"value": _finite(value), "interval": _interval(interval)}
+
+
+def _interval(interval: Interval) -> list[float | None]:
+    return [_finite(interval.low), _finite(interval.high)]
+
+
+def _finite(value: float) -> float | None:
+    """A number for JSON, which has no infinity: None for what is not known."""
+    return value if isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def curve(title: str, standings: Sequence[Standing], rate: float | None) -> "Picture":
+    """Attainment and goodput over the rate, of the set-ups whose highest rate was searched for."""
+    from ksim.report.plots.studies import Picture, capacity_figure
+    from ksim.report.plots.style import looks
+
+    with looks():
+        return Picture(capacity_figure(_subject(title, standings), list(_curves(standings)), rate))
+
+
+def _subject(title: str, standings: Sequence[Standing]) -> str:
+    """What is asked about: models, as set-ups have them; else the *title*."""
+    models = dict.fromkeys(model_name({"model_id": one.setup.scenario.model}) for one in standings
+                           if one.setup.scenario)
+    return ", ".join(models) or title
+
+
+def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":
+    from ksim.report.plots.studies import Curve
+
+    for one in [one for one in standings if one.answer] or standings:
+        if points := _shown(one):
+            targets = points[0].attainment
+            yield Curve(
+                one.setup.name if one.replicas < 2 else f"{one.replicas} x {one.setup.name}",
+                [point.rate for point in points],
+                [_band(*point.goodput) for point in points],
+                {str(target): [_band(*point.attainment[target]) for point in points] for target in targets},
+                {str(target): target.share for target in targets},
+                (one.answer.rate, one.answer.interval.low, one.answer.interval.high) if one.answer else None)
+
+
+def _shown(one: Standing) -> Sequence[RatePoint]:
+    """The rates that were tried often enough for a band, or all of them where none was."""
+    return [point for point in one.points if point.replications >= FEWEST] or one.points
+
+
+def _band(value: float, interval: Interval) -> tuple[float, float, float]:
+    return value, interval.low, interval.high
+
+
+def sentence(standings: Sequence[Standing], rate: float | None, confidence: float) -> str:
+    """What the best of *standings* needs for *rate*, or carries, with its interval; else which comes closest."""
+    best = standings[0]
+    if not best.stands:
+        return _none_stands(standings)
+    sure = f"{100 * confidence:g} %"
+    said = _carries(best, sure) if rate is None else _needs(best, rate, sure)
+    return f"{said}{_width(best.answer)}"
+
+
+def _needs(best: Standing, rate: float, sure: str) -> str:
+    """Such as "12 GPUs (3 replicas of TP4); 95 %: 11 to 14"."""
+    between = best.gpus_between(rate)
+    said = f"{_gpus(best.gpus)} ({_replicas(best)}) for {rate:g} requests/s"
+    if between is None:
+        return said
+    if between == (best.gpus, best.gpus):
+        assert best.answer, "an interval comes from a search"
+        carry = "carries" if best.gpus == 1 else "carry"
+        return f"{said}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
+    return f"{said}; {sure}: {gpus_text(between)}"
+
+
+def _carries(best: Standing, sure: str) -> str:
+    assert best.answer, "without a rate, set-ups are searched for their highest one"
+    return (f"{number(best.answer.rate)} requests/s on {_gpus(best.gpus)} ({_replicas(best)}); {sure}:"
+            f" {rates_text(best.answer.interval)}")
+
+
+def _width(answer: RateAnswer | None) -> str:
+    """Which part of the interval's width is the model's error."""
+    if answer is None or answer.interval.high <= answer.interval.low:
+        return ""
+    if answer.interval.high == inf:
+        return f", as there are too few replications; {FEWEST} or more tell it" if answer.interval.low <= 0 else ""
+    if answer.model is None:
+        return "; all of the width is traffic, as errors of the model were left out"
+    tenths = round(10 * answer.model_share)
+    if tenths in (0, 10):
+        return f"; nearly all of the width is {'the model' + chr(39) + 's error' if tenths else 'traffic'}"
+    return f"; of the width {tenths}/10 is the model's error, the rest traffic"
+
+
+def _none_stands(standings: Sequence[Standing]) -> str:
+    near = closest(standings)
+    if near is None or near.light is None:
+        return f"no set-up keeps the targets: {standings[0].problem}"
+    why = unreached(near.light) if near.light.missed else near.problem
+    return (f"no set-up keeps the targets; {near.setup.name} comes closest: {why}" if len(standings) > 1 else
+            f"{near.setup.name} does not keep the targets: {why}")
+
+
+def _replicas(best: Standing) -> str:
+    return best.setup.name if best.replicas == 1 else f"{best.replicas} replicas of {best.setup.name}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count:,} GPUs"
+
+
+def gpus_text(between: tuple[int, int | None] | None) -> str:
+    """An interval of GPUs, such as "11 to 14"; "" where there is none."""
+    if between is None:
+        return ""
+    low, high = between
+    return f"{low} or more" if high is None else f"{low} to {high}" if high > low else f"{low}"
+
+
+def rates_text(interval: Interval) -> str:
+    """An interval of rates, such as "9.1 to 12.4"; "unknown" where there are too few replications for one."""
+    if interval.low <= 0 and interval.high == inf:
+        return "unknown"
+    if interval.high == inf:
+        return f"{number(interval.low, DOWN)} or more"
+    return outwards(interval.low, interval.high)
+
+
+#: Where there is no room, these columns are left out, the first one first.
+_HIDE = (COSTS["joules_per_million_tokens"], COSTS["usd_per_million_tokens"], "rate, 95 %", "per GPU", "GPUs, 95 %",
+         COSTS["joules_per_output_token"], "goodput", "replicas", "binds")
+
+
+def table(standings: Sequence[Standing], targets: Sequence[Target], rate: float | None) -> Table:
+    """A row for each set-up that keeps the targets, the best first; columns that would be empty are left out."""
+    standing = [one for one in standings if one.stands]
+    texts = {name: [cell(one) for one in standing] for name, cell in _cells(targets, rate).items()}
+    shown = {name: column for name, column in texts.items() if any(column)}
+    return Table.of(*shown, rows=zip(*shown.values(), strict=True), hide=_HIDE)
+
+
+def _cells(targets: Sequence[Target], rate: float | None) -> dict[str, Callable[[Standing], str]]:
+    """The columns by name, which begins with ">" for numbers, and the text of a set-up's cell."""
+    sizes: dict[str, Callable[[Standing], str]] = {
+        ">GPUs, 95 %": lambda one: gpus_text(one.gpus_between(rate)), ">replicas": lambda one: f"{one.replicas:,}",
+    } if rate is not None else {}
+    return {
+        "set-up": lambda one: one.setup.name,
+        ">GPUs": lambda one: f"{one.gpus:,}",
+        **sizes,
+        ">highest rate": lambda one: number(one.answer.rate) if one.answer else "",
+        ">rate, 95 %": _rates,
+        ">per GPU": lambda one: "" if one.rate_per_gpu is None else number(one.rate_per_gpu),
+        **{f">{title}": _cost(key) for key, title in COSTS.items()},
+        ">goodput": lambda one: number(one.point.goodput[0]) if one.point else "",
+        **{f">{target}": _value(target) for target in targets},
+        "binds": _binds,
+    }
+
+
+def left_out(standings: Sequence[Standing]) -> list[str]:
+    """A line for each set-up that does not keep the targets, which says why."""
+    return [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
+
+
+def markdown(table: Table) -> list[str]:
+    """The lines of *table* in Markdown; none where it is empty."""
+    if not table.rows:
+        return []
+    rows = [table.names, *(list(map(str, row.cells)) for row in table.rows)]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    head, *body = [_line(row, widths, table) for row in rows]
+    rule = "|".join(f" {'-' * (width - 1)}{':' if column.number else '-'} "
+                    for width, column in zip(widths, table.columns, strict=True))
+    return [head, f"|{rule}|", *body]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], table: Table) -> str:
+    cells = [text.rjust(width) if column.number else text.ljust(width)
+             for text, width, column in zip(row, widths, table.columns, strict=True)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _binds(one: Standing) -> str:
+    """What a higher rate would miss first."""
+    return str(one.binds) if one.binds else "backlog" if one.answer else ""
+
+
+def _rates(one: Standing) -> str:
+    return rates_text(one.answer.interval) if one.answer else ""
+
+
+def _cost(key: str) -> Callable[[Standing], str]:
+    return lambda one: "" if (cost := one.cost(key)) is None else number(cost)
+
+
+def _value(target: Target) -> Callable[[Standing], str]:
+    return lambda one: milliseconds(one.point.values[target][0]) if one.point and target in one.point.values else ""
 
 
 @define(eq=False, slots=False)
@@ -56,13 +317,13 @@ class Capacity:
     @cached_property
     def table(self) -> str:
         """The set-ups as a table in Markdown, which reads as well as plain text."""
-        lines, left = tables.markdown(self.set_ups), tables.left_out(self.standings)
+        lines, left = markdown(self.set_ups), left_out(self.standings)
         return "\n".join([*lines, *([""] if lines and left else []), *left])
 
     @property
     def set_ups(self) -> Table:
         """The set-ups that keep the targets, a row each."""
-        return tables.table(self.standings, self.plan.targets, self.rate)
+        return table(self.standings, self.plan.targets, self.rate)
 
     @cached_property
     def text(self) -> str:
@@ -122,7 +383,7 @@ class Capacity:
 
     def _repr_html_(self) -> str:
         table = [html_table(self.set_ups)] if self.best else []
-        left = [line.removeprefix("- ") for line in tables.left_out(self.standings)]
+        left = [line.removeprefix("- ") for line in left_out(self.standings)]
         return html_block(self.title, self.sentence, *table, *left, *self.remarks)
 
 

@@ -2,10 +2,14 @@
 
 That is what "common random numbers" means (Law, Simulation Modeling and Analysis, section 11.2): two rates, or two
 set-ups, differ by what they are, and not by their luck.
+
+A scenario with several times its engines.
+
+What a run at a steady rate makes and costs: tokens, joules and dollars, as if it went on for ever.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -14,12 +18,21 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.flow.request import Request
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.rng import stream
-from ksim.workload.replay import Replay
-from ksim.workload.row import follows
+from ksim.results.history import History
+from ksim.results.pools import pool_summaries
+from ksim.results.steps import Bools
+from ksim.results.tiers import fleet_footprint, footprint
+from ksim.scenario.scenario import Scenario
+from ksim.scenario.sizing import pack
+from ksim.simulation.fleet import Fleet, unit
+from ksim.simulation.pool import Pool
+from ksim.specs.settings import PoolSettings
+from ksim.workload.replay import Replay, Workload
+from ksim.workload.rows import follows
 from ksim.workload.synthetic import Synthetic
-from ksim.workload.workload import Workload
 
 #: The shortest block of a trace that is resampled.
 _SHORTEST_BLOCK = 8
@@ -185,3 +198,94 @@ def _read(key: _Key) -> _Trace:
     if arrivals[-1] <= 0 or own < 2:
         raise DataError(str(replay.path), "all requests arrive at once, so there is no rate to change")
     return _Trace(requests, arrivals * ((own - 1) / arrivals[-1]))
+
+
+#: The name of the pool that a scenario without pools becomes.
+POOL = "engines"
+
+
+def gpus_of(fleet: Fleet) -> int:
+    """How many GPUs the engines of *fleet* use; others of their nodes do not count."""
+    return sum(pool.deployment.serve.gpus * len(pool.places) for pool in fleet.pools)
+
+
+def replicated(scenario: Scenario, count: int) -> Scenario:
+    """*scenario* with *count* times its engines, and as many nodes as they need at least.
+
+    A scenario without pools becomes a pool of role "both".  Of one with pools, each pool has *count* times its
+    replicas.  One replica is the scenario as it is.
+    """
+    if count == 1:
+        return scenario
+    pools = {name: _times(pool, count) for name, pool in scenario.pools.items()} or {
+        POOL: PoolSettings(role="both", replicas=count)}
+    fleet = Fleet.of(scenario)
+    shared = [pool for pool in fleet.pools if not pool.name or scenario.pools[pool.name].nodes is None]
+    needed = max((_nodes(pools, count) for pools in _by_system(shared).values()), default=0)
+    there = max((pool.deployment.system.nodes for pool in shared), default=0)
+    return evolve(scenario, pools=pools, nodes=needed if needed > there else scenario.nodes)
+
+
+def _times(pool: PoolSettings, count: int) -> PoolSettings:
+    return evolve(pool, replicas=count * pool.replicas, nodes=None if pool.nodes is None else count * pool.nodes)
+
+
+def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str | None], list[Pool]]:
+    """*pools* by the system whose nodes they share."""
+    systems: dict[tuple[str | Choice | None, str | None], list[Pool]] = {}
+    for pool in pools:
+        systems.setdefault((pool.deployment.scenario.gpu, pool.deployment.scenario.system), []).append(pool)
+    return systems
+
+
+def _nodes(pools: Sequence[Pool], count: int) -> int:
+    """How many nodes *count* times the engines of *pools* need, packed in their order."""
+    node = pools[0].deployment.system.gpus_per_node
+    sizes = [size for pool in pools for size in _sizes(pool, node, count)]
+    return -(-pack(sizes, node)[1] // node)
+
+
+def _sizes(pool: Pool, node: int, count: int) -> list[int]:
+    """The GPUs that lie side by side, for each such group of engines of *count* times a *pool*."""
+    together = unit(pool.deployment, node)
+    return [together * pool.deployment.serve.gpus] * (count * len(pool.places) // together)
+
+
+def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
+    """The numbers of a run, for the time in which its requests arrived: what its load takes to drain is left out.
+
+    Dynamic joules are those of all its work; static ones, and GPUs' dollars, are those of that time.
+    """
+    requests, gpus = history.requests, history.gpus
+    done = requests.completed
+    outputs = float(requests.output[done].sum())
+    tokens = float(requests.prompt[done].sum()) + outputs
+    count, last = len(requests), float(requests.arrival[-1])
+    seconds = last * count / max(1, count - 1)
+    dynamic = float(history.steps.joules.sum())
+    static = history.static_joules * seconds / history.duration if history.duration else 0.0
+    millions, of_outputs = max(tokens, 1.0) / 1e6, max(outputs, 1.0) / 1e6
+    told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
+            "request_goodput": float(good.sum()) / seconds,
+            "total_token_throughput": tokens / seconds,
+            "output_throughput": outputs / seconds,
+            "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
+            "joules_per_million_tokens": (dynamic + static) / millions}
+    dollars = _dollars(history, fleet, dynamic + static, seconds)
+    return told if dollars is None else {**told, "dollars_per_million_output_tokens": dollars / of_outputs,
+                                         "usd_per_million_tokens": dollars / millions}
+
+
+def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:
+    """What GPUs and energy cost; None where the scenario states neither."""
+    amounts = {"energy_joules": joules, "gpus": history.gpus, "duration": seconds, "generated_tokens": 1,
+               "completed": 1}
+    if fleet.pool_rates:
+        share = joules / max(float(history.steps.joules.sum()) + history.static_joules, 1e-300)
+        pools = {name: {**pool, "energy_joules": share * pool["energy_joules"]}
+                 for name, pool in pool_summaries(history).items()}
+        told = fleet_footprint({**amounts, "pools": pools}, fleet.rates, fleet.pool_rates)
+    else:
+        told = footprint(amounts, fleet.rates)
+    stated = [told[key] for key in ("energy_dollars", "gpu_dollars") if told[key] is not None]
+    return float(np.sum(stated)) if stated else None

@@ -7,17 +7,14 @@ from attrs import evolve, field, frozen
 
 from ksim.flow.log import Log
 from ksim.foundation.errors import KsimError
-from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
-from ksim.results.saturation import saturation
-from ksim.simulation.scenario import Scenario
+from ksim.results.metrics import saturation
+from ksim.results.steps import Bools, Floats
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import serve
-from ksim.study.capacity.costs import numbers
-from ksim.study.capacity.early_stop import Hopeless, watched
+from ksim.study.capacity.early_stop import Hopeless, before_drain, setup, watched
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic, replication_seed
-from ksim.study.capacity.warm import setup
-from ksim.study.capacity.warm_up import before_drain
+from ksim.study.capacity.traffic import Traffic, numbers, replication_seed
 
 #: Requests, and their rate, that show what a set-up can do at most.
 _MANY, _AT_ONCE = 300, 1e6

@@ -1,14 +1,21 @@
-"""A comparison of routers in a table: in which order they come, and which of their numbers are shown."""
+"""A comparison of routers in a table: in which order they come, and which of their numbers are shown.
+
+The figure of a comparison: what it shows of each router.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ksim.report.tables import Table
 from ksim.report.wording import number, percent
 from ksim.study.grid import value_text
-from ksim.study.means import SweepPoint
-from ksim.study.routers.candidates import OMNISCIENT, PAIR_ROUTER, ROUTER, label
-from ksim.study.routers.plan import STALENESS
+from ksim.study.routers.plan import OMNISCIENT, PAIR_ROUTER, ROUTER, STALENESS, label
+from ksim.study.rows import SweepPoint
+
+if TYPE_CHECKING:
+    from ksim.report.plots.studies import Picture
+
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
 COLUMNS = {
@@ -115,3 +122,21 @@ def cell(point: SweepPoint, key: str) -> str:
         return percent(value)
     spread = point.half_width(key) if value is not None and key in _SURE else math.nan
     return number(value) + ("" if math.isnan(spread) else f" ± {number(spread)}")
+
+
+#: The numbers of a figure, a panel each, those first that decide; those that are the same everywhere are left out.
+PANELS = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "GPU hit rate",
+          "p90_tpot_ms": "TPOT p90, ms", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/output token"}
+
+
+def picture(title: str, points: Sequence[SweepPoint]) -> "Picture":
+    """A line for each router, a panel for each number, and a dot for each age of signals."""
+    from ksim.report.plots.studies import Dot, Picture, routers_figure
+    from ksim.report.plots.style import looks
+
+    beside = lanes(list(dict.fromkeys(map(age, points))))
+    panels = {name: [Dot(router_of(point), age_title(age(point)), float(point.value(key)), point.half_width(key),
+                         beside[age(point)])
+                     for point in points if point.value(key) is not None] for key, name in PANELS.items()}
+    with looks():
+        return Picture(routers_figure(title, {name: dots for name, dots in panels.items() if dots}))

@@ -12,21 +12,21 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.engine.horizon import Horizon
+from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
-from ksim.foundation import garbage
+from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 from ksim.report.result import Result
 from ksim.report.wording import number
-from ksim.results.arrays import Floats
-from ksim.results.history import History
+from ksim.results.metrics import latency
+from ksim.results.steps import Floats
+from ksim.scenario.model_card import WorkloadSize
+from ksim.scenario.scenario import Scenario
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, targets_of
-from ksim.simulation.workload_size import WorkloadSize
-from ksim.study.objectives import Requirement, value_of
+from ksim.study.pareto import Requirement, value_of
 
 #: After which shares of its requests a run is looked at.  Each look takes about as long as a hundred steps.
 LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
@@ -95,7 +95,7 @@ class Watch:
         env.process(cluster.serve(scenario.workload.requests(scenario.seed)))
         if self.limits:
             env.process(self._looks(env, _size(scenario), so_far))
-        with garbage.paused():
+        with process.paused():
             env.run()
             return so_far()
 
@@ -113,8 +113,9 @@ class Watch:
             if self._ended < self._due:
                 yield self._wake
             result = so_far()
+            history, done = result.history, result.history.requests.completed
             missed = next((limit for limit in self.limits
-                           if limit.missed(_latencies(result.history, limit.metric), size)), None)
+                           if limit.missed(1e3 * latency(history, limit.metric, done), size)), None)
             if missed is not None:
                 self._stop(missed, result.summary, size)
                 return
@@ -127,15 +128,6 @@ class Watch:
         if self.stop:
             raise Missed(f"stopped after {self._ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
                            f" miss {missed.requirement.sign} {number(missed.requirement.bound)}")
-
-
-def _latencies(history: History, metric: str) -> Floats:
-    """The latencies of the requests that have completed, in milliseconds, as the summary counts them."""
-    requests, done = history.requests, history.requests.completed
-    if metric == "tpot":
-        return 1e3 * requests.tpot[done & (requests.output > 1)]
-    seconds: Floats = {"ttft": requests.ttft, "e2el": requests.e2e, "queue": requests.queue}[metric]
-    return 1e3 * seconds[done]
 
 
 def _size(scenario: Scenario) -> int:

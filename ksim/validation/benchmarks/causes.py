@@ -12,8 +12,7 @@ from itertools import takewhile
 import numpy as np
 from attrs import frozen
 
-from ksim.validation.benchmarks.fit import fitted
-from ksim.validation.benchmarks.recorded import Floats, Served
+from ksim.validation.benchmarks.recorded import Floats, Served, fitted
 
 #: Latencies that are nearer than this are taken to be equal, as a share.
 NEAR = 0.02

@@ -1,23 +1,34 @@
-"""Recorded runs beside simulations of the same requests: figures, and where by load and by length they part."""
+"""Recorded runs beside simulations of the same requests: figures, and where by load and by length they part.
 
-from collections.abc import Callable, Sequence
-from math import nan
+How the difference of a deployment changes from its lowest to its highest load.
+
+The comparison of benchmarks for JSON: latencies in milliseconds, and None for what is not known.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from ksim.report.result import Result
-from ksim.results.arrays import Floats
+from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from ksim.validation.benchmarks import causes
-from ksim.validation.benchmarks.causes import Cause, Pairs
-from ksim.validation.benchmarks.checks import disagreements
-from ksim.validation.benchmarks.load import Replayed, replayed
-from ksim.validation.benchmarks.match import mismatches
-from ksim.validation.benchmarks.recorded import RATES, Recorded, Served, figures_of
+from ksim.validation.benchmarks.causes import NEAR, Cause, Pairs
+from ksim.validation.benchmarks.recorded import (
+    RATES,
+    Recorded,
+    Replayed,
+    Served,
+    disagreements,
+    figures_of,
+    mismatches,
+    replayed,
+)
 
 #: Parts into which the requests of a run are cut, by load and by length.
 _PARTS = 3
@@ -172,3 +183,88 @@ def _part(pairs: Pairs, rows: Any, what: str) -> Part:
         return float(known.mean()) if len(known) else nan
 
     return Part(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))
+
+
+#: What it means where a latency fits at low load alone, or is off by as much at any load.
+_MEANING = {"ttft": ("the queue or the capacity differs",
+                     "what a request takes alone differs: client, network or prefill"),
+            "tpot": ("what a batch adds to a step differs: attention, KV reads or scheduling",
+                     "every step differs: launches, the host, or weights that are read more slowly")}
+#: A difference grows with the load if it is so many times as large at the highest one.
+_GROWS = 2.0
+
+
+def trends(compared: Sequence[Compared]) -> Iterator[str]:
+    """A sentence on each latency that differs in *compared*, runs of growing load; none of a single run."""
+    if len(compared) < 2 or compared[0].recorded.load == compared[-1].recorded.load:
+        return
+    for metric in ("ttft", "tpot"):
+        runs = [one for one in compared if f"{metric}_mean" in one.figures]
+        if len(runs) > 1:
+            yield from _trend(metric, runs[0], runs[-1])
+
+
+def _trend(metric: str, low: Compared, high: Compared) -> Iterator[str]:
+    (few, own_few), (many, own_many) = (one.figures[f"{metric}_mean"] for one in (low, high))
+    far = [abs(measured / own - 1) > NEAR for measured, own in ((few, own_few), (many, own_many))]
+    if not any(far):
+        return
+    late, later = few - own_few, many - own_many
+    grows, alike = _MEANING[metric]
+    word = (f"so it grows with the load: {grows}" if abs(later) > _GROWS * abs(late) else
+            f"about as much at any load: {alike}" if abs(late) <= _GROWS * abs(later) and late * later > 0 else
+            "so it shrinks with the load: what happens when there is little to do differs, such as clocks")
+    yield (f"{metric.upper()}: {1e3 * late:+,.4g} ms at {low.recorded.load}, {1e3 * later:+,.4g} ms at"
+           f" {high.recorded.load}, {word}")
+
+
+#: The figures whose errors sum up a comparison.
+HEADLINES = {"ttft": "ttft_p50", "tpot": "tpot_p50", "throughput": "output_throughput"}
+
+
+def as_json(compared: Sequence[Compared]) -> dict[str, Any]:
+    """The runs, and the medians over them of absolute errors in per cent."""
+    return {**{f"{name}_median_ape": _known(median_ape(compared, figure)) for name, figure in HEADLINES.items()},
+            "trends": list(trends(compared)), "runs": [_run(one) for one in compared]}
+
+
+def median_ape(compared: Sequence[Compared], figure: str) -> float:
+    """The median over runs of the absolute error of *figure*; the mean latency stands in where a median is missing."""
+    others = (figure, figure.replace("_p50", "_mean"))
+    errors = [abs(one.error(next((name for name in others if name in one.figures), figure))) for one in compared]
+    known = [error for error in errors if not isnan(error)]
+    return float(np.median(known)) if known else float("nan")
+
+
+def _run(one: Compared) -> dict[str, Any]:
+    run = one.recorded
+    return {
+        "result": str(run.path), "run": run.name, "client": run.tool, "requests": run.count, "failed": run.failed,
+        "incomplete": run.incomplete,
+        "load": {key: value for key, value in asdict(run.load).items() if key != "burstiness" or run.load.rate},
+        "facts": dict(run.facts), "simulated": one.how,
+        "measured": {_key(name): _scaled(name, pair[0]) for name, pair in one.figures.items()},
+        "predicted": {_key(name): _scaled(name, pair[1]) for name, pair in one.figures.items()},
+        "error_percent": {_key(name): _known(one.error(name)) for name in one.figures},
+        "by_load": [_split(part) for part in one.by_load], "by_prompt": [_split(part) for part in one.by_prompt],
+        "causes": [{"cause": cause.name, "metric": cause.metric, "ms": 1e3 * cause.seconds, "evidence": cause.evidence}
+                   for cause in one.causes],
+        "remarks": list(one.remarks)}
+
+
+def _key(name: str) -> str:
+    return name if name in RATES else f"{name}_ms"
+
+
+def _scaled(name: str, value: float) -> float | None:
+    return _known(value if name in RATES else 1e3 * value)
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def _split(part: Part) -> dict[str, Any]:
+    return {"what": part.what, "requests": part.requests,
+            **{f"{side}_{name}_ms": _known(1e3 * value) for name, pair in (("ttft", part.ttft), ("tpot", part.tpot))
+               for side, value in zip(("measured", "predicted"), pair, strict=True)}}

@@ -7,9 +7,8 @@ from attrs import evolve
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
-from ksim.validation.benchmarks.checks import checked
 from ksim.validation.benchmarks.files import ENDINGS, Table, tables_of
-from ksim.validation.benchmarks.recorded import Recorded
+from ksim.validation.benchmarks.recorded import Recorded, checked
 from ksim.validation.recordings import RecordingReader
 
 FOLDER = "validation.recordings"

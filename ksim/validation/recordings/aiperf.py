@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ksim.foundation.errors import DataError
-from ksim.validation.benchmarks.files import Table, tables_of
+from ksim.validation.benchmarks.files import (
+    SECONDS,
+    Table,
+    averages,
+    concurrency_of,
+    lengths_of,
+    rate_of,
+    tables_of,
+    with_units,
+)
 from ksim.validation.benchmarks.recorded import Load, Recorded, Served
-from ksim.validation.benchmarks.shapes import SECONDS, averages, concurrency_of, lengths_of, rate_of, with_units
 
 __all__ = ["Aiperf"]
 

@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ksim.foundation.errors import DataError
-from ksim.validation.benchmarks.files import Table, tables_of
+from ksim.validation.benchmarks.files import (
+    Table,
+    averages,
+    concurrency_of,
+    labelled,
+    lengths_of,
+    rate_of,
+    tables_of,
+    with_units,
+)
 from ksim.validation.benchmarks.recorded import Load, Recorded, Served
-from ksim.validation.benchmarks.shapes import averages, concurrency_of, labelled, lengths_of, rate_of, with_units
 
 __all__ = ["GenaiPerf"]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.files import Table, labelled
 from ksim.validation.benchmarks.recorded import STATISTICS, Lengths, Load, Recorded, Served
-from ksim.validation.benchmarks.shapes import labelled
 
 __all__ = ["Guidellm"]
 

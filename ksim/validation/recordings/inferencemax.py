@@ -6,9 +6,8 @@ https://github.com/InferenceMAX/InferenceMAX: utils/process_result.py
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.files import Table, all_latencies, concurrency_of, run_per_table, worded
 from ksim.validation.benchmarks.recorded import Lengths, Load, Recorded
-from ksim.validation.benchmarks.shapes import all_latencies, concurrency_of, run_per_table, worded
 
 __all__ = ["InferenceMax"]
 

@@ -1,7 +1,7 @@
 """Trace readers: one file for each format of recorded requests.
 
 To add a format, add a file with a class like `TraceReader` and name it in ``__all__``.  A reader outside ksim is named
-``"package.module:Class"`` in a scenario.  `ksim.workload.fields`, `columns` and `jsonl` hold checked building blocks.
+``"package.module:Class"`` in a scenario.  `ksim.workload.rows`, `columns` and `jsonl` hold checked building blocks.
 `ksim list traces` prints the first line of the file's docstring.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row
 
 
 class TraceReader(Protocol):
@@ -21,7 +21,7 @@ class TraceReader(Protocol):
 
     The other attributes are optional.  `beside` has the files that the example
     needs in its folder, by name.  `time_unit` is the unit of the format's times: one
-    of `ksim.workload.fields.UNITS` ("s" by default), "dates", or "" if it has none.
+    of `ksim.workload.rows.UNITS` ("s" by default), "dates", or "" if it has none.
     `empty` is "skip" (the default) if the format marks failed requests with zero
     tokens, and "error" if it does not.  `remark` is printed with every result.  A
     reader that is an attrs class takes its fields as options,

@@ -5,10 +5,9 @@ https://github.com/vllm-project/aibrix, benchmarks/generator
 
 from collections.abc import Iterator
 
-from ksim.workload.fields import count, label, moment, shown
 from ksim.workload.jsonl import first_object, member, objects
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, count, label, moment, shown
 
 __all__ = ["AIBrix"]
 

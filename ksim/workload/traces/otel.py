@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ksim.workload.jsonl import documents, keys
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row
 from ksim.workload.spans import RequestSpan, request_spans
 
 __all__ = ["Otel"]

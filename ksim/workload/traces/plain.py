@@ -7,26 +7,29 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ksim.workload.columns import FIELDS, header, known_fields, named_columns
-from ksim.workload.fields import (
+from ksim.workload.distributions import beams, logprobs, most_tokens, output_lengths, sequences
+from ksim.workload.images import images_of
+from ksim.workload.jsonl import first_object, keys, named_members
+from ksim.workload.lines import Lines
+from ksim.workload.rows import (
+    FIELDS,
     Dates,
+    Row,
     chunk_names,
     count,
     duration,
+    header,
     id_list,
     integer,
     is_date,
+    known_fields,
     label,
     moment,
+    named_columns,
     share,
     unit_in_use,
     unit_of,
 )
-from ksim.workload.images import images_of
-from ksim.workload.jsonl import first_object, keys, named_members
-from ksim.workload.lines import Lines
-from ksim.workload.row import Row
-from ksim.workload.sampling import beams, logprobs, most_tokens, output_lengths, sequences
 
 __all__ = ["Plain"]
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ksim.foundation.rng import stream
 from ksim.workload.counters import QUERY, Floats, Increases, increases, lengths
-from ksim.workload.fields import listed
 from ksim.workload.jsonl import documents, keys
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, listed
 
 __all__ = ["Prometheus"]
 

@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 
 from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
-from ksim.workload.columns import header
-from ksim.workload.fields import moment, shown
 from ksim.workload.jsonl import documents
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, header, moment, shown
 
 __all__ = ["ServeGen"]
 

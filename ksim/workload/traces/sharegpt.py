@@ -10,10 +10,9 @@ from typing import Any
 from attrs import field, frozen
 from attrs.validators import gt, optional
 
-from ksim.workload.fields import shown
 from ksim.workload.jsonl import documents, keys, member
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, shown
 
 __all__ = ["ShareGPT"]
 

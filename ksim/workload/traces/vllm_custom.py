@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from attrs import field, frozen
 from attrs.validators import and_, ge, le
 
-from ksim.workload.fields import count, shown
 from ksim.workload.jsonl import first_object, objects
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, count, shown
 
 __all__ = ["VllmCustom"]
 

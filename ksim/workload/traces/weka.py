@@ -7,10 +7,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from math import nan
 from typing import Any, NamedTuple
 
-from ksim.workload.fields import chunk_names, count, duration, label, moment, shown
 from ksim.workload.jsonl import documents, keys, member
 from ksim.workload.lines import Lines
-from ksim.workload.row import Row
+from ksim.workload.rows import Row, chunk_names, count, duration, label, moment, shown
 
 __all__ = ["Weka"]
 

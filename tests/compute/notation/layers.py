@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.notation.splits import LayerOperation, lower
+from ksim.compute.notation.communicate import LayerOperation, lower
 
 #: Llama 3.1 70B's, for a prompt of 4,096 tokens, and 16 experts with 512 pairs of tokens each.
 SIZES = {"b": 1, "s": 4096, "z": 4096, "m": 8192, "K": 8, "r": 8, "i": 10, "h": 128, "F": 28672, "g": 2,

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels.attention import Attention
-from ksim.compute.notation.attention import attend
-from ksim.compute.notation.context import ring, ulysses
+from ksim.compute.notation.attention import attend, ring, ulysses
 from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
 from ksim.foundation.errors import ConfigError

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.equation import parse
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.compute.notation.communicate import GROUPS
 from ksim.compute.notation.product import op
-from ksim.compute.notation.splits import GROUPS
+from ksim.compute.sizes import parse
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from tests.compute.notation.layers import flops, launched, tasks

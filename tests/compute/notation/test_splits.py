@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.compute.notation.splits import Groups, LayerSizes, splits
+from ksim.compute.notation.communicate import Groups, LayerSizes, splits
 
 
 def test_an_index_alone_is_split_by_the_tensor_group():

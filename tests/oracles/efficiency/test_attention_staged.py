@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.attention import heads_of
-from ksim.oracles.compiled.staging import COUNT_INTERVALS, StagedFormula, batch_kinds
+from ksim.oracles.compiled.arithmetic import COUNT_INTERVALS, Arrays, Floats, StagedFormula, batch_kinds
+from ksim.oracles.compiled.predictors import heads_of
 from ksim.oracles.efficiency.attention import cut, features, timed
-from ksim.oracles.efficiency.attention_grids import Counts
-from ksim.oracles.efficiency.attention_rates import CONSTANTS, Rates
-from ksim.simulation.hardware import gpu_of
+from ksim.oracles.efficiency.attention_grids import CONSTANTS, Counts, Rates
+from ksim.scenario.hardware import gpu_of
 
 batches = st.builds(
     lambda contexts, times, chunks: Batch.of(*[(1, context) for context in contexts] * times, *chunks),

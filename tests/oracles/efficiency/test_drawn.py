@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.vision.attention import PatchAttentionLayer
+from ksim.compute.vision.towers import PatchAttentionLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import compile_attention, estimates, least_seconds
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation, erring
 from ksim.oracles.measured import Measured
 from ksim.oracles.waves import Waves
-from ksim.simulation.deployment import Deployment
-from ksim.simulation.hardware import gpu_of
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.properties import examples
-from tests.simulation.tables import TABLE
+from tests.scenario.tables import TABLE
 
 H200 = gpu_of("h200")
 GEMMS = [Gemm(tokens, 4096, 4096) for tokens in (1, 64, 1024, 8192)]

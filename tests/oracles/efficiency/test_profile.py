@@ -8,7 +8,7 @@ import pytest
 from ksim.calibration.regression import Regressor
 from ksim.foundation.errors import DataError
 from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
-from ksim.oracles.efficiency.profile import FORMAT, Profile, save
+from ksim.oracles.efficiency.profiled import FORMAT, Profile, save
 
 RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))

@@ -6,18 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ksim.compute.kernels.batched_gemm import BatchedGemm
-from ksim.compute.kernels.delta_rule import DeltaLayer
+from ksim.compute.kernels.gemm import BatchedGemm
 from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.kernels.sparse_mla import SparseLatentLayer
+from ksim.compute.kernels.mla import LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.states import DeltaLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate
+from ksim.oracles.efficiency.drawn import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.efficiency.families import FAMILIES, family_of
-from ksim.oracles.efficiency.two_sided import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from ksim.simulation.hardware import gpu_of
+from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Floats
-from ksim.simulation.scenario import Scenario
+from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 _PARTS = {"client": ("accept", "travel", "travel_token", "deliver", "deliver_sequence"),

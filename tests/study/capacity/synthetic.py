@@ -6,12 +6,9 @@ import numpy as np
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError
-from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.highest_rate import RateAnswer
-from ksim.study.capacity.intervals import Interval
-from ksim.study.capacity.light import Light
-from ksim.study.capacity.setups import SetUp
-from ksim.study.capacity.targets import Target
+from ksim.study.capacity.judge import Light, RateAnswer, SetUp
+from ksim.study.capacity.search import RatePoint
+from ksim.study.capacity.targets import Interval, Target
 
 TTFT, TPOT = Target.parse("ttft:p99:1s"), Target.parse("tpot:p99:50ms")
 

@@ -8,14 +8,13 @@ from pyarrow import parquet
 
 import ksim
 from ksim.foundation.errors import ConfigError, WorkerLost
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import serve
 from ksim.study.capacity import trial
-from ksim.study.capacity.ask import axes_of, planned
-from ksim.study.capacity.assumptions import assumptions
-from ksim.study.capacity.replicas import gpus_of
-from ksim.study.capacity.setups import set_ups
+from ksim.study.capacity.ask import assumptions, axes_of, planned
+from ksim.study.capacity.judge import set_ups
+from ksim.study.capacity.traffic import gpus_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Axis
 from tests.cli.command import ksim as command

@@ -7,11 +7,10 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.study.capacity.contest import contest
-from ksim.study.capacity.fewest import fewest
-from ksim.study.capacity.intervals import Interval
-from ksim.study.capacity.sentence import rates_text, sentence
-from ksim.study.capacity.table import left_out, markdown, table
+from ksim.study.capacity.answer import contest
+from ksim.study.capacity.judge import fewest
+from ksim.study.capacity.result import left_out, markdown, rates_text, sentence, table
+from ksim.study.capacity.targets import Interval
 from tests.properties import examples
 from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
 

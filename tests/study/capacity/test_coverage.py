@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import capacity_crn
-from ksim.results.saturation import drifted
+from ksim.results.metrics import drifted
 from ksim.study.capacity.early_stop import grows
-from ksim.study.capacity.highest_rate import highest_rate
+from ksim.study.capacity.judge import highest_rate
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import replication_seed
 from ksim.study.capacity.trial import Observation, Plan, Sample, Trial

@@ -6,13 +6,12 @@ from attrs import evolve
 
 from ksim.flow.log import Log
 from ksim.results.history import History
-from ksim.results.saturation import saturation
+from ksim.results.metrics import saturation
 from ksim.simulation.simulate import serve
-from ksim.study.capacity.early_stop import Hopeless, grows, watched
+from ksim.study.capacity.early_stop import Hopeless, grows, setup, watched
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Plan, Trial, observe
-from ksim.study.capacity.warm import setup
 from tests.study.capacity.loads import batching
 
 COUNT = 500

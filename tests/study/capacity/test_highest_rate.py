@@ -5,7 +5,7 @@ from attrs import evolve
 
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.simulate import simulate
-from ksim.study.capacity.highest_rate import RateAnswer, decide, highest_rate
+from ksim.study.capacity.judge import RateAnswer, decide, highest_rate
 from ksim.study.capacity.search import OutOfReach
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan, Trial, observe, runnable

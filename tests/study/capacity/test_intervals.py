@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.study.capacity.curve import Curves, crossing
-from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.intervals import UNKNOWN, of_mean
-from ksim.study.capacity.targets import Target
+from ksim.study.capacity.search import RatePoint
+from ksim.study.capacity.targets import UNKNOWN, Curves, Target, crossing, of_mean
 from ksim.study.capacity.trial import Observation, Plan, Sample
 from ksim.study.students_t import student
 from tests.properties import examples

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ksim.results.arrays import Floats
-from ksim.simulation.scenario import Scenario
-from ksim.study.capacity.highest_rate import RateAnswer, highest_rate
+from ksim.results.steps import Floats
+from ksim.scenario.scenario import Scenario
+from ksim.study.capacity.judge import RateAnswer, highest_rate
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan
 from ksim.study.workers import InProcess

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import DoesNotFit, KsimError, UnknownName
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import Scenario
-from ksim.study.capacity.replicas import gpus_of, replicated
-from ksim.study.capacity.setups import set_ups
+from ksim.study.capacity.judge import set_ups
+from ksim.study.capacity.traffic import gpus_of, replicated
 from ksim.study.grid import Axis
 from tests.properties import examples
 

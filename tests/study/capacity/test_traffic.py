@@ -14,7 +14,7 @@ from ksim.flow.request import Request
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.study.capacity.traffic import Traffic, replication_seed
-from ksim.workload.workload import Workload
+from ksim.workload.replay import Workload
 from tests.properties import examples
 
 LENGTHS = {"kind": "lognormal", "median": 100, "sigma": 0.8}

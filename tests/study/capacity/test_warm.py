@@ -7,8 +7,8 @@ from ksim.flow.log import Log
 from ksim.results.history import History
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve
+from ksim.study.capacity.early_stop import setup
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.warm import setup
 from tests.study.capacity.loads import batching
 
 

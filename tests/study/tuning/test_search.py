@@ -3,9 +3,8 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.study.tuning.lessons import Lesson
 from ksim.study.tuning.search import Search
-from ksim.study.tuning.space import Space
+from ksim.study.tuning.space import Lesson, Space
 
 SPACE = Space.parse(["a=1,2,4,8", "b=1:10", "c=x,y,z,u,v", "d=0:4"])
 SAMPLERS = ("tpe", "nsga2", "random")
@@ -76,6 +75,6 @@ def test_several_objectives_are_searched():
 def test_samplers_that_there_are_not_are_named(monkeypatch):
     with pytest.raises(UnknownName, match="did you mean 'nsga2'"):
         Search.of(SPACE, "nsga", 0, ["minimize"])
-    monkeypatch.setattr("ksim.study.tuning.sampler.find_spec", lambda library: None)
+    monkeypatch.setattr("ksim.study.tuning.search.find_spec", lambda library: None)
     with pytest.raises(ConfigError, match="gp needs torch and scipy: pip install torch scipy"):
         Search.of(SPACE, "gp", 0, ["minimize"])

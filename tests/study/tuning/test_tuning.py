@@ -7,11 +7,10 @@ import pytest
 
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.rows import FAILED, OK, STOPPED
-from ksim.study.tuning.telling import best_table, refusal, remarks
-from ksim.study.tuning.tuning import Tuning
+from ksim.study.tuning.tune import Tuning, best_table, refusal, remarks
 
 #: Twelve clients that wait for each other where batches are small.
 SCENARIO = Scenario.of({
@@ -154,6 +153,6 @@ def test_mistakes_are_named_before_anything_runs():
 
 
 def test_optuna_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setattr("ksim.study.tuning.tuner.find_spec", lambda library: None)
+    monkeypatch.setattr("ksim.study.tuning.tune.find_spec", lambda library: None)
     with pytest.raises(KsimError, match="ksim tune needs Optuna: pip install 'ksim-llm\\[tune\\]'"):
         tuned()

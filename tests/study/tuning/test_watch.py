@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.simulation.scenario import Scenario
+from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.objectives import Requirement
-from ksim.study.tuning.lessons import violation
+from ksim.study.pareto import Requirement
+from ksim.study.tuning.space import violation
 from ksim.study.tuning.watch import Limit, Missed, Watch
 from tests.properties import examples
 

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from ksim.kv_cache.block_cache import BlockCache
-from ksim.kv_cache.cache import PrefixHit
+from ksim.kv.cache import PrefixHit
+from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing import check_cache, check_scheduler
 from tests.testing.mutants import Mutant, patched

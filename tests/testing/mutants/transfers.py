@@ -1,8 +1,7 @@
 """Schedulers with a KV connector that each have one wrong line."""
 
-from ksim.scheduling.connector_queues import ConnectorQueues
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.transfer_state import TransferState
+from ksim.scheduling.connector import TransferState
+from ksim.scheduling.connector_scheduler import ConnectorQueues, ConnectorScheduler
 from ksim.testing.check_transfers import check_transfers
 from tests.testing.mutants import Mutant, patched
 

@@ -7,12 +7,11 @@ import numpy as np
 from attrs import evolve
 
 from ksim.flow.request import Request
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 from ksim.validation.benchmarks.comparison import served_of
-from ksim.validation.benchmarks.load import Replayed
-from ksim.validation.benchmarks.recorded import figures_of, span
+from ksim.validation.benchmarks.recorded import Replayed, figures_of, span
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 8192},
                         "workload": ANY_WORKLOAD})

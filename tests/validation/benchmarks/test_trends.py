@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ksim.validation.benchmarks.comparison import Compared
+from ksim.validation.benchmarks.comparison import Compared, trends
 from ksim.validation.benchmarks.recorded import Load, Recorded
-from ksim.validation.benchmarks.trends import trends
 
 
 def at(concurrency, measured, simulated, metric="ttft_mean"):

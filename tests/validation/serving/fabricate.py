@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ksim.flow.events import Stepped
 from ksim.report.result import Result
-from ksim.validation.serving import replay
+from ksim.validation.serving import recordings
 from ksim.validation.serving.recordings import RecordedRun, Recording, Sent
 
 #: Two layers: quick to simulate.
@@ -35,8 +35,8 @@ def run(name: str, requests: Sequence[Sent], concurrency: int | None = None) -> 
 def played(loaded: RecordedRun, arguments: dict[str, str] = ARGUMENTS) -> Result:
     """What ksim makes of a run."""
     recording = Recording("tiny", Path("tiny"), CONFIG, arguments, {"num_gpu_blocks_override": BLOCKS}, ())
-    deployment, _ = replay.deployment_of(recording, replay.ServerSpec())
-    return replay.simulate(deployment, loaded)
+    deployment, _ = recordings.deployment_of(recording, recordings.ServerSpec())
+    return recordings.simulate(deployment, loaded)
 
 
 def record(folder: Path, runs: Sequence[RecordedRun], name: str = "tiny", arguments: dict[str, str] = ARGUMENTS,

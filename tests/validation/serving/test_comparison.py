@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ksim.foundation.errors import DataError
-from ksim.validation.serving import comparison, recordings, replay
-from ksim.validation.serving.replay import ServerSpec
+from ksim.validation.serving import comparison, recordings
+from ksim.validation.serving.recordings import ServerSpec
 from tests.validation.serving.fabricate import ARGUMENTS, played, record, run, sent
 
 WARM = run("warm", sent((100, 5)))
@@ -78,7 +78,7 @@ def test_an_engine_is_simulated_as_it_resolved_its_settings(tmp_path):
     path = record(tmp_path, [OPEN])
     told = {**json.loads(path.read_text()), "async_scheduling": False, "cudagraph": "NONE", "capture_sizes": []}
     path.write_text(json.dumps(told))
-    deployment, _ = replay.deployment_of(recordings.read(path), ServerSpec())
+    deployment, _ = recordings.deployment_of(recordings.read(path), ServerSpec())
     serve = deployment.serve
     assert (serve.async_scheduling, serve.cudagraph_mode, serve.cudagraph_capture_sizes) == (False, "NONE", ())
     assert comparison.serving(tmp_path, ServerSpec()).median_ape("tpot_p50_ms") > 1
@@ -106,7 +106,7 @@ def test_gaps_are_weighted_by_the_tokens_that_waited():
 
 def test_a_closed_loop_sends_requests_when_earlier_ones_end():
     late = run("closed", sent((100, 5), (100, 5), every=99.0), concurrency=1)
-    arrivals = [request.arrival for request in replay.requests(late)]
+    arrivals = [request.arrival for request in recordings.requests(late)]
     assert arrivals == [0.0, 0.0]
     times = played(late).history.requests
     assert times.arrival[1] == times.finished[0]

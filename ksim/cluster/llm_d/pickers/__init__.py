@@ -1,1 +1,0 @@
-"""Pickers of llm-d's endpoint picker: which engine it is, by their scores (ksim/cluster/llm_d)."""

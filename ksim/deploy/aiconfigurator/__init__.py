@@ -1,1 +1,0 @@
-"""What AIConfigurator writes: its folders, and the workers that it chose."""

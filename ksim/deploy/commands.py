@@ -1,0 +1,181 @@
+"""Commands that a text runs: their words, the containers and files of flags around them, and the proxies among them.
+
+A command that may start an engine: its words, its environment, and the image that it runs in.
+
+What `docker run` and its like wrap around a command: the image, variables, and options that change nothing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from ksim.deploy.launches import Launch, Note, Wanted
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+
+#: The folder of programs that start engines.
+FOLDER = "deploy.programs"
+#: Commands that mention a program, and do not start it.
+MENTIONS = ("echo", "printf", "pip", "pip3", "apt", "apt-get", "grep", "pgrep", "pkill", "kill", "killall", "curl",
+            "cat", "sed", "which", "git", "cd", "source", "hf", "huggingface-cli",
+            "[[", "[", "test", "wget", "ls", "mkdir")
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+#: How far in a command its program stands behind others, such as numactl and mpirun with their options.
+_REACH = 60
+
+
+@frozen
+class Word:
+    """A word of a command, and its place in the text."""
+
+    text: str
+    where: str
+    unknown: str = ""
+    """Why a shell's variable in it has no value here, and what to do; whoever needs the word refuses it so."""
+
+    def known(self) -> "Word":
+        """This word; raises ConfigError where a variable in it has no value."""
+        if self.unknown:
+            raise ConfigError(self.where, self.unknown)
+        return self
+
+
+@frozen
+class Command:
+    """The words of a command, without the variables and the `docker run` before it."""
+
+    words: tuple[Word, ...]
+    where: str
+    environment: Mapping[str, Word] = field(factory=dict)
+    """Variables that the text sets for it."""
+    image: Word | None = None
+    """The container's image, whose name and tag tell the engine and its release."""
+    files: Mapping[str, str] = field(factory=dict)
+    """Files that the text itself writes, by path: those of here-documents, or of a ConfigMap."""
+    folder: Path = Path()
+    """Where relative paths lie."""
+
+    @classmethod
+    def of(cls, words: Sequence[str], where: str, **more: Any) -> "Command":
+        """The command of *words* that all stand in one place, such as a container's `args`."""
+        return cls(tuple(Word(text, where) for text in words), where, **more)
+
+
+def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word] | None:
+    """The words behind the first of *starts*, each the words that a program is started with; None without any."""
+    if words and words[0].text in MENTIONS:
+        return None
+    texts = [word.text for word in words[:_REACH]]
+    for place in range(len(texts)):
+        for start in starts:
+            if _is_start(texts[place:place + len(start)], start):
+                return [*words[place + len(start):]]
+    return None
+
+
+def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
+    return len(texts) == len(start) and texts[0].rpartition("/")[2] == start[0] and [*texts[1:]] == [*start[1:]]
+
+
+def script_place(words: Sequence[str]) -> int | None:
+    """The place among *words* of TEXT in `sh -c TEXT`; None where they start no shell on a text."""
+    shell = next((place for place, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
+    if shell is None:
+        return None
+    behind_options = (place for place in range(shell + 1, len(words)) if not words[place].startswith(("-", "pipefail")))
+    text = next(behind_options, None)
+    return text if any(re.fullmatch(r"-\w*c", option) for option in words[shell + 1:text]) else None
+
+
+def program_of(command: Command) -> Any:
+    """The program that knows *command*, or None."""
+    for name in catalog.names(FOLDER):
+        program = catalog.find(FOLDER, name)()
+        if program.recognises(command):
+            return program
+    return None
+
+
+def launch_of(command: Command, wanted: Wanted) -> Launch:
+    """What *command* starts; raises ConfigError for one that starts no engine, or not one that ksim simulates."""
+    program = program_of(command)
+    if program is None:
+        said = " ".join(word.text for word in command.words[:3]) or "nothing"
+        raise ConfigError(command.where, f"{said!r} starts no engine that ksim knows: expected `vllm serve MODEL`,"
+                                         f" `python -m sglang.launch_server` or `trtllm-serve MODEL`")
+    launch: Launch = program.launch(command, wanted)
+    return launch
+
+
+#: Programs whose `run` or `exec` starts a command in a container.
+_RUNTIMES = ("docker", "podman", "nerdctl")
+#: How far in a command they stand behind others, such as sudo and srun with their options.
+_CONTAINERS_REACH = 30
+#: Their options without a value.
+_SWITCHES = {"--rm", "-i", "-t", "-d", "-it", "-ti", "-itd", "-dit", "-di", "-dt", "-P", "--init", "--privileged",
+             "--detach", "--interactive", "--tty", "--publish-all", "--read-only", "--no-healthcheck", "-q", "--quiet",
+             "-idt", "-tid", "-tdi", "--sig-proxy", "--oom-kill-disable", "--rmi", "--replace"}
+_ENVIRONMENT = ("-e", "--env")
+_WHY = "how the container runs changes no schedule"
+
+
+@frozen
+class Contained:
+    """A command inside a container, and the options around it."""
+
+    command: Command
+    idle: tuple[Note, ...]
+
+
+def unwrapped(command: Command) -> Contained:
+    """*command* without the container around it, if there is one; raises ConfigError for one without an image."""
+    start = runtime_at([word.text for word in command.words])
+    if start is None:
+        return Contained(command, ())
+    names = [word.text for word in command.words[start:start + 3]]
+    verb = "run" if "run" in names else "exec"
+    words = [*command.words[start + names.index(verb) + 1:]]
+    environment, idle = dict(command.environment), []
+    entrypoint: Word | None = None
+    while words and words[0].text.startswith("-"):
+        option, value, words = _option(words)
+        if option.text in _ENVIRONMENT and value is not None:
+            environment |= _variable(value, environment)
+        elif option.text == "--entrypoint" and value is not None:
+            entrypoint = value
+        else:
+            idle.append(Note(option.where, " ".join(word.text for word in (option, value) if word), _WHY))
+    if not words:
+        raise ConfigError(command.where, f"{names[0]} run names no image")
+    inner = ([] if entrypoint is None else [entrypoint]) + words[1:]
+    contained = evolve(command, words=tuple(inner), environment=environment, image=words[0].known())
+    return Contained(contained, tuple(idle))
+
+
+def runtime_at(names: Sequence[str]) -> int | None:
+    """The place of `docker run`, also behind programs such as sudo and srun, among the words of a command."""
+    for place, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _CONTAINERS_REACH]):
+        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[place + 1:place + 3]}:
+            return place
+    return None
+
+
+def _option(words: Sequence[Word]) -> tuple[Word, Word | None, list[Word]]:
+    """The first option of *words*, its value, and what follows."""
+    first = words[0]
+    name, equals, value = first.text.partition("=")
+    if equals:
+        return Word(name, first.where), evolve(first, text=value), [*words[1:]]
+    if name in _SWITCHES:
+        return first, None, [*words[1:]]
+    if len(name) > 2 and name[:2] in ("-e", "-p", "-v", "-u", "-w") and not name.startswith("--"):
+        return Word(name[:2], first.where), evolve(first, text=name[2:]), [*words[1:]]
+    return first, (words[1] if len(words) > 1 else None), [*words[2:]]
+
+
+def _variable(value: Word, known: Mapping[str, Word]) -> dict[str, Word]:
+    name, equals, text = value.text.partition("=")
+    return {name: evolve(value, text=text)} if equals else {name: known[name]} if name in known else {}

@@ -1,1 +1,0 @@
-"""Commands that a text runs: their words, the containers and files of flags around them, and the proxies among them."""

@@ -1,1 +1,0 @@
-"""The keys of TensorRT-LLM's LLM API, from options of `trtllm-serve` and its YAML."""

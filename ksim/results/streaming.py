@@ -1,0 +1,419 @@
+"""Results of runs that are too long to be kept: they are written during the run, and forgotten.
+
+docs/glossary.md says what such a run leaves out.
+
+The summary of a run of which only sums and distributions are kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from attrs import Factory, define, field
+from pyarrow import parquet
+
+from ksim.flow.events import (
+    Arrived,
+    Chosen,
+    Copied,
+    Decoded,
+    Emitted,
+    EngineBuilt,
+    Event,
+    Failed,
+    Finished,
+    LinkUsed,
+    Prefilled,
+    Rejected,
+    StepBlock,
+    Stepped,
+)
+from ksim.flow.log import Columns, Log, only
+from ksim.results import metrics
+from ksim.results.arrow import flags
+from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
+from ksim.results.gateway import GatewayTotals, adapter_summary
+from ksim.results.history import KINDS, History, static_joules
+from ksim.results.metrics import (
+    LATENCIES,
+    PERCENTILES,
+    LatencyTargets,
+    Summary,
+    batches,
+    cache,
+    clocks,
+    counts,
+    drawn,
+    good,
+    latency,
+    throughput,
+    utilisation,
+)
+from ksim.results.pools import POOL_LATENCIES, Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
+from ksim.results.requests import Requests
+from ksim.results.series import Series
+from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
+from ksim.results.tables import request_table, routing_rows, step_table
+from ksim.results.tiers import Copies, tier_summary
+from ksim.results.totals import Refusals, Served, Work
+
+#: The largest relative error of a percentile.
+RESOLUTION = 1e-3
+#: The range is 1 ns to 30 years, in steps of twice the resolution; smaller values count as 0.
+_LEAST, _MOST = 1e-9, 1e9
+_STEP = log(1.0 + 2.0 * RESOLUTION)
+_BINS = int(log(_MOST / _LEAST) / _STEP) + 2
+
+
+@define(eq=False)
+class Histogram:
+    """Values in seconds, by their logarithm.  Count, mean, standard deviation, minimum and maximum are exact."""
+
+    _bins: Ints = field(factory=lambda: np.zeros(_BINS, np.int64))
+    count: int = 0
+    mean: float = 0.0
+    least: float = np.inf
+    most: float = -np.inf
+    _squares: float = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Add *values*, none of them nan or negative."""
+        if not len(values):
+            return
+        number, mean, total = len(values), float(values.mean()), self.count + len(values)
+        off = mean - self.mean
+        self._squares += float(((values - mean) ** 2).sum()) + off**2 * self.count * number / total
+        self.mean, self.count = self.mean + off * number / total, total
+        self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+        with np.errstate(divide="ignore"):
+            places = np.clip(np.log(values / _LEAST) / _STEP + 1.0, 0, _BINS - 1)
+        self._bins += np.bincount(places.astype(np.int64), minlength=_BINS)
+
+    def percentile(self, percent: float) -> float:
+        """Linear interpolation between values, each known to the resolution."""
+        place = (self.count - 1) * percent / 100
+        below, above = self._value(int(place)), self._value(min(int(place) + 1, self.count - 1))
+        return below + (place - int(place)) * (above - below)
+
+    def _value(self, place: int) -> float:
+        """The value at this rank."""
+        number = int(np.searchsorted(np.cumsum(self._bins), place, side="right"))
+        middle = _LEAST * exp(_STEP * (number - 0.5)) if number else 0.0
+        return min(max(middle, self.least), self.most)
+
+    def spread(self, name: str) -> Summary:
+        """The numbers of `metrics.spread`, in milliseconds."""
+        keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))]
+        if not self.count:
+            return dict.fromkeys(keys)
+        values = [self.mean, self.percentile(50), (self._squares / self.count) ** 0.5,
+                  *map(self.percentile, PERCENTILES)]
+        return dict(zip(keys, (1e3 * value for value in values), strict=True))
+
+
+@define(eq=False)
+class Concurrency:
+    """The most completed requests in flight at once.  It keeps requests that others may still overlap."""
+
+    peak: int = 0
+    _level: float = 0.0
+    _times: Floats = field(factory=lambda: np.zeros(0))
+    _changes: Floats = field(factory=lambda: np.zeros(0))
+
+    def add(self, requests: Requests, done: Bools, until: float) -> None:
+        """Add the completed requests *done*; no later one will have arrived before *until*."""
+        count = int(done.sum())
+        times = np.concatenate([self._times, requests.arrival[done], requests.last_token[done]])
+        changes = np.concatenate([self._changes, np.ones(count), -np.ones(count)])
+        sure = times < until
+        series = Series.of_changes(times[sure], changes[sure])
+        self.peak = max(self.peak, round(self._level + series.peak))
+        self._level += float(changes[sure].sum())
+        self._times, self._changes = times[~sure], changes[~sure]
+
+
+@define(eq=False)
+class Seconds:
+    """Output tokens of completed requests in each second that has any, counted from the first arrival."""
+
+    begin: float | None = None
+    _first: float = np.inf
+    _seconds: Ints = field(factory=lambda: np.zeros(0, np.int64))
+    _counts: Ints = field(factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, requests: Requests, done: Bools) -> None:
+        """Add the completed requests *done*."""
+        accepted = requests.arrival[np.isnan(requests.rejected)]
+        if self.begin is None and len(accepted):
+            self.begin = float(accepted[0])
+        if not done.any() or self.begin is None:
+            return
+        self._first = min(self._first, float(requests.arrival[done].min()))
+        seconds, counts = requests.per_second(done, self.begin)
+        self._seconds, which = np.unique(np.concatenate([self._seconds, seconds]), return_inverse=True)
+        self._counts = sums(which, np.concatenate([self._counts, counts]), len(self._seconds)).astype(np.int64)
+
+    @property
+    def most(self) -> float | None:
+        """Tokens in the fullest second; None if the first request did not complete."""
+        if not len(self._counts):
+            return 0.0
+        return float(self._counts.max()) if self._first == self.begin else None
+
+
+@define(eq=False)
+class PoolTally:
+    """The totals of each pool so far."""
+
+    latencies: list[dict[str, Histogram]]
+    works: list[Work] = field(factory=list)
+    totals: PoolTotals | None = None
+
+    @classmethod
+    def empty(cls, pools: int) -> "PoolTally":
+        return cls([{name: Histogram() for name in POOL_LATENCIES} for _ in range(pools)])
+
+    def add(self, history: History, ended: Bools, stepped: Bools, duration: float) -> None:
+        """Add the requests that have *ended* and the steps in *stepped*, of a run of this *duration* so far."""
+        legs, works = Legs.of(history, ended), steps_by_pool(history, stepped)
+        totals = PoolTotals.of(history, ended, legs, duration)
+        self.works = [new + old for new, old in zip(works, self.works, strict=True)] if self.works else works
+        self.totals = self.totals + totals if self.totals else totals
+        for place, latencies in enumerate(self.latencies):
+            for name, values in legs.latencies(place).items():
+                latencies[name].add(values)
+
+    def summaries(self, engines: Sequence[EngineBuilt], duration: float) -> dict[str, Summary]:
+        """The numbers of `pool_summaries`."""
+        assert self.totals is not None, "a run ends with an entry of the rest of it"
+        spreads = [{key: value for name, histogram in latencies.items()
+                    for key, value in histogram.spread(name).items()} for latencies in self.latencies]
+        return dict(of_pools(engines, self.works, self.totals, spreads, duration))
+
+
+@define(eq=False)
+class Tally:
+    """The totals of the parts of a run so far."""
+
+    limits: LatencyTargets
+    duration: float = 0.0
+    work: Work | None = None
+    served: Served = Factory(Served)
+    in_flight: Concurrency = Factory(Concurrency)
+    seconds: Seconds = Factory(Seconds)
+    latencies: dict[str, Histogram] = field(factory=lambda: {name: Histogram() for name in LATENCIES})
+    pools: PoolTally | None = None
+    gateway: GatewayTotals | None = None
+    _flown: float = 0.0
+
+    def add(self, history: History, ended: Bools, stepped: Bools, until: float) -> None:
+        """Add the requests that have *ended* and the steps in *stepped*.
+
+        All others that complete will have arrived at *until* or later.
+        """
+        requests, done = history.requests, history.requests.completed & ended
+        self.duration = max(self.duration, history.duration)
+        self.work = Work.of(history, stepped) + self.work if self.work else Work.of(history, stepped)
+        self.served += Served.of(history, ended, good(history, self.limits))
+        self.in_flight.add(requests, done, until)
+        self.seconds.add(requests, done)
+        self._flown += float(requests.e2e[done].sum())
+        for name in LATENCIES:
+            self.latencies[name].add(latency(history, name, done))
+        if history.log.gated:
+            self.gateway = self.gateway or GatewayTotals()
+            self.gateway.add(requests, ended)
+        if history.pools:
+            self.pools = self.pools or PoolTally.empty(len(history.pools))
+            self.pools.add(history, ended, stepped, self.duration)
+
+    def summary(self, engines: Sequence[EngineBuilt]) -> Summary:
+        """The numbers of summary.json; None for those that need more than sums."""
+        work, duration = self.work, self.duration
+        assert work is not None, "a run ends with an entry of the rest of it"
+        last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
+        static = static_joules(engines, work.asleep + last, duration)
+        spreads = [latency.spread(name) for name, latency in self.latencies.items()]
+        summary = {
+            **counts(self.served, duration),
+            **throughput(self.served, duration, self.limits),
+            "max_output_tokens_per_s": self.seconds.most,
+            "max_concurrent_requests": self.in_flight.peak,
+            "mean_concurrent_requests": ratio(self._flown, duration),
+            **{key: value for spread in spreads for key, value in spread.items()},
+            **dict.fromkeys(metrics.INTERVAL_KEYS),
+            "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
+            **cache(work, self.served),
+            **batches(work),
+            **utilisation(work, engines, duration),
+            **drawn(work, self.served, static, duration),
+            **clocks(work),
+            **dict.fromkeys(metrics.SATURATION_KEYS),
+            **dict.fromkeys(ENERGY_KEYS),
+            **energy_interval(engines, static, work.joules, work.reach),
+            "idle_energy_joules": static - work.static,
+            **(self.gateway.summary() if self.gateway else {}),
+        }
+        return {**summary, **of_fleet(self.pools.summaries(engines, duration), summary)} if self.pools else summary
+
+
+Events = dict[type[Event], Columns]
+
+#: The number of ended requests, or of new steps, that are written at once.
+_REQUESTS, _STEPS = 1 << 12, 1 << 12
+
+
+class Sink(Log):
+    """A log that writes requests.parquet and steps.parquet during the run.
+
+    `Finished`, `Rejected` and `Failed` are the last events of a request, but that its blocks may be `Released` later.
+    If they come before the steps that sampled its tokens, they wait for these.  The sink keeps requests that have not
+    ended, and steps since the first admission of any of them.  It forgets at once how much links are used.
+    """
+
+    def __init__(self, directory: Path, limits: LatencyTargets) -> None:
+        super().__init__()
+        self._tally, self._directory = Tally(limits), directory
+        self._writers: dict[str, parquet.ParquetWriter] = {}
+        self.refusals = Refusals()
+        self._ended = self._stepped = self._chosen = 0
+        self._copies = Copies()
+        #: How many steps of each engine are written.
+        self._written: dict[int, int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one event."""
+        kind = type(event)
+        if kind is LinkUsed:
+            return
+        if isinstance(event, Copied):
+            self._copies.add(event)
+            if event.target != "gpu":  # a request may have ended before its KV is stored
+                return
+        if isinstance(event, Chosen):
+            self._choose(event)
+            return
+        if kind is Stepped:
+            self._write_many()
+            self._stepped += 1
+        elif kind is Arrived:
+            self._write_many()
+        elif kind is Finished or kind is Rejected or kind is Failed:
+            self._ended += 1
+            if isinstance(event, Rejected):
+                self.refusals.add(event.reason)
+        super().add(event)
+
+    def record(self, block: StepBlock) -> None:
+        """Record consecutive steps of an engine; write if there is much to write."""
+        self._write_many()
+        self._stepped += len(block)
+        super().record(block)
+
+    def _choose(self, event: Chosen) -> None:
+        """Take a choice of a router, which nothing later changes; write if there are many."""
+        super().add(event)
+        self._chosen += 1
+        if self._chosen == _REQUESTS:
+            self._write_choices()
+
+    def _write_choices(self) -> None:
+        if self._chosen:
+            self._put("routing", routing_rows(self.columns(Chosen)))
+            self._blocks[Chosen], self._chosen = [], 0
+
+    def __enter__(self) -> "Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def summary(self) -> Summary:
+        """Write what is left, unfinished requests included, and return the numbers of the run."""
+        self._write(at_end=True)
+        self._write_choices()
+        engines = sorted(self.engines, key=lambda built: built.engine)
+        return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
+
+    def _write_many(self) -> None:
+        """Write if there is much to write; called before the next event, when all events so far are complete."""
+        if self._ended >= _REQUESTS or self._stepped >= _STEPS:
+            self._write()
+
+    def _write(self, at_end: bool = False) -> None:
+        self._ended = self._stepped = 0
+        steps = {block.engine: block.first + len(block) for block in self.step_blocks}
+        now, later = self._split(steps)
+        log = Log.of_columns(self.engines, now, self._step_blocks, self.before)
+        log.gated = self.gated
+        history = History(log)
+        requests = history.requests
+        ended = np.full(len(requests), at_end) | _over(history)
+        numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
+        stepped = history.steps.index >= numbers[history.steps.engine]
+        self._put("requests", request_table(history, None).filter(flags(ended)))
+        self._put("steps", step_table(history).filter(flags(stepped)))
+        self._tally.add(history, ended, stepped, np.inf if at_end else _first_arrival(requests, ended))
+        self._written |= steps
+        self._forget(history, ended, now, later)
+
+    def _put(self, name: str, table: pa.Table) -> None:
+        if name not in self._writers:
+            self._writers[name] = parquet.ParquetWriter(
+                self._directory / f"{name}.parquet", table.schema, compression="zstd", use_dictionary=False)
+        if len(table):
+            self._writers[name].write_table(table)
+
+    def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
+        """The events that are complete after so many *steps* of each engine, and those that wait for more steps."""
+        prefilled = self._early(Prefilled, "step", steps)
+        late = np.append(self._early(Emitted, "last", steps), prefilled)
+        now: Events = {kind: self.columns(kind) for kind in KINDS}
+        later: Events = {}
+        for kind, ids in ((Emitted, late), (Decoded, late), (Finished, late), (Failed, late), (Prefilled, prefilled)):
+            waits = np.isin(now[kind]["request_id"], ids)
+            if waits.any():
+                now[kind], later[kind] = only(now[kind], ~waits), only(now[kind], waits)
+        return now, later
+
+    def _early(self, kind: type[Event], name: str, steps: Mapping[int, int]) -> Ints:
+        """The requests of the events that name a step which is yet to come."""
+        events, early = self.columns(kind), np.zeros(0, np.int64)
+        for engine in np.unique(events["engine"]).tolist():
+            which = (events["engine"] == engine) & (events[name] >= steps.get(engine, 0))
+            early = np.append(early, events["request_id"][which])
+        return early
+
+    def _forget(self, history: History, ended: Bools, now: Events, later: Events) -> None:
+        """Keep only what is still needed of the events written *now*, and those for *later*."""
+        requests = history.requests
+        for kind, columns in now.items():
+            rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
+            self._blocks[kind] = [only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
+        kept = []
+        for block in self._step_blocks:
+            place = int(history.steps.places(np.array([block.engine]))[0])
+            splits = history.splits
+            since = np.append(requests.admitted[~ended & (requests.engine == place)],
+                              splits.prefilling[~ended[splits.row] & (splits.source == place)])
+            if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
+                kept.append(block)
+            else:
+                ended_by = max(self.before.get(block.engine, 0.0), float(block.end.max()))
+                self.before[block.engine] = ended_by
+        self._step_blocks = kept
+
+
+def _over(history: History) -> Bools:
+    """The requests that have ended and hold no blocks of a prefill engine any more."""
+    ended, splits = history.requests.ended.copy(), history.splits
+    ended[splits.row[~np.isnan(splits.prefilled) & ~(splits.released <= history.duration)]] = False
+    return ended
+
+
+def _first_arrival(requests: Requests, ended: Bools) -> float:
+    """The arrival of the first request that has not ended, or of the next one to come."""
+    return float(min(requests.arrival[~ended].min(initial=np.inf), requests.arrival.max(initial=-np.inf)))

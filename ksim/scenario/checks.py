@@ -1,0 +1,159 @@
+"""What engines refuse of quantized models, and which of their products nobody has measured.
+
+What users of a run should know of its prices.
+
+What a workload asks of sampling, and engines refuse.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.latent import attends_sparsely
+from ksim.compute.model import Model
+from ksim.compute.notation.product import UNPACKED, Product
+from ksim.compute.recurrent import keeps_states
+from ksim.compute.sizes import Sizes
+from ksim.engine.parent_request import sampling_refusal
+from ksim.flow.request import Request
+from ksim.foundation.config import Choice, flat
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.oracles import estimate
+from ksim.scenario.vision import vision_of
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import WEIGHT_ONLY, Precision, Shard
+from ksim.workload.replay import Workload
+
+__all__ = ["check_quantized", "on_gpu", "price_remarks", "UNMEASURED", "remarks", "check_sampling"]
+
+
+#: A product of a decode, by which an oracle says how it prices a format.
+ROWS, SIZE, EXPERTS = 16, 4096, 8
+
+
+def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: EngineVersion) -> None:
+    """Raise ConfigError for quantized weights that vLLM does not start with: `serve` has all settings filled in."""
+    if not version.name.startswith("vLLM"):
+        return
+    products = list(_quantized(model, serve.precision))
+    weights, activations = serve.precision.weights, serve.precision.activations
+    if products and serve.quantization == "int8_w8a8" and gpu.architecture.startswith("blackwell"):
+        raise ConfigError("serve.quantization", f"{serve.quantization}: vLLM's CUTLASS kernels have no INT8 on a"
+                                                f" {gpu.name} (\"Int8 not supported on SM100 and later. Use FP8"
+                                                f" quantization instead, or run on older arch (SM < 100)\"); serve an"
+                                                f" FP8 checkpoint, quantization = 'fp8'")
+    if gpu.architecture == "turing" and DType.MXFP4 in (weights, serve.precision.of("experts")[0]):
+        raise ConfigError("serve.quantization", f"{serve.quantization}: vLLM has no MXFP4 on a {gpu.name}, for its"
+                                                " kernels need BF16 (\"The quantization method mxfp4 is not supported"
+                                                " for the current GPU. Minimum capability: 80. Current capability:"
+                                                " 75.\"); choose another GPU, or a checkpoint in AWQ, GPTQ or FP8")
+    if activations is not DType.BF16 or not weights.group:
+        return
+    sizes, shard = Sizes(model.decoder.sizes), Shard(tensor=serve.tensor_parallel_size)
+    for product in products:
+        whole = sizes.volume(product.depth)
+        depth = sizes.on(product.parallel, shard, product.label).volume(product.depth)
+        if depth % weights.group and whole > weights.group:
+            ranks = whole % weights.group == 0
+            key, value = ("tensor_parallel_size", shard.tensor) if ranks else ("serve.quantization", serve.quantization)
+            raise ConfigError(key, f"{value}: {product.label} of {model.name} in {serve.quantization}: vLLM says"
+                                   f" \"Weight input_size_per_partition = {depth} is not divisible by group_size ="
+                                   f" {weights.group}\"; "
+                                   + ("set a smaller one, or" if ranks else "name a format with smaller groups, such as"
+                                      " int4_w4a16_g64_zp, or")
+                                   + " name the checkpoint's config.json as the model: its layers may be padded")
+
+
+def _quantized(model: Model, precision: Precision) -> Iterator[Product]:
+    """The dense products that multiply weights in the format of the deployment, those of equal layers once."""
+    if precision.weights in (DType.BF16, *UNPACKED):
+        return
+    for layer in {id(layer): layer for layer in model.decoder.layers}.values():
+        for op in layer:
+            if isinstance(op, Product) and op.quantized and not op.routed and (
+                    precision.of(op.part)[0] is precision.weights):
+                yield op
+
+
+def price_remarks(deployment: Any) -> list[str]:
+    """Which quantized products the deployment's oracle prices by another format's efficiency, or another engine's."""
+    precision, model = deployment.serve.precision, deployment.model
+    formats, experts = (precision.weights, precision.activations), precision.of("experts")
+    probes: list[Gemm | GroupedGemm] = [Gemm(ROWS, SIZE, SIZE, *formats)] if any(_quantized(model, precision)) else []
+    if model.decoder.top_k and experts[0] not in (DType.BF16, *UNPACKED):
+        probes.append(GroupedGemm(((ROWS, EXPERTS),), SIZE, SIZE, ROWS, *experts))
+    sources = [(probe, estimate(deployment.oracle, probe, deployment.gpu).source) for probe in probes]
+    others = [f"{probe.family} with weights in {probe.weights} and activations in {probe.activations} as"
+              f" {source.partition(', as ')[2]}" for probe, source in sources if ", as " in source]
+    told = [f"nobody has measured these products on {deployment.gpu.name}; they are priced by the efficiency of another"
+            f" format, with wide intervals: {'; '.join(others)}"] if others else []
+    integers = formats[0].element in (DType.INT4, DType.INT8) and not deployment.version.name.startswith("TensorRT")
+    if integers and ("gemm", "measured") in [(probe.family, source) for probe, source in sources]:
+        told.append(f"of dense products with weights in {formats[0]}, TensorRT-LLM's kernels were measured on"
+                    f" {deployment.gpu.name}, and not those of {deployment.version.name}: intervals are of the former")
+    return [*_weights_alone(deployment.serve.quantization, deployment.gpu), *told]
+
+
+def _weights_alone(quantization: str, gpu: Gpu) -> Iterator[str]:
+    """What is multiplied in 16 bits because *gpu* lacks the format of its weights."""
+    if lacks := {needs for name, needs in WEIGHT_ONLY.values() if name == quantization and needs not in gpu.flops}:
+        yield (f"{gpu.name} does not multiply in {lacks.pop()}: vLLM's Marlin kernels take such weights there, and"
+               f" activations in 16 bits (quantization {quantization})")
+
+
+def on_gpu(quantization: str, gpu: Gpu, version: EngineVersion) -> str:
+    """What *version* makes of a *quantization* on *gpu*, which may not multiply in its format."""
+    name, needs = WEIGHT_ONLY.get(quantization, (quantization, None))
+    return name if needs and needs not in gpu.flops and version.name.startswith("vLLM") else quantization
+
+
+#: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
+UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
+    "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
+    "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
+    "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
+    "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
+    "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
+    "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
+    "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
+}
+
+
+def _asks_logprobs(load: Any) -> bool:
+    return load is not None and load.prompt_logprobs is not None
+
+
+def remarks(deployment: Any) -> tuple[str, ...]:
+    """What users should know of the GPU's power, and of kernels that were never measured."""
+    gpu = deployment.gpu
+    told = []
+    if gpu.power.basis == "estimated":
+        told.append(f"power of {gpu.name} is estimated from its data sheet ({gpu.power.limit:g} W, of which"
+                    f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
+    if isinstance(changed := deployment.scenario.gpu, Choice):
+        figures = ", ".join(f"{key} = {value}" for key, value in flat(changed.options))
+        told.append(f"{gpu.name} has other figures here ({figures}), and nobody measured such a GPU: its kernels keep"
+                    " the efficiencies known of it, and its joules per byte and FLOP")
+    if gpu.architecture == "turing":
+        told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
+    if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
+        told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    told += price_remarks(deployment)
+    if vision_of(deployment.model, deployment.serve):
+        told.append("what the host does to images, and their way to the GPU, takes no time here")
+    return tuple(told)
+
+
+def check_sampling(workload: Workload, serve: EngineSettings) -> None:
+    """Raise ConfigError for a synthetic load of which engines would reject every request."""
+    load = workload.synthetic
+    if load is None or not (load.beam_width or load.prompt_logprobs):
+        return
+    asked = Request(0, 0.0, 1, 1, beam_width=load.beam_width, prompt_logprobs=load.prompt_logprobs)
+    if reason := sampling_refusal(asked, serve.max_logprobs):
+        key = "beam_width" if load.beam_width else "prompt_logprobs"
+        raise ConfigError(f"workload.synthetic.{key}", f"vLLM rejects such a request: {reason}")

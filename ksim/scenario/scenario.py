@@ -1,0 +1,385 @@
+"""A scenario: all that decides a run, in one TOML file.
+
+What is said of files that are no scenarios, and of keys that stand in the wrong table of one.
+
+A scenario as a table: values that are TOML's, keys with dots, and paths that are absolute.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from attrs import evolve, field, fields_dict, frozen
+from attrs.validators import ge, gt, in_, le, optional
+
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, plain, structure
+from ksim.foundation.errors import ConfigError, DataError, UnknownKey
+from ksim.foundation.files import is_there, nearest
+from ksim.scenario.adapters import with_configs
+from ksim.specs.hardware import MOST, Footprint, Gpu
+from ksim.specs.power import PowerSettings
+from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
+from ksim.workload.arrivals import Arrivals
+from ksim.workload.replay import Replay, Workload
+from ksim.workload.synthetic import Synthetic
+
+#: The tables in which a key is looked for.
+_TABLES: Mapping[str, type] = {
+    "serve": EngineSettings, "workload": Workload, "workload.synthetic": Synthetic, "workload.replay": Replay,
+    "workload.synthetic.arrivals": Arrivals, "slo": Slo, "power": PowerSettings, "energy": Footprint,
+    "signals": SignalSettings, "pools.NAME": PoolSettings}
+
+
+def check_scenario_file(path: Path) -> None:
+    """Raise DataError for a path that is no scenario file, such as a trace or the directory of a run."""
+    if path.is_dir():
+        _refuse_folder(path)
+    elif not catalog.is_file(str(path)):
+        raise DataError(str(path), _other_kind(path))
+    elif not path.exists() and not nearest(path):
+        raise DataError(str(path), f"No such file or directory; `ksim new {path}` writes a scenario to start from")
+
+
+def check_content(path: Path, table: Mapping[str, object]) -> None:
+    """Raise DataError for a file without any keys."""
+    if not table:
+        raise DataError(str(path), f"model, workload: are missing, for the file is empty; `ksim new {path} --force`"
+                                   f" writes a scenario to start from")
+
+
+def _refuse_folder(path: Path) -> None:
+    """Raise DataError for a folder, with the scenarios that are in it."""
+    if (path / "scenario.toml").is_file():
+        best, own = path / "best.toml", path / "scenario.toml"
+        said = f"study; its best scenario is {best}" if best.exists() else f"run; its scenario is {own}"
+        raise DataError(str(path), f"is the directory of a {said}")
+    inside = sorted(file.name for file in path.glob("*.toml"))[:5]
+    raise DataError(str(path), f"is a folder; name a file in it{f', such as {path / inside[0]}' if inside else ''}")
+
+
+def _other_kind(path: Path) -> str:
+    """What a file that is no TOML may be, and which command takes it."""
+    if not path.exists() and (near := nearest(path)):
+        return f"No such file or directory{near}"
+    if path.suffix.lower() in (".yaml", ".yml", ".sh"):
+        return f"is not a scenario, which ends in .toml; to make one of what starts your engines: ksim import {path}"
+    return f"is not a scenario, which ends in .toml; if it is a trace: ksim replay {path} --model MODEL --gpu GPU"
+
+
+def misplaced(error: UnknownKey, top: type) -> UnknownKey:
+    """*error*, and where the unknown key belongs, if there is such a key in another table of a scenario."""
+    where, problem = error.args
+    name = where.rpartition(": ")[2].rpartition(".")[2].replace("-", "_")
+    if "did you mean" in problem:
+        return error
+    places = [f"[{table}]" for table, cls in _TABLES.items() if name in fields_dict(cls)]
+    places = ["the top of the file"] if name in fields_dict(top) else places
+    return UnknownKey(where, f"unknown key; {name} belongs to {' or '.join(places)}") if places else error
+
+
+#: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
+_CATALOGUE = ("model", "gpu", "system", "host", "engine")
+_PATHS = (*((key,) for key in _CATALOGUE), ("gpu", "name"), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
+          ("router", "config"), ("pair_router", "config"),
+          ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
+          ("workload", "synthetic", "output", "path"))
+
+
+def native(value: Any, where: str) -> Any:
+    """*value* in the types of TOML: NumPy's numbers, tuples and paths are converted.
+
+    Raises ConfigError for a key that is not text.
+    """
+    if isinstance(value, Mapping):
+        if strangers := [key for key in value if not isinstance(key, str)]:
+            raise ConfigError(where, f"keys are texts, not {strangers[0]!r}")
+        return {key: native(inner, f"{where}: {key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [native(inner, where) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if type(value).__module__ == "numpy" else value
+
+
+def put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted *key* of *table*, in tables that are made where they are missing.
+
+    Raises ConfigError where a value is in the way.
+    """
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = table.setdefault(parent, {})
+        if isinstance(inner, str):  # a plug-in by its bare name, which now gets options
+            inner = table[parent] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(key, f"{parent} is a value, not a table")
+        table = inner
+    table[last] = value
+
+
+def _gpu_named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """*table*, in which a table of a GPU's figures without a name is of the GPU of the system beside it."""
+    gpu, system = table.get("gpu"), table.get("system")
+    if isinstance(gpu, Mapping) and "name" not in gpu and isinstance(system, str):
+        return {**table, "gpu": {"name": catalog.load("systems", system).get("gpu"), **gpu}}
+    return dict(table)
+
+
+def rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """*table* with its relative paths made absolute, and GPUs named of which it has figures alone."""
+    absolute = _gpu_named(table)
+    pools = absolute.get("pools")
+    in_pools = [("pools", name, *key) for name in (pools if isinstance(pools, Mapping) else ())
+                for key in (*((key,) for key in _CATALOGUE), ("gpu", "name"))]
+    if isinstance(pools, Mapping):
+        absolute["pools"] = {name: _gpu_named(pool) if isinstance(pool, Mapping) else pool
+                             for name, pool in pools.items()}
+    for keys in (*_PATHS, *in_pools):
+        holder: Any = absolute
+        for key in keys[:-1]:
+            if not isinstance(holder.get(key), Mapping):
+                break
+            holder[key] = dict(holder[key])
+            holder = holder[key]
+        else:
+            value = holder.get(keys[-1])
+            if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
+                                           (keys[-1] == "config" and value.endswith((".yaml", ".yml"))) or
+                                           (keys == ("model",) and _is_folder(value, folder))):
+                holder[keys[-1]] = os.path.abspath(folder / value)  # noqa: PTH100  resolve() fails on loops of links
+    return absolute
+
+
+def _is_folder(model: str, folder: Path) -> bool:
+    """Whether *model* is a folder beside the scenario, and not a name of the catalogue."""
+    path = folder / model
+    return bool(model) and is_there(path) and path.is_dir() and model not in catalog.entries("models")
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """*table* with *changes*; tables inside are merged too, except plug-ins, whose options belong together."""
+    both = {key: merged(table[key], changes[key]) for key in changes if _are_tables(table.get(key), changes[key])}
+    return {**table, **changes, **both}
+
+
+def alike(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all *tables* have alike; of tables inside, too."""
+    values: dict[str, list[Any]] = {key: [table.get(key) for table in tables] for key in tables[0]}
+    return {key: same[0] if all(value == same[0] for value in same) else alike(same) for key, same in values.items()
+            if all(value == same[0] for value in same) or _are_tables(*same)}
+
+
+def beside(whole: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """What *table* changes in *whole*: `merged` makes *table* of both."""
+    return {key: beside(whole[key], value) if _are_tables(whole.get(key), value) else value
+            for key, value in table.items() if whole.get(key) != value}
+
+
+def _are_tables(*values: Any) -> bool:
+    """Whether *values* are tables, and none names a plug-in."""
+    return all(isinstance(value, Mapping) and "name" not in value for value in values)
+
+
+def pieces(where: str, key: str, text: str) -> list[str]:
+    """*text*, split at its commas, except those in quotes and brackets; raises ConfigError for one that is left open.
+
+    The error names *where* the text of *key* was given.
+    """
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not quote and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if quote or depth:
+        raise ConfigError(where, f"{key}: a quote or bracket is left open in {text!r}")
+    return parts
+
+
+#: What the name of a pool is made of: no dots, which separate keys.
+_POOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+#: What closes a quote or a bracket.
+_CLOSING = {"{": "}", "[": "]", '"': '"', "'": "'"}
+#: A name in a dotted key: no quotes, as chat programs make them, and no brackets.
+_KEY_PART = re.compile(r"[\w:/@ -]+")
+
+_ONE = {"kind": "fixed", "value": 1}
+#: A workload for those who price batches of their own, because a scenario has to have one.
+ANY_WORKLOAD: Mapping[str, Any] = {
+    "synthetic": {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}}
+
+#: The algorithms of NCCL, vLLM, PyTorch and DeepEP.
+COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "deepep")
+
+
+@frozen
+class Scenario:
+    """What is simulated, on which hardware, under which load, and in how much detail.
+
+    A plug-in is a name, a table with a name and options, or ``package.module:Class``.
+    """
+
+    model: str
+    """The model: a catalogue name, or the path of a Hugging Face config.json or of its folder. Names: models."""
+    workload: Workload
+    """The requests that arrive: either a `replay` or a `synthetic` workload."""
+    engine: str = "vllm-0.33"
+    """The engine release whose scheduler and defaults are simulated. Names: engines."""
+    gpu: Annotated[str | Choice | None, Gpu] = None
+    """The GPU, in its usual system. A table has its `name` and other figures for it, by the keys of a GPU's file
+    (docs/plugins.md, A GPU): `[gpu]`. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
+    system: str | None = None
+    """The server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example:
+    "hgx-h200"."""
+    nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
+    """The number of nodes. Unit: nodes. Default: what the file of the system says. Example: 2."""
+    serve: EngineSettings = EngineSettings()
+    """Engine settings, named like the flags of `vllm serve`."""
+    pools: Mapping[str, PoolSettings] = field(factory=dict)
+    """Pools of engines by name: a fleet. Default: one pool, which the scenario describes."""
+    router: Choice = Choice("round_robin")
+    """How an engine is chosen for a request if there are several. Names: cluster.routers."""
+    pair_router: Choice | None = None
+    """How a prefill and a decode engine are chosen for a request if `pools` have these roles. Default: each_side.
+    Names: cluster.pair_routers. Example: "llm_d"."""
+    flow_control: Choice | None = None
+    """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
+    cluster.flow_controls. Example: "queue_limit"."""
+    signals: SignalSettings = SignalSettings()
+    """What routers are told of engines, how often and how late."""
+    oracle: Choice | None = None
+    """The latency oracle, which prices kernels. Default: measured if the GPU has a profile, else learned. Names:
+    oracles. Example: "roofline"."""
+    kernel_errors: int | None = field(default=None, validator=optional(ge(0)))
+    """Let the latency model err: the seed of a draw, in which all kernels of a family, and all collectives, are off by
+    as much of their 90 % intervals. `ksim capacity` draws some to tell model errors from traffic. Unit: none. Default:
+    no errors. Example: 1."""
+    routing: Choice = Choice("uniform")
+    """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of a file
+    of their shares. Example: {name = "zipf", exponent = 0.5}."""
+    collectives: tuple[str, ...] = COLLECTIVES
+    """The algorithms that may carry out a collective; the fastest that fits is taken. Names: network.collectives."""
+    host: str = "default"
+    """The host, whose CPUs add to each request and step. Names: hosts."""
+    slo: Slo = Slo()
+    """The latency targets that goodput counts by."""
+    power: PowerSettings = PowerSettings()
+    """The power cap, the SM clock and the governor of the GPUs."""
+    energy: Footprint = Footprint()
+    """How emissions and costs follow from a run's energy."""
+    detail: str = field(default="step", validator=in_(("step", "kernel")))
+    """The level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
+    seed: int = field(default=0, validator=ge(0))
+    """The seed of all random numbers. Unit: none."""
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.gpu or self.system) and not (self.pools and all(p.gpu or p.system for p in self.pools.values())):
+            raise ValueError("name a gpu or a system (see `ksim list gpus`, `ksim list systems`)")
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Scenario":
+        """Read a scenario file; raises ConfigError or DataError, which name the file and the key."""
+        path = Path(path)
+        check_scenario_file(path)
+        table = catalog.read(path)
+        check_content(path, table)
+        return cls.of(table, str(path), path.parent)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
+        """Make a scenario from a table, such as ``{"model": "llama-3.1-8b", "gpu": "h200", "workload": {...}}``.
+
+        Relative paths are relative to *folder*, by default the current one.  Raises ConfigError, which names *where*
+        and the key.
+        """
+        if not isinstance(table, Mapping):
+            raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
+                                     f" {table!r}; Scenario.read reads a file")
+        whole = with_configs(rooted(native(table, where), folder or Path()), folder or Path())
+        try:
+            made = structure(cls, whole, where)
+        except UnknownKey as error:
+            raise misplaced(error, cls) from None
+        for name in made.pools:
+            _check_pool(made, name, where)
+        return made
+
+    def of_pool(self, name: str) -> "Scenario":
+        """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
+        pool = self.pools[name]
+        own: dict[str, Any] = {"gpu": pool.gpu, "system": pool.system} if pool.gpu or pool.system else {}
+        own |= {key: value for key in ("nodes", "engine", "host") if (value := getattr(pool, key)) is not None}
+        serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
+        return evolve(self, pools={}, serve=serve, **own)
+
+    def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
+        """Return a scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
+        table = _table(self)
+        for key, value in changes.items():
+            put(table, key, value)
+        return Scenario.of(table, "settings")
+
+    def to_toml(self) -> str:
+        """The scenario as TOML, which reads back as an equal scenario."""
+        return tomli_w.dumps(_table(self))
+
+
+def _table(scenario: Scenario) -> dict[str, Any]:
+    """*scenario* as a table, with `pools` only if there are any."""
+    table: dict[str, Any] = plain(scenario)
+    if not scenario.pools:
+        del table["pools"]
+    return table
+
+
+def _check_pool(scenario: Scenario, name: str, where: str) -> None:
+    """Raise ConfigError for a pool's name that cannot be part of a key, and for settings that cannot be."""
+    if not _POOL_NAME.fullmatch(name):
+        raise ConfigError(f"{where}: pools", f"{name!r} is no name; use letters, digits, - and _")
+    serve = merged(plain(scenario.serve), scenario.pools[name].serve)
+    structure(_Serving, {"pools": {name: {"serve": serve}}}, where)
+
+
+@frozen
+class _Served:
+    """A pool's settings, those of the scenario among them."""
+
+    serve: EngineSettings
+
+
+@frozen
+class _Serving:
+    """The same by pool, with the keys that a scenario has."""
+
+    pools: Mapping[str, _Served]
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Parse ``key=value`` as ``--set`` takes it; a value that is not TOML is text.
+
+    Raises ConfigError for a key that cannot be one, and for a quote or a bracket that is left open.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise ConfigError("--set", f"expected key=value, not {text!r}")
+    if not all(map(_KEY_PART.fullmatch, key.split("."))):
+        raise ConfigError("--set", f"{key!r} is no key; keys are names with dots between them, such as"
+                                   f" serve.max_num_seqs=64")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        if value[:1] in _CLOSING and _CLOSING[value[0]] not in value[1:]:
+            raise ConfigError("--set", f"{key}: {value} is not valid TOML: {error}") from None
+        return key, value

@@ -1,0 +1,298 @@
+"""How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts.
+
+The share of a GPU's memory that an engine uses where nobody says, as `gpu_memory_utilization`.
+
+vLLM's default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights
+and the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
+
+How engines are packed onto equal nodes: which GPUs each of them has.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import attrs
+from attrs import frozen
+
+from ksim.compute.adapters import slots_of
+from ksim.compute.drafters import Drafter
+from ksim.compute.model import Model
+from ksim.flow.batch import Batch
+from ksim.flow.layer_cache import LayerCache
+from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.foundation.units import GIB
+from ksim.scenario.cache_layout import CacheLayout, kept_layers
+from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, hidden_states
+from ksim.scenario.vision import Vision, activations, vision_of
+from ksim.scheduling.job import Limits
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Routing, Shard
+
+__all__ = ["of_free", "of_static", "utilization", "pack", "RESERVED", "Memory", "shards_of", "usable", "memory",
+           "layout_of", "kv_blocks", "longest_request", "check_step", "limits"]
+
+
+#: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
+#: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
+RESERVED = 0.8 * GIB
+
+
+@frozen
+class Memory:
+    """One rank's memory, in bytes."""
+
+    usable: float
+    weights: float
+    activations: float
+    layers: tuple[LayerCache, ...]
+
+    @property
+    def cache_per_token(self) -> float:
+        """Bytes that a token takes in all layers that see it."""
+        return sum(layer.token_bytes for layer in self.layers)
+
+    @property
+    def free(self) -> float:
+        """Bytes left for KV blocks."""
+        return self.usable - self.weights - self.activations - RESERVED
+
+    def blocks(self, block_tokens: int) -> int:
+        """How many KV blocks fit, where all layers see all tokens."""
+        return int(self.free // (self.cache_per_token * block_tokens))
+
+
+def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = None) -> list[Shard]:
+    """One rank's share of *model* in each pipeline stage."""
+    data = serve.data_parallel_size if model.decoder.top_k else 1  # without experts, ranks share nothing
+    return [Shard(
+        tensor=serve.tensor_parallel_size, stage=stage, stages=serve.pipeline_parallel_size,
+        precision=serve.precision, data=data, expert_parallel=serve.enable_expert_parallel,
+        exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement,
+        drafts=drafted(serve))
+            for stage in range(serve.pipeline_parallel_size)]
+
+
+def usable(gpu: Gpu, settings: EngineSettings) -> float:
+    """Bytes of *gpu*'s memory that an engine may use; all where its settings do not say yet."""
+    return gpu.memory * (settings.gpu_memory_utilization or 1.0)
+
+
+def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
+    """How one rank's memory is divided, as vLLM finds out by a profiling run of the largest batch."""
+    assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
+    tokens, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
+    target = Memory(
+        usable=usable(gpu, settings),
+        weights=model.weights(shard),
+        activations=activations(model, Batch.of((tokens, 0)), min(sequences, tokens), shard),
+        layers=tuple(kept_layers(model, shard, gpu)),
+    )
+    if shard.first and (vision := vision_of(model, settings)):
+        target = _with_encoder(target, vision)
+    drafter = drafter_of(model, settings) if shard.last else None
+    if drafter is None:
+        return target
+    return _with_drafter(target, model, drafter, drafter_shard(drafter, settings, shard), settings)
+
+
+def _with_encoder(target: Memory, vision: Vision) -> Memory:
+    """The memory of a rank with a *vision* encoder: vLLM profiles the largest batch of images, and then the decoder
+    with the embeddings that were kept."""
+    return attrs.evolve(target, weights=target.weights + vision.weights,
+                        activations=max(target.activations + vision.cache, vision.activations))
+
+
+def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, settings: EngineSettings) -> Memory:
+    """The memory of a rank that has a *drafter*, of which it holds *shard*, beside its target.
+
+    Their steps alternate, so the activations of one use the room of the other's.
+    """
+    tokens, sequences = settings.max_num_batched_tokens or 0, settings.max_num_seqs or 0
+    own = activations(drafter.first, Batch.of((tokens, 0)), min(sequences, tokens), shard)
+    return attrs.evolve(
+        target, weights=target.weights + drafter.weights(shard),
+        activations=max(target.activations, own) + hidden_states(model, drafter, tokens),
+        layers=(*target.layers, *drafter.cache_by_layer(shard)))
+
+
+def layout_of(ranks: Sequence[Memory], settings: EngineSettings) -> CacheLayout:
+    """How the layers of all stages, a rank of each, share the KV blocks; raises ConfigError for what vLLM refuses."""
+    return CacheLayout.of([rank.layers for rank in ranks], settings)
+
+
+def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
+    """How many KV blocks each rank has; raises DoesNotFit, which says what is missing and what would help."""
+    if settings.num_gpu_blocks_override is not None:
+        return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
+    ranks = [memory(model, shard, gpu, settings) for shard in shards]
+    layout, sequences = layout_of(ranks, settings), settings.max_num_seqs or 1
+    blocks = layout.blocks([rank.free for rank in ranks], sequences)
+    if blocks < 2:
+        raise DoesNotFit(_shortage(model, gpu, settings, system, ranks, layout))
+    longest = settings.max_model_len or model.max_length
+    if (needed := layout.whole_request(longest)) > blocks - 1:
+        raise DoesNotFit(_too_long(ranks, layout, longest, needed, blocks - 1))
+    return blocks - 1
+
+
+def longest_request(model: Model, gpu: Gpu, settings: EngineSettings) -> int | None:
+    """The most tokens of a request that the KV cache holds; None where the number of blocks is set, or none fits."""
+    if settings.num_gpu_blocks_override is not None:
+        return None
+    ranks = [memory(model, shard, gpu, settings) for shard in shards_of(model, settings)]
+    layout, longest = layout_of(ranks, settings), settings.max_model_len or model.max_length
+    blocks = layout.blocks([rank.free for rank in ranks], settings.max_num_seqs or 1)
+    return _most_tokens(layout, longest, blocks - 2) if blocks > 2 else None
+
+
+def _most_tokens(layout: CacheLayout, longest: int, blocks: int) -> int:
+    """The most tokens, below *longest*, of a request that fits into so many *blocks*."""
+    return bisect_right(range(longest + 1), blocks, key=layout.whole_request) - 1
+
+
+def _too_long(ranks: Sequence[Memory], layout: CacheLayout, longest: int, needed: int, blocks: int) -> str:
+    """Why a request of *longest* tokens, which needs so many blocks, does not fit in *blocks*."""
+    page = max(layout.block_bytes)
+    most = _most_tokens(layout, longest, blocks)
+    size = layout.groups[0].group.block_tokens
+    if layout.plain:
+        token = min(ranks, key=lambda rank: rank.blocks(size)).cache_per_token
+        return (f"one sequence of max_model_len = {longest} tokens needs {longest * token / GIB:.2f} GiB of KV cache a"
+                f" GPU, and {blocks * size * token / GIB:.2f} GiB are left: set max_model_len to at most"
+                f" {blocks * size}, or raise gpu_memory_utilization or tensor_parallel_size")
+    return (f"one sequence of max_model_len = {longest} tokens needs {needed * page / GIB:.2f} GiB of KV cache a GPU,"
+            f" {needed} blocks for {len(layout.groups)} groups of layers, and {blocks * page / GIB:.2f} GiB are left:"
+            f" set max_model_len to at most {max(most, 0)}, or raise gpu_memory_utilization or tensor_parallel_size")
+
+
+def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System,
+               batch: Batch) -> None:
+    """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
+    sequences = [*batch.chunks, *((batch.width, context) for context in batch.contexts)]
+    longest = max(new + context for new, context in sequences)
+    settings = attrs.evolve(settings, max_model_len=max(longest, 2))
+    blocks = kv_blocks(model, shards, gpu, settings, system)
+    layout = layout_of([memory(model, shard, gpu, settings) for shard in shards], settings)
+    needed = sum(layout.held(new, context) for new, context in sequences)
+    if needed > blocks:
+        raise DoesNotFit(f"the sequences of this step need {needed} KV blocks of {settings.block_size} tokens, and"
+                         f" {gpu.name} has room for {blocks} beside {model.name}: take fewer or shorter ones, or raise"
+                         f" tensor_parallel_size, or set num_gpu_blocks_override to {needed + 1} to price it all the"
+                         f" same")
+
+
+def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, ranks: Sequence[Memory],
+              layout: CacheLayout) -> str:
+    aside = [states * (settings.max_num_seqs or 1) for states in layout.set_aside]
+    part, states = min(zip(ranks, aside, strict=True), key=lambda rank: rank[0].free - rank[1])
+    fitting = [ways for ways in (2**i for i in range(11)) if ways > settings.tensor_parallel_size
+               and ways <= system.gpus and _fits(model, gpu, settings, ways)]
+    advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
+              else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
+    slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
+    adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
+    kept = f", {states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if states else ""
+    return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights{adapters},"
+            f" {part.activations / GIB:.1f} of activations{kept} and {RESERVED / GIB:.1f} reserved exceed the"
+            f" {part.usable / GIB:.1f} GiB that"
+            f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
+            f" {max(states - part.free, 0.0) / GIB:.1f} GiB; {advice}")
+
+
+def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
+    """Whether one sequence of the full length fits at this tensor-parallel size."""
+    data = settings.data_parallel_size if model.decoder.top_k else 1
+    shard = Shard(tensor=ways, precision=settings.precision, data=data,
+                  expert_parallel=settings.enable_expert_parallel,
+                  slices=ways * data // (settings.expert_parallel_size or ways * data) or 1,
+                  placement=settings.placement)
+    try:
+        part = memory(model, shard, gpu, settings)
+    except ConfigError:  # a size that does not divide the heads, or among which experts do not divide
+        return False
+    layout = layout_of([part], settings)
+    return layout.blocks([part.free], settings.max_num_seqs or 1) > layout.whole_request(settings.max_model_len or 1)
+
+
+def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
+    """The scheduler's limits from complete *settings*; raises ConfigError for what vLLM refuses."""
+    shared = {name: getattr(settings, name) for name in attrs.fields_dict(Limits) if hasattr(settings, name)}
+    kept = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
+                  self_preemption_ends_turn=version.self_preemption_ends_turn)
+    kept.check()
+    return kept
+
+
+def utilization(version: EngineVersion, model: Model, gpu: Gpu, settings: EngineSettings) -> tuple[float, str]:
+    """The share by default, and where it comes from; *settings* are complete but for it."""
+    if version.gpu_memory_utilization is not None:
+        return version.gpu_memory_utilization, version.name
+    if version.free_gpu_memory_fraction is not None:
+        share = version.free_gpu_memory_fraction
+        return (of_free(share, model, gpu, settings),
+                f"{version.name}: free_gpu_memory_fraction = {share:g}, of what weights and activations leave")
+    share = round(max(0.0, gpu.memory - sglang_reserve(version, gpu, settings)) / gpu.memory, 3)
+    return (of_static(share, model, gpu, settings),
+            f"{version.name}: mem_fraction_static = {share:g}, of weights and KV; and the activations")
+
+
+def of_free(share: float, model: Model, gpu: Gpu, settings: EngineSettings) -> float:
+    """The `gpu_memory_utilization` that leaves *share* of what weights and activations leave for the KV cache."""
+    part, whole = _rank(model, gpu, settings), gpu.memory
+    taken = part.weights + part.activations + RESERVED
+    return _bounded((taken + share * max(0.0, whole - taken)) / whole)
+
+
+def of_static(share: float, model: Model, gpu: Gpu, settings: EngineSettings) -> float:
+    """The `gpu_memory_utilization` that leaves *share* of the memory that is free at the start for weights and KV.
+
+    SGLang measures that memory after CUDA has started (model_runner.py, profile_max_num_token), for which `RESERVED`
+    stands.
+    """
+    part, whole = _rank(model, gpu, settings), gpu.memory
+    return _bounded((share * (whole - RESERVED) + part.activations + RESERVED) / whole)
+
+
+def sglang_reserve(version: EngineVersion, gpu: Gpu, settings: EngineSettings) -> float:
+    """The bytes that SGLang keeps for activations and CUDA graphs (0.5.8, server_args.py).
+
+    `_handle_gpu_memory_settings` counts 1.5 MiB for each token of a chunk, 2 for each sequence of the largest graph,
+    128 for each GPU of an engine, more for each rank of data-parallel attention and for a drafter, and at least 10 GiB.
+    """
+    assert settings.max_num_batched_tokens, "complete the settings first"
+    ranks, graph = settings.data_parallel_size, settings.max_cudagraph_capture_size
+    width = 1 + drafted(settings)
+    most = graph // width if graph else version.budget(gpu.name, gpu.memory).graph(settings)
+    kept: float = 512 + 1.5 * max(settings.max_num_batched_tokens, 2048) + 2 * most + 128 * settings.gpus * ranks
+    if ranks > 1:
+        kept += most * ranks * (4.5 if most > 300 else 3)
+    if gpu.memory > 60 * GIB:
+        kept = max(kept, 10 * 1024)
+    if (drafts := settings.speculative_config) is not None and drafts.method != "ngram":
+        kept += (6 if drafts.method == "draft_model" else 2) * 1024
+    return kept * 2.0**20
+
+
+def _rank(model: Model, gpu: Gpu, settings: EngineSettings) -> Memory:
+    return memory(model, shards_of(model, settings)[0], gpu, settings)
+
+
+def _bounded(share: float) -> float:
+    return round(min(1.0, max(0.01, share)), 3)
+
+
+def pack(sizes: Sequence[int], per_node: int) -> tuple[list[int], int]:
+    """The first GPU of each of the engines with so many GPUs, and how many GPUs they reach over.
+
+    Engines lie in order.  One that fits into a node never straddles two, and one that does not begins with a node.
+    """
+    firsts, free = [], 0
+    for size in sizes:
+        left = per_node - free % per_node
+        if left < size and left < per_node:
+            free += left
+        firsts.append(free)
+        free += size
+    return firsts, free

@@ -1,0 +1,309 @@
+"""Replies to clients.
+
+Answers are made up in advance (`author`, `answer`, `lengths`, `logprobs`).  A `reply` is written as their tokens come,
+in `chunks` or as a whole.  `completion_format` and `chat_format` have the shapes of the two APIs, `reply_format` what
+they share.
+
+Replies: the tokens of a live fleet become chunks of a stream, or one body.
+
+Answers: the made-up tokens of a sequence, and where a stop string or a stop token ends them.
+
+The author of answers: words of one token each, which are known before the first one is due.
+
+Lengths of answers that end by themselves: those of the outputs of the scenario's workload.
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import chain, repeat
+from math import gcd
+from typing import Any, Protocol, TypeVar
+
+from attrs import define, field, frozen
+
+from ksim.foundation.rng import stream
+from ksim.server.errors import ApiError
+from ksim.server.openai.fields import GenerateFields
+from ksim.server.openai.prompts import Prompt
+from ksim.server.text import Tokenizer
+from ksim.workload.distributions import tokens
+from ksim.workload.replay import Workload
+
+__all__ = ["Answer", "escaped", "stopped_by", "PromptListener", "Head", "Reply", "Sink", "WholeReply", "to_json",
+           "usage", "Author", "Lengths"]
+
+
+@frozen
+class Answer:
+    """The token `ids` of a sequence, and the `pieces` that they add to its text, also `escaped` as in JSON.
+
+    `reason` is the finish_reason, and `stop` the stop string or stop token that has ended the answer, if one has.
+    """
+
+    ids: Sequence[int]
+    pieces: Sequence[str]
+    escaped: Sequence[bytes]
+    reason: str
+    stop: str | int | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def escaped(piece: str) -> bytes:
+    """*piece* as it is written within a JSON string."""
+    return json.dumps(piece)[1:-1].encode()
+
+
+@frozen
+class _Stop:
+    """Where `stop` ends an answer: after `tokens` tokens, with its `size` characters behind those `before` it."""
+
+    stop: str | int
+    tokens: int
+    before: int
+    size: int
+
+
+def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
+    """*answer* up to the first stop token or stop string in it, after `min_tokens`."""
+    stops = [*(asked.stop_token_ids or ()), *asked.stops]
+    ends = [end for stop in stops if (end := _end(answer, stop, asked.min_tokens)) is not None]
+    if not ends:
+        return answer
+    first = min(ends, key=lambda end: end.tokens)
+    visible = first.before + (first.size if asked.include_stop_str_in_output else 0)
+    shown = _cut(answer.pieces[:first.tokens], visible)
+    return Answer(answer.ids[:first.tokens], shown, [*map(escaped, shown)], "stop", first.stop)
+
+
+def _end(answer: Answer, stop: str | int, least: int) -> _Stop | None:
+    """Where *stop* ends *answer*, which has *least* tokens before it can."""
+    if isinstance(stop, int):
+        at = next((at for at, token in enumerate(answer.ids) if token == stop and at >= least), None)
+        return None if at is None else _Stop(stop, at + 1, sum(map(len, answer.pieces[:at])), len(answer.pieces[at]))
+    minimum = sum(map(len, answer.pieces[:least]))
+    at = answer.text.find(stop, max(0, minimum - len(stop) + 1))
+    if at < 0:
+        return None
+    tokens, characters = 0, 0
+    while characters < at + len(stop):
+        characters += len(answer.pieces[tokens])
+        tokens += 1
+    return _Stop(stop, tokens, at, len(stop))
+
+
+def _cut(pieces: Sequence[str], visible: int) -> list[str]:
+    """*pieces* of which only the first *visible* characters are left."""
+    kept, left = list[str](), visible
+    for piece in pieces:
+        kept.append(piece[:left])
+        left -= len(kept[-1])
+    return kept
+
+
+class Sink(Protocol):
+    """Where a reply goes: an HTTP response (ksim.server.http.streams)."""
+
+    def start(self, status: int, kind: str) -> None: ...
+
+    def write(self, piece: bytes, last: bool = False) -> None: ...
+
+    def whole(self, status: int, body: bytes) -> None: ...
+
+
+@frozen
+class Head:
+    """What all parts of a reply have: `id`, `created`, `model` and system fingerprint."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+
+def to_json(table: Any) -> bytes:
+    """JSON as pydantic writes it."""
+    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def usage(prompt: int, output: int) -> dict[str, Any]:
+    """The `usage` of a chunk."""
+    return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+
+
+@frozen
+class PromptListener:
+    """Listens to the request for one prompt; its sequences are the choices of `reply` from the `first` on."""
+
+    reply: "Reply"
+    first: int
+
+    def tokens(self, count: int, time: float, sequence: int) -> None:
+        self.reply.tokens(self.first + sequence, count)
+
+    def finished(self, reason: str, time: float) -> None:
+        self.reply.finished(reason)
+
+    def refused(self, why: str) -> None:
+        self.reply.failed(ApiError(why, *self.reply.refusal(self.first)))
+
+
+@define(eq=False)
+class Reply:
+    """The reply to `prompts`, each of which has the same number of `answers`.
+
+    `prompt_tokens` are the tokens of each prompt with its images; `cached` of them were in the prefix cache, if that is
+    reported.  `refusal` gives the status and type of the error if a choice's request is refused.
+    """
+
+    head: Head
+    prompts: Sequence[Prompt]
+    prompt_tokens: Sequence[int]
+    answers: Sequence[Answer]
+    sink: Sink = field(init=False)
+    refusal: Callable[[int], tuple[int, str]] = field(default=lambda first: (400, "BadRequestError"), init=False)
+    over: bool = field(default=False, init=False)
+    cached: int | None = field(default=None, init=False)
+    _left: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._left = len(self.prompts)
+
+    @property
+    def listeners(self) -> list[PromptListener]:
+        """A listener for each prompt."""
+        width = len(self.answers) // len(self.prompts)
+        return [PromptListener(self, place * width) for place in range(len(self.prompts))]
+
+    @abstractmethod
+    def tokens(self, choice: int, count: int) -> None:
+        """The client gets so many further tokens of a choice."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Write what is left after all sequences have ended."""
+
+    @abstractmethod
+    def failed(self, error: ApiError) -> None:
+        """Write an error, and nothing more."""
+
+    def finished(self, reason: str) -> None:
+        """The sequences of a prompt have ended."""
+        self._left -= 1
+        if self.over:
+            return
+        if reason == "error":
+            self.failed(ApiError("Internal server error", 500, "InternalServerError"))
+        elif not self._left:
+            self.over = True
+            self.complete()
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(len(answer.ids) for answer in self.answers)
+
+
+@define(eq=False)
+class WholeReply(Reply):
+    """A reply in one piece, which `body` makes when all sequences have ended."""
+
+    body: Callable[["WholeReply"], dict[str, Any]]
+
+    def tokens(self, choice: int, count: int) -> None:
+        pass
+
+    def complete(self) -> None:
+        self.sink.whole(200, to_json(self.body(self)))
+
+    def failed(self, error: ApiError) -> None:
+        if not self.over:
+            self.over = True
+            self.sink.whole(error.status, to_json(error.body))
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The `usage` of a whole reply."""
+        details = None if self.cached is None else {
+            "cached_tokens": self.cached, "created_cache_tokens": None, "multimodal_tokens": None}
+        return usage(sum(self.prompt_tokens), self.output_tokens) | {
+            "prompt_tokens_details": details, "completion_tokens_details": None}
+
+
+T = TypeVar("T")
+
+
+def _repeated(of: Sequence[T], places: Sequence[int], length: int) -> list[T]:
+    """The items at these *places*, repeated until there are *length* of them."""
+    return (list(map(of.__getitem__, places)) * -(-length // len(places)))[:length]
+
+
+@define
+class Author:
+    """Makes up answers of the words of `tokenizer`, the same ones for the same `seed`.
+
+    An answer goes through all words in an order of its own, and then repeats them, so it is made by copying lists.
+    """
+
+    tokenizer: Tokenizer
+    seed: int
+    _pieces: list[str] = field(init=False)
+    _escaped: list[bytes] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._pieces = [f" {word}" for word in self.tokenizer.words]
+        self._escaped = [escaped(piece) for piece in self._pieces]
+
+    def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, space: bool) -> Answer:
+        """An answer of *length* tokens, or of fewer if a stop string or stop token ends it.
+
+        It ends for "length" if *most* tokens were allowed and it has them.  *key* is the sequence's number.  With
+        *space* the text begins with a space, if the tokenizer has a token for that.
+        """
+        places = self._places(key, length)
+        ids = _repeated(self.tokenizer.next_ids, places, length)
+        pieces, as_json = (_repeated(self._pieces, places, length), _repeated(self._escaped, places, length))
+        if not (space and self.tokenizer.leading_space):
+            ids[0], pieces[0] = self.tokenizer.first_ids[places[0]], self.tokenizer.words[places[0]]
+            as_json[0] = escaped(pieces[0])
+        answer = Answer(ids, pieces, as_json, "length" if length >= most else "stop")
+        return stopped_by(answer, asked) if asked.stops or asked.stop_token_ids else answer
+
+    def _places(self, key: tuple[int, ...], length: int) -> list[int]:
+        """The words it begins with: every so many, from a first one on, until each has come once."""
+        drawn = int.from_bytes(blake2b(repr((self.seed, *key)).encode(), digest_size=8).digest())
+        size = len(self._pieces)
+        stride = next(step for step in range(1 + drawn // size % size, 2 * size + 1) if gcd(step, size) == 1)
+        return [at % size for at in range(drawn % size, drawn % size + min(length, size) * stride, stride)]
+
+
+@define
+class Lengths:
+    """Draws output lengths of `workload`, the same ones for the same `seed`.
+
+    A trace gives its own lengths in order, again and again.
+    """
+
+    workload: Workload
+    seed: int
+    _draws: Iterator[int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._draws = self._drawn()
+
+    def draw(self) -> int:
+        """The length of the next answer."""
+        return next(self._draws)
+
+    def _drawn(self) -> Iterator[int]:
+        synthetic = self.workload.synthetic
+        if synthetic is not None:
+            return tokens(synthetic.output, stream(self.seed, "server.output"), "output")
+        return chain.from_iterable(self._recorded() for _ in repeat(None))
+
+    def _recorded(self) -> Iterator[int]:
+        """The lengths of a trace, in its order."""
+        return (request.output for request in self.workload.requests(self.seed))

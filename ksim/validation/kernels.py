@@ -1,0 +1,293 @@
+"""Compare oracles with measured kernels.
+
+Protocols: the ways to predict measured rows with a calibrated oracle that has seen some, all or none of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field, frozen
+
+from ksim.calibration.checks import TooFew, check, gpu_of
+from ksim.calibration.dataset import Dataset, join
+from ksim.calibration.fitting import FitSpec, Fitted, LeftOut, Selected, cross_validate, efficiencies, learn, select
+from ksim.calibration.ingest import digest
+from ksim.calibration.kernels import MAKERS, kernels
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.reading import read
+from ksim.calibration.recipes import by_spec
+from ksim.foundation.catalog import plugin
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.oracles import estimate
+from ksim.oracles.efficiency.fitted import Efficiency
+from ksim.oracles.efficiency.gemm import Array
+from ksim.oracles.efficiency.profiled import Profile, Profiled, ProfileOracle, shipped
+from ksim.specs.hardware import Gpu
+from ksim.validation.kernel_cells import Cell, PredictedRows, cells, coverage, families
+
+__all__ = ["Cell", "Question", "KernelReport", "validate", "predict_by_profile", "check_question"]
+
+
+#: How many rows of a table are priced where an oracle prices kernels one by one.
+ONE_BY_ONE = 400
+
+
+def predict_by_profile(profiled: Profiled, spec: FitSpec, rows: Measurements, dataset: Dataset,
+                       how: str) -> PredictedRows | None:
+    """Predict *rows* as the oracle prices them; None where the profile does not have this family."""
+    names = (spec.name, *spec.like)
+    total = np.stack([dataset.other_seconds] * 3)
+    for part in dataset.parts:
+        priced = profiled.price(spec.family, names, part, dataset.gpu)
+        if priced is None:
+            return None
+        prices = priced[2]
+        total = total + np.stack([prices.seconds, prices.low, prices.high])
+    return _predicted_rows(rows, dataset.gpu, how, total)
+
+
+def predict_held_out(spec: FitSpec, rows: Sequence[Measurements],
+                     datasets: Sequence[Dataset]) -> Iterator[PredictedRows]:
+    """Predict the rows that a profile is fitted to, each part by a fit without it, and check rows by the whole fit."""
+    dataset, swept = join(datasets).divisible(), rows[0].source.swept
+    found = cross_validate(spec, dataset, swept)
+    predicted = found.fitted.predict(dataset)
+    predicted[~dataset.checks] = found.seconds
+    start = 0
+    for part, own in zip(rows, datasets, strict=True):
+        here = slice(start, start + len(own))
+        low, high = _interval(found.fitted, found.efficiency, own)
+        table = np.stack([predicted[here], predicted[here] * low, predicted[here] * high])
+        for how, of in (("held out", ~own.checks), ("check", own.checks)):
+            if of.any():
+                yield _predicted_rows(part.take(of), own.gpu, how, table[:, of])
+        start += len(own)
+
+
+def predict_from_others(spec: FitSpec, datasets: Sequence[Dataset], targets: Sequence[tuple[Measurements, Dataset]],
+                        how: str) -> Iterator[PredictedRows]:
+    """Predict *targets* by what was learned from *datasets* of other GPUs alone."""
+    learned = learn(spec, datasets)
+    fitted = efficiencies(spec, datasets, learned, "")[spec.name]
+    for rows, dataset in targets:
+        yield _predicted_rows(rows, dataset.gpu, how, _protocols_priced(learned.everything, fitted, dataset))
+
+
+def predict_from_grid(spec: FitSpec, selected: Selected) -> Iterator[PredictedRows]:
+    """Predict all rows by a fit to the few that a sweep would have measured."""
+    assert spec.grid is not None
+    grids = [spec.grid(rows) for rows in selected.rows]
+    dataset = join([own.take(grid) for own, grid in zip(selected.core, grids, strict=True)]).divisible()
+    found = cross_validate(spec, dataset, swept=False, folds=3)
+    share = len(dataset) / sum(len(rows) for rows in selected.rows)
+    for rows, own, grid in zip(selected.rows, selected.core, grids, strict=True):
+        rest = own.take(~grid)
+        yield _predicted_rows(rows.take(~grid), own.gpu, f"from {share:.1%} of the rows",
+                              _protocols_priced(found.fitted, found.efficiency, rest))
+
+
+def predict_one_by_one(oracle: Any, rows: Measurements, dataset: Dataset, how: str) -> PredictedRows:
+    """Predict a sample of *rows* with an oracle that prices kernels one by one."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:ONE_BY_ONE])
+    sample, others = rows.take(chosen), dataset.other_seconds[chosen]
+    priced = [[estimate(oracle, kernel, dataset.gpu) for kernel in kernels(sample, i)] for i in range(len(sample))]
+    table = np.array([[sum(getattr(kernel, name) for kernel in point) for point in priced]
+                      for name in ("seconds", "low", "high")])
+    return _predicted_rows(sample, dataset.gpu, how, table + others * (len(dataset.parts) == 1))
+
+
+def _predicted_rows(rows: Measurements, gpu: Gpu, how: str, table: Array) -> PredictedRows:
+    """*rows* with the predictions in *table*: seconds, and the ends of their intervals."""
+    return PredictedRows(rows.gpu or gpu.name, _family(rows), rows, how, *table)
+
+
+def _family(rows: Measurements) -> str:
+    """The family of *rows*; public tables of attention are two, of prompts and of generation."""
+    if rows.family == "attention" and not rows.source.swept:
+        return "attention_context" if (rows.tags == "prefill").all() else "attention_generation"
+    return rows.family
+
+
+def _interval(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> tuple[Array, Array]:
+    """The factors from an estimate to the ends of its interval."""
+    place = fitted.place(dataset)
+    low, high = priced.spread.interval(place, priced.region.beyond(place))
+    return np.exp(low), np.exp(high)
+
+
+def _protocols_priced(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> Array:
+    seconds, (low, high) = fitted.predict(dataset), _interval(fitted, priced, dataset)
+    own = seconds - dataset.other_seconds
+    return np.stack([seconds, own * low + dataset.other_seconds, own * high + dataset.other_seconds])
+
+
+@frozen(kw_only=True)
+class Question:
+    """Which `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`.
+
+    `leave_out` names a GPU or an architecture that is predicted from all others at `path`; `train` names the GPUs to
+    learn from.
+    """
+
+    path: Path
+    gpu: str = ""
+    oracle: Choice
+    leave_out: str = ""
+    train: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class KernelReport:
+    """Errors by cell and by family, with the rows left out and the reasons."""
+
+    cells: tuple[Cell, ...]
+    families: dict[str, dict[str, float]]
+    coverage: float | None
+    left: tuple[tuple[str, LeftOut], ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over families of their mean absolute errors in per cent."""
+        return sum(family["mape"] for family in self.families.values()) / len(self.families)
+
+
+def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> KernelReport:
+    """Compare the oracle with the measurements; raises KsimError for measurements that cannot be used."""
+    notes = _Notes()
+    measured = read(question.path)
+    oracle = plugin("oracles", question.oracle)
+    predicted: list[PredictedRows] = []
+    for spec, taken in by_spec(measured):
+        say(spec.name)
+        selected = tuple(_selected(spec, taken, question, notes))
+        predicted += _predict(question, oracle, spec, selected, notes)
+    if not predicted:
+        gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
+        problem = f"has nothing to compare with; it is of {gpus}"
+        raise DataError(str(question.path), "; ".join([problem, *notes.remarks]))
+    return KernelReport(tuple(cells(predicted)), families(predicted), coverage(predicted), tuple(notes.left),
+                        tuple(notes.remarks))
+
+
+@define
+class _Notes:
+    """Remarks, and the rows left out."""
+
+    left: list[tuple[str, LeftOut]] = field(factory=list)
+    remarks: list[str] = field(factory=list)
+
+
+def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
+    by_name: dict[str, list[Measurements]] = {}
+    for rows in taken:
+        gpu = gpu_of(rows, question.gpu if rows.gpu is None else "")
+        try:
+            checked = check(rows, gpu, fewest=1)
+        except TooFew as few:
+            notes.remarks.append(str(few))
+            continue
+        notes.remarks += checked.remarks()
+        by_name.setdefault(rows.gpu or question.gpu, []).append(checked.kept)
+    for name, tables in by_name.items():
+        selected = select(spec, tables, gpu_of(tables[0], name))
+        notes.left += [(f"{name} {spec.name}", left) for left in selected.left]
+        if outside := sum(map(len, selected.outside_core)):
+            assert spec.core is not None
+            notes.left.append((f"{name} {spec.name}", LeftOut(f"not core: {spec.core.reason}", outside)))
+        if selected.core:
+            yield selected
+
+
+def _predict(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Selected],
+             notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict by the protocol that the question and the kind of the measurements ask for."""
+    if question.leave_out or question.train:
+        yield from _apart(question, spec, selected, notes)
+        return
+    for own in _wanted(selected, question.gpu):
+        name = question.oracle.name
+        path = question.oracle.options.get("path")
+        if name == "measured" and not path and not own.rows[0].source.swept:
+            if spec.grid is not None:
+                yield from predict_from_grid(spec, own)
+            else:
+                notes.remarks.append(f"{own.gpu.name}: {spec.name} has no grid that a sweep would measure")
+        elif name == "measured" and _fitted_to(own, Path(path) if path else shipped(own.rows[0].gpu or "")):
+            yield from predict_held_out(spec, own.rows, own.core)
+        else:
+            yield from _priced(oracle, spec, own, notes)
+
+
+def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict by an oracle as it ships."""
+    profiled = _profiled(oracle, own.gpu)
+    for rows, dataset in zip(own.rows, own.core, strict=True):
+        if profiled is None and spec.measures not in MAKERS:
+            notes.remarks.append(f"{own.gpu.name}: {spec.name} has no kernels that this oracle could be asked about")
+            continue
+        predicted = (predict_one_by_one(oracle, rows, dataset, "unseen") if profiled is None else
+                     predict_by_profile(profiled, spec, rows, dataset, "unseen"))
+        if predicted is None:
+            notes.remarks.append(f"{own.gpu.name}: the profile knows nothing of {spec.name}")
+        else:
+            yield predicted
+
+
+def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
+    return oracle.prices(gpu) if isinstance(oracle, ProfileOracle) else None
+
+
+def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict some GPUs by what is learned from others."""
+    if question.train:
+        teachers = [own for own in selected if _is(own, question.train)]
+        pupils = [own for own in _wanted(selected, question.gpu) if own not in teachers]
+        how = f"from {', '.join(question.train)}"
+    else:
+        architectures = {own.gpu.architecture for own in selected if _is(own, (question.leave_out,))}
+        if not architectures and question.leave_out not in _all_names(selected):
+            notes.remarks.append(f"{spec.name}: has no rows of {question.leave_out!r}")
+            return
+        # GPUs of one architecture are nearly the same, so they are left out together.
+        teachers = [own for own in selected if own.gpu.architecture not in architectures]
+        pupils = [own for own in selected if _is(own, (question.leave_out,))]
+        how = f"without {', '.join(sorted(architectures))}"
+    if not teachers or not pupils:
+        notes.remarks.append(f"{spec.name}: no GPU to learn it from, or none to predict")
+        return
+    yield from predict_from_others(spec, [dataset for own in teachers for dataset in own.core],
+                                   [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
+
+
+def _wanted(selected: Sequence[Selected], gpu: str) -> Sequence[Selected]:
+    return [own for own in selected if not gpu or gpu in (own.rows[0].gpu, own.rows[0].source.device) or (
+        own.rows[0].gpu is None)]
+
+
+def _is(own: Selected, names: Sequence[str]) -> bool:
+    """Whether one of *names* is this GPU or its architecture."""
+    return bool({own.rows[0].gpu, own.rows[0].source.device, own.gpu.architecture} & {*names})
+
+
+def _all_names(selected: Sequence[Selected]) -> set[str]:
+    return {name for own in selected for name in (own.rows[0].gpu or "", own.gpu.architecture)}
+
+
+def _fitted_to(own: Selected, path: Path) -> bool:
+    """Whether the profile at *path* was fitted to one of these very files."""
+    if not path.exists():
+        return False
+    known = set(Profile.load(path).header.get("fitted_to", {}).values())
+    return not known.isdisjoint(digest(Path(rows.source.file)) for rows in own.rows)
+
+
+def check_question(question: Question) -> None:
+    """Raise ConfigError for options that contradict each other."""
+    if question.leave_out and question.train:
+        raise ConfigError("--train", "names the GPUs to learn from, and --leave-out those not to; give one of them")
+    if (question.leave_out or question.train) and question.oracle.name != "learned":
+        raise ConfigError("--oracle", f"{question.oracle.name} learns from no other GPU; only 'learned' does")

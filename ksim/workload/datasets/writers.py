@@ -1,0 +1,142 @@
+"""Data sets that benchmark clients read."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from attrs import field, frozen
+from attrs.validators import gt
+
+from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError
+from ksim.workload.cache_curve import HashIds
+from ksim.workload.prose import Prose
+from ksim.workload.rows import follows
+
+__all__ = ["Mooncake", "Aiperf", "VllmCustom"]
+
+
+@frozen
+class Mooncake:
+    """Mooncake's JSON lines: `timestamp` in ms, lengths, `hash_ids` of 512 tokens, sessions as Dynamo writes them.
+
+    https://github.com/kvcache-ai/Mooncake
+
+    Writes a request a line, with the length of its whole prompt.
+
+    Block ids are of `block_size` tokens; other sizes than Mooncake's 512 have to be told to who reads the file.
+    """
+
+    block_size: int = field(default=512, validator=gt(0))
+
+    reader: ClassVar[str] = "mooncake"
+    reading: ClassVar[dict[str, Any]] = {}
+    times: ClassVar[str] = "needs"
+    fields: ClassVar[frozenset[str]] = frozenset({"chunks", "session", "delay"})
+
+    @property
+    def remarks(self) -> list[str]:
+        if self.block_size == 512:
+            return []
+        return [f"block ids are of {self.block_size} tokens, not of Mooncake's 512; ksim reads them with --chunk-tokens"
+                f" {self.block_size}"]
+
+    def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:
+        ids, before = HashIds(self.block_size), None
+        for request in requests:
+            row = clocked(request, before)
+            yield row | {"input_length": request.prompt, "output_length": request.output, "hash_ids": ids.of(request)}
+            before = request
+
+
+def clocked(request: Request, before: Request | None) -> dict[str, Any]:
+    """The session of *request* and when it comes, in ms: a turn that waits for the one *before* has its delay alone."""
+    row: dict[str, Any] = {"session_id": request.session} if request.session else {}
+    if not follows(request, before):
+        row["timestamp"] = milliseconds(request.arrival)
+    if request.delay or "timestamp" not in row:
+        row["delay"] = milliseconds(request.delay)
+    return row
+
+
+def milliseconds(seconds: float) -> float | int:
+    """*seconds* in ms, as a whole number where it is one, to the nanosecond."""
+    value = round(seconds * 1e3, 6)
+    return int(value) if value.is_integer() else value
+
+
+@frozen
+class Aiperf:
+    """AIPerf's `mooncake_trace`: as Mooncake's, but turns of a session have the length of what is new in them.
+
+    https://github.com/ai-dynamo/aiperf: `aiperf profile --custom-dataset-type mooncake_trace --input-file FILE`
+
+    Writes a request a line; AIPerf sends a turn behind all that was said before in its session.
+
+    Block ids are of `block_size` tokens, those of the first turn of a session: later ones share it anyway.
+    """
+
+    block_size: int = field(default=512, validator=gt(0))
+
+    reader: ClassVar[str] = "mooncake"
+    reading: ClassVar[dict[str, Any]] = {"turns": "new"}
+    times: ClassVar[str] = "takes"
+    fields: ClassVar[frozenset[str]] = frozenset({"chunks", "session", "delay"})
+
+    @property
+    def remarks(self) -> list[str]:
+        told = "" if self.block_size == 512 else f" --isl-block-size {self.block_size}"
+        return [f"aiperf profile --custom-dataset-type mooncake_trace{told} --input-file FILE; --fixed-schedule sends"
+                " at the recorded times"]
+
+    def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:
+        ids, before = HashIds(self.block_size), None
+        said: dict[str, int] = {}
+        for request in requests:
+            row = clocked(request, before)
+            if not timed:
+                row.pop("timestamp", None)
+            context = said.get(request.session, 0) if request.session else 0
+            new = request.prompt - context
+            if new < 1:
+                raise ConfigError("--to aiperf", f"request {request.id} of session {request.session!r} has a prompt of"
+                                  f" {request.prompt:,} tokens, and {context:,} were said before it; AIPerf sends all"
+                                  " of them again: write --to mooncake")
+            row |= {"input_length": new, "output_length": request.output}
+            if not context and (names := ids.of(request)):
+                row["hash_ids"] = names
+            said[request.session], before = request.prompt + request.output, request
+            yield row
+
+
+@frozen
+class VllmCustom:
+    """`vllm bench serve --dataset-name custom`: `prompt`, a made-up text of its length, and `output_tokens`; no times.
+
+    https://docs.vllm.ai/en/latest/benchmarking/cli.html
+
+    Writes texts of common English words, a token each; equal blocks of prompts are equal words.
+
+    With a `tokenizer` (its tokenizer.json, or the folder), every text is counted with it, special tokens such as BOS
+    included.
+    """
+
+    tokenizer: str = ""
+
+    reader: ClassVar[str] = "vllm_custom"
+    reading: ClassVar[dict[str, Any]] = {}
+    times: ClassVar[str] = ""
+    fields: ClassVar[frozenset[str]] = frozenset({"chunks"})
+
+    @property
+    def remarks(self) -> list[str]:
+        counted = (f"prompts have exactly as many tokens as the trace says, counted with {self.tokenizer}, BOS included"
+                   if self.tokenizer else "prompts are of common English words, counted as a token each, as most BPE"
+                   " tokenizers have them, without BOS; --tokenizer FILE counts exactly")
+        return [counted, "vllm bench serve --dataset-name custom --dataset-path FILE --custom-output-len -1"
+                " --skip-chat-template --disable-shuffle --num-prompts -1; a chat template would add to the prompts",
+                "the format has no times: vllm bench serve sends by --request-rate or --max-concurrency"]
+
+    def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:
+        prose = Prose.of(self.tokenizer)
+        for request in requests:
+            yield {"prompt": prose.text(request), "output_tokens": request.output, "prompt_tokens": request.prompt}

@@ -1,0 +1,1 @@
+"""KV: caches, what lies below the GPU, and transfers."""

@@ -1,0 +1,1 @@
+"""Comparisons with public tables, in benchmarks/research."""
