@@ -277,7 +277,7 @@ def collectives(
     priced = list(messages(gpu, system, nodes, words_of(kinds), [int(word) for word in _numbers("--ranks", ranks)],
                            _numbers("--sizes", sizes) or [float(_KIB * 4**power) for power in range(11)]))
     console().print(_table(priced))
-    write_json(json_file, {"messages": [_collectives_row(message) for message in priced]})
+    write_json(json_file, {"messages": [_row_of_collective(message) for message in priced]})
 
 
 def _numbers(flag: str, text: str) -> list[float]:
@@ -303,7 +303,7 @@ def _table(priced: "list[Message]") -> Table:
     return rows
 
 
-def _collectives_row(message: "Message") -> dict[str, float | str]:
+def _row_of_collective(message: "Message") -> dict[str, float | str]:
     return {"kind": message.kind, "gpus": message.ranks, "bytes": message.bytes, "launch": message.span.launch,
             "seconds": message.seconds, "bus_bandwidth": message.bus_bandwidth, "joules": message.joules,
             "idle_joules": message.idle_joules, "joules_per_bit": message.joules_per_bit}

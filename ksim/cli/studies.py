@@ -268,7 +268,7 @@ def routers(
     check_names(chosen, plan.points)
     found = _compared(plan, f"Routers compared: {scenario.stem}", output, resume, force, jobs=jobs, on=on,
                       address=address)
-    _routers_show(found)
+    _show_routers(found)
     if output is not None:
         _write(found, output)
     write_json(json_file, {"title": found.title, "command": plan.command, "routers": found.records()})
@@ -289,7 +289,7 @@ def _compared(plan: "RoutersPlan", title: str, output: Path | None, resume: bool
         stop(reason, f"not all of {len(plan.rows):,} runs had ended{kept}")
 
 
-def _routers_show(found: "RouterComparison") -> None:
+def _show_routers(found: "RouterComparison") -> None:
     """Print the table, how many runs there were, what may surprise in it, and which routers did not run."""
     if found.ranking:
         console().print(found.shown)

@@ -151,7 +151,7 @@ def kernels(
         screen.print(_left(report))
     screen.print(_cells(report))
     screen.print(_worst(report))
-    _validate_kernels_write(json_file, report)
+    _write_kernels(json_file, report)
     for name, family in report.families.items():
         say(f"{name}: {family['mape']:.2f} % of {family['points']:,} points")
     covered = "" if report.coverage is None else f"; {report.coverage:.1f} % lie in their 90 % intervals"
@@ -183,7 +183,7 @@ def _left(report: "KernelReport") -> Table:
     return rows
 
 
-def _validate_kernels_write(path: Path | None, report: "KernelReport") -> None:
+def _write_kernels(path: Path | None, report: "KernelReport") -> None:
     from attrs import asdict
 
     outcome = {"families": report.families, "mean": report.mean, "coverage": report.coverage,
@@ -207,7 +207,7 @@ def transfers(
     screen.print(_transfers(report))
     if report.refused:
         screen.print(_refused(report))
-    _validate_transfers_write(json_file, report)
+    _write_transfers(json_file, report)
     held_back = (f"{median_ape(report.held_back):.2f} % in the median of {len(report.held_back)} rows held back"
                  if report.held_back else "no row is held back")
     say(f"seconds of transfers: {held_back}, {median_ape(report.transfers):.2f} % of all {len(report.transfers)}")
@@ -232,7 +232,7 @@ def _refused(report: "TransferReport") -> Table:
     return rows
 
 
-def _validate_transfers_write(path: Path | None, report: "TransferReport") -> None:
+def _write_transfers(path: Path | None, report: "TransferReport") -> None:
     from ksim.validation.measured_transfers import median_ape
 
     write_json(path, {

@@ -138,7 +138,7 @@ def _described(launch: Launch, wanted: Wanted) -> dict[str, Any]:
     engine = {"engine": launch.engine, **hardware, **({"nodes": nodes} if nodes else {}),
               **({"host": host} if host else {}), "serve": dict(launch.serve)}
     if launch.free_share is not None:
-        engine["serve"]["gpu_memory_utilization"] = _utilization(_pools_alone(engine), launch.model, launch.free_share)
+        engine["serve"]["gpu_memory_utilization"] = _utilization(_pool_alone(engine), launch.model, launch.free_share)
     return engine
 
 
@@ -148,7 +148,7 @@ def _utilization(engine: Mapping[str, Any], model: str, share: float) -> float:
     return of_free(share, deployment.model, deployment.gpu, deployment.serve)
 
 
-def _pools_alone(engine: Mapping[str, Any]) -> dict[str, Any]:
+def _pool_alone(engine: Mapping[str, Any]) -> dict[str, Any]:
     """*engine* without what only engines of a fleet have."""
     return {**engine, "serve": {key: value for key, value in engine["serve"].items() if key != "kv_transfer_config"}}
 

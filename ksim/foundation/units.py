@@ -226,7 +226,7 @@ def by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
     return {key if isinstance(key, DType) else DType.named(key): quantity(value) for key, value in table.items()}
 
 
-_UNIT_KEYS_EXAMPLES = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
+_EXAMPLES_BY_KIND = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
 
 
 def key_of(field: "attrs.Attribute[Any]") -> str:
@@ -323,7 +323,7 @@ class UnitKeys:
 
 def _number(value: Any, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a number or a text such as '{_UNIT_KEYS_EXAMPLES[unit]}', not {value!r}")
+        raise ValueError(f"expected a number or a text such as '{_EXAMPLES_BY_KIND[unit]}', not {value!r}")
     return measured(value, unit)
 
 

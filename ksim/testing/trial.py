@@ -302,7 +302,7 @@ def files(case: Case, policy: Any, name: str = "counter_example", note: str = ""
     table = {"model": MODEL, "gpu": GPU, "engine": ENGINE, "serve": serve | {"scheduling_policy": choice(policy)},
              "workload": {"replay": replay}}
     text = "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(table)
-    return Files(text, _hashed(case) if shares else _counter_example_plain(case), trace_name)
+    return Files(text, _hashed(case) if shares else _plain_numbers(case), trace_name)
 
 
 def choice(policy: Any) -> Any:
@@ -331,7 +331,7 @@ def _serve(case: Case) -> tuple[dict[str, Any], list[str]]:
     return {key: value for key, value in serve.items() if key in known}, untold
 
 
-def _counter_example_plain(case: Case) -> str:
+def _plain_numbers(case: Case) -> str:
     rows = [f"{a.turn * TURN:.6f},{a.prompt},{a.output},{a.priority},{a.family}" for a in case.coming]
     return "\n".join(["arrival,prompt,output,priority,tenant", *rows]) + "\n"
 

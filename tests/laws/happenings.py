@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from attrs import fields
+from attrs import evolve, fields
 
+from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import ClockScaling
 from ksim.flow.events import (
     Admitted,
@@ -32,8 +33,13 @@ def happenings(log: Log) -> list[Event]:
 
 def facts(log: Log) -> list[tuple[Any, ...]]:
     """What happened, but for the times."""
-    return [(type(event), *(getattr(event, field.name) for field in fields(type(event)) if field.name not in ROUNDED),
-             *_kernels(event)) for event in happenings(log)]
+    return [(type(event), *(_plain(getattr(event, field.name)) for field in fields(type(event))
+                            if field.name not in ROUNDED), *_kernels(event)) for event in happenings(log)]
+
+
+def _plain(value: Any) -> Any:
+    """Contexts as numbers: how they split into offsets and a shift goes by the turns before, also by empty ones."""
+    return (tuple(value.contexts), evolve(value, contexts=Contexts())) if isinstance(value, Batch) else value
 
 
 def _kernels(event: Event) -> list[tuple[str, str, int]]:

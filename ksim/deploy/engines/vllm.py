@@ -270,7 +270,7 @@ _MADE_UP = (f"MADE UP: no line says how many drafted tokens are accepted; {ACCEP
             " serve.speculative_config.acceptance to what your engine's log prints (docs/speculation.md)")
 
 
-def _speculation_config(reading: Reading, given: Given) -> None:
+def _speculative_config(reading: Reading, given: Given) -> None:
     table = known_keys(given, table_of(given), SpeculativeConfig, _IDLE)
     _add(reading, given, table)
 
@@ -321,6 +321,6 @@ def with_acceptance(reading: Reading, where: str) -> None:
 
 
 SPECULATION: Mapping[str, Handler] = {
-    "speculative_config": _speculation_config, "spec_method": partial(_part, "method"),
+    "speculative_config": _speculative_config, "spec_method": partial(_part, "method"),
     "spec_model": partial(_part, "model"),
     "spec_tokens": partial(_part, "num_speculative_tokens")}

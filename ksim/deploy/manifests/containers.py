@@ -35,7 +35,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
     for simple in Script(pasted, environment).commands():
         simple.keep_document(files)
         if _is_engine([word.text for word in simple.words]):
-            yield _scripts_command(simple, pasted, evolve(command, files=dict(files)))
+            yield _command_of_script(simple, pasted, evolve(command, files=dict(files)))
 
 
 def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tuple[Word, ...]]:
@@ -46,7 +46,7 @@ def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tupl
         yield simple.words
 
 
-def _scripts_command(simple: Simple, pasted: Pasted, around: Command) -> Command:
+def _command_of_script(simple: Simple, pasted: Pasted, around: Command) -> Command:
     where = pasted.at(simple.line)
     simple.check_unconditional(where)
     environment = {**around.environment, **simple.exported, **simple.assigned}

@@ -236,7 +236,7 @@ def _marks(columns: dict[str, Any]) -> Iterator[Mark]:
                        max(BOUNDS, key=lambda name: row[f"{name}_share"]))
 
 
-_ETA_MAP_LARGEST, _ETA_MAP_SMALLEST = 900.0, 20.0
+_LARGEST_DOT, _SMALLEST_DOT = 900.0, 20.0
 #: Zones without a colour of their own are between safe and danger.
 _COLOURS = {"safe": GREEN, "danger": RED}
 _TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 200)
@@ -283,9 +283,9 @@ def eta_figure(title: str, gpus: Sequence[str], steps: Mapping[str, Sequence[Fam
         axes.set_title(step)
         _scales(axes, (left, right), (_LEAST, top))
         _zones(axes, zones)
-        _eta_map_draw(axes, marks)
+        _draw_dots(axes, marks)
     for axes, marks in zip(grid, steps.values(), strict=True):
-        name_marks(axes, [Named(mark.eta, mark.high / mark.low, sqrt(_eta_map_area(mark)) / 2, mark.name)
+        name_marks(axes, [Named(mark.eta, mark.high / mark.low, sqrt(_dot_area(mark)) / 2, mark.name)
                           for mark in sorted(marks, key=lambda mark: -mark.share)])
     return figure
 
@@ -323,13 +323,13 @@ def _zones(axes: Axes, zones: Sequence[ZoneArea]) -> None:
         axes.axhline(edge, color=GREY, linewidth=0.9, linestyle=DASHES, zorder=1)
 
 
-def _eta_map_draw(axes: Axes, marks: Sequence[FamilyMark]) -> None:
+def _draw_dots(axes: Axes, marks: Sequence[FamilyMark]) -> None:
     for mark in sorted(marks, key=lambda mark: -mark.share):
         spread = mark.high / mark.low
         axes.plot([mark.low, mark.high], [spread, spread], color=FAINT, linewidth=0.9, alpha=0.55, zorder=2)
-        axes.scatter(mark.eta, spread, s=_eta_map_area(mark), color=BLUE, alpha=0.8, edgecolor="white", linewidth=0.8,
+        axes.scatter(mark.eta, spread, s=_dot_area(mark), color=BLUE, alpha=0.8, edgecolor="white", linewidth=0.8,
                      zorder=3)
 
 
-def _eta_map_area(mark: FamilyMark) -> float:
-    return max(_ETA_MAP_SMALLEST, _ETA_MAP_LARGEST * mark.share)
+def _dot_area(mark: FamilyMark) -> float:
+    return max(_SMALLEST_DOT, _LARGEST_DOT * mark.share)

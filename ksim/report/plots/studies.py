@@ -297,7 +297,7 @@ def routers_figure(title: str, panels: Mapping[str, Sequence[Dot]]) -> Figure:
     figure = canvas(11.0, 1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), title, _note(panels, ages))
     grid = grid_of(figure, rows, columns)
     for place, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
-        _routers_draw(axes, name, panel, routers, ages)
+        _draw_routers(axes, name, panel, routers, ages)
         axes.tick_params(axis="y", labelleft=place % columns == 0)
     for axes in grid[len(panels):]:
         axes.set_visible(False)
@@ -315,7 +315,7 @@ def _note(panels: Mapping[str, Sequence[Dot]], ages: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _routers_draw(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence[str], ages: Sequence[str]) -> None:
+def _draw_routers(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence[str], ages: Sequence[str]) -> None:
     for age in ages:
         mine = [dot for dot in panel if dot.age == age]
         widths = [0.0 if math.isnan(dot.half_width) else dot.half_width for dot in mine]
@@ -328,11 +328,11 @@ def _routers_draw(axes: Axes, name: str, panel: Sequence[Dot], routers: Sequence
     axes.set_title(name)
     axes.set_yticks(range(len(routers)), routers)
     axes.set_ylim(len(routers) - 0.5, -0.5)
-    _routers_scale(axes, sorted(dot.value for dot in panel))
+    _scale_ages(axes, sorted(dot.value for dot in panel))
     axes.tick_params(labelcolor=FAINT)
 
 
-def _routers_scale(axes: Axes, values: Sequence[float]) -> None:
+def _scale_ages(axes: Axes, values: Sequence[float]) -> None:
     """A linear axis, from 0 where nothing is below; a logarithmic one, linear around 0, for *values*, in order, that
     spread widely."""
     positive = [value for value in values if value > 0]

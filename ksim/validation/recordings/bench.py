@@ -71,10 +71,10 @@ class SglangBench:
         return "mean_e2e_latency_ms" in first and "completed" in first and "total_input_tokens" in first
 
     def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
-        return run_per_table(path, tables, _sglang_bench_run)
+        return run_per_table(path, tables, _run_of_sglang)
 
 
-def _sglang_bench_run(path: Path, table: Table, name: str) -> Recorded:
+def _run_of_sglang(path: Path, table: Table, name: str) -> Recorded:
     run = run_of(path, name, "SGLang bench_serving", table, _SGLANG_BENCH_WORDS)
     tokens = table.number("total_input_tokens") + table.number("total_output_tokens")
     rate = {"total_token_throughput": tokens / run.duration} if run.duration else {}
