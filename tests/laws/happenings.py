@@ -28,7 +28,12 @@ ROUNDED = {"time", "scheduled", "prepared", "start", "end", "taken", "scalings",
 def happenings(log: Log) -> list[Event]:
     """All events, kind by kind in the order of their times."""
     return [event for kind in (Arrived, Routed, Received, Rejected, Admitted, Preempted, Stepped, Emitted, Finished)
-            for event in sorted(log.of(kind), key=lambda event: (event.time, getattr(event, "engine", 0)))]
+            for event in sorted(log.of(kind), key=_moment)]
+
+
+def _moment(event: Any) -> tuple[Any, ...]:
+    """What orders events; which of those at one time comes first is no fact."""
+    return event.time, getattr(event, "engine", 0), getattr(event, "request_id", 0)
 
 
 def facts(log: Log) -> list[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Arrived, Failed, Finished, Rejected
@@ -156,6 +156,10 @@ def check_aborts(run: Played) -> None:
 
 
 @given(serve=serves, workload=workloads, seed=st.integers(0, 100), aborts=aborts, n=st.sampled_from([1, 1, 3]))
+@example(serve={"max_num_seqs": 2, "max_num_batched_tokens": 32, "num_gpu_blocks_override": 20, "max_model_len": 256,
+                "async_scheduling": False}, seed=0, n=1, aborts={0: 0.02023425988695568, 1: 0.01953125},
+         workload={"synthetic": {"arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(20, 90),
+                                 "count": 2, "max_tokens": 250}})
 @examples(32)
 def test_nothing_is_left_of_a_request_whose_client_hangs_up(tiny, serve, workload, seed, aborts, n):
     workload["synthetic"]["n"] = n
