@@ -148,7 +148,7 @@ class Endpoint(NoCopies, NoCopying):
     def finish(self, job: Job, moment: float) -> None:
         """The prompt of *job* is prefilled; the lease of its blocks begins at *moment*."""
         transfer = transfer_of(job)
-        transfer.prefilled = True
+        transfer.finish(moment)
         if transfer in transfer.target.waiting_for_peer:
             self.network.at(moment, lambda: transfer.target.resume(transfer))
         lease = inf if self.network.connector.by_chunk else self.network.connector.lease  # D takes chunks meanwhile

@@ -63,6 +63,7 @@ class Transfer:
     deadline: float = inf  # of the lease
     answered: float = inf  # when the router has P's answer, once that is known
     flows: list[Flow] = field(factory=list, init=False)
+    _skipped: float = field(default=inf, init=False)  # when D has said that it needs no KV
     _allocated: float = field(default=nan, init=False)
     _ready_at: dict[str, float] = field(factory=dict, init=False)
     _began: float = field(default=nan, init=False)
@@ -96,12 +97,19 @@ class Transfer:
             self.network.at(moment, self._fail)
 
     def skip_load(self, moment: float) -> None:
-        """D has all KV already: P may begin, or let go if it has prefilled."""
+        """D needs no KV, or has it: P may begin, and lets go once it has prefilled."""
         self._let_source_begin(moment)
+        self._skipped = moment
         if self.prefilled:
             self.network.at(moment, self.release_blocks)
 
     # What P says.
+
+    def finish(self, moment: float) -> None:
+        """P has prefilled the prompt, and may let go if D has said that it needs nothing."""
+        self.prefilled = True
+        if self._skipped < inf and self.load_begun:
+            self.network.at(max(moment, self._skipped), self.release_blocks)
 
     def source_ready(self, moment: float) -> None:
         """P's workers know from *moment* on that the prompt is computed."""
