@@ -129,8 +129,8 @@ def one_by_one(output):
 
 
 TIGHT = {"max_num_seqs": 1, "max_num_batched_tokens": 64, "max_model_len": 256, "num_gpu_blocks_override": 20}
-DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
-                                 "acceptance": {"name": "geometric", "rate": 0.7}}}
+DRAFTS = {"prefix_cache": "vllm", "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                                                         "acceptance": {"name": "geometric", "rate": 0.7}}}
 
 
 @example(serve={**TIGHT, "async_scheduling": True}, more={}, workload=one_by_one(4), seed=0)
