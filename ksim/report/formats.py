@@ -9,10 +9,15 @@ from typing import Any
 
 from ksim.report.pools_text import pool_rows
 from ksim.report.tables import Table
-from ksim.report.wording import Insight, endings, number, percent
-from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.report.wording import Insight, endings, number, written
+from ksim.results.metrics import Summary
+from ksim.results.numbers import LATENCIES, NUMBERS, PERCENTILES
 
 _WIDTH = 50
+#: The numbers of a run in a notebook, as far as it has them.
+_SHOWN = ("request_throughput", "request_goodput", "output_throughput", "gpu_busy_share", "kv_cache_usage_peak",
+          "prefix_cache_hit_rate", "preemptions", "average_watts", "joules_per_output_token",
+          "dollars_per_million_output_tokens")
 _RIGHT = ' style="text-align: right"'
 _LATENCIES = {
     "ttft": "Time to First Token",
@@ -91,9 +96,10 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
     statistics = ("mean", *(f"p{each}" for each in PERCENTILES))
     latencies = [(name.upper(), *(number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics))
                  for name in LATENCIES]
+    rows = [(NUMBERS[key].title, written(NUMBERS[key], summary[key])) for key in _SHOWN if summary[key] is not None]
     return html_block(title, f"{ended} in {number(summary['duration'])} s of simulated time",
                  html_table(Table.of("latency (ms)", *(f">{statistic}" for statistic in statistics), rows=latencies)),
-                 html_table(Table.of("run", ">", rows=_html_rows(summary))), *_html_pools(summary),
+                 html_table(Table.of("run", ">", rows=rows)), *_html_pools(summary),
                  *(note.text for note in notes))
 
 
@@ -101,18 +107,3 @@ def _html_pools(summary: Summary) -> Iterator[str]:
     """The pools side by side; nothing for a run without pools."""
     if pools := summary.get("pools"):
         yield html_table(Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools)))
-
-
-def _html_rows(summary: Summary) -> Iterator[tuple[str, str]]:
-    yield "requests/s", number(summary["request_throughput"])
-    if summary["request_goodput"] is not None:
-        yield "requests/s within targets", number(summary["request_goodput"])
-    yield "output tokens/s", number(summary["output_throughput"])
-    yield "GPUs busy", percent(summary["gpu_busy_share"])
-    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
-    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
-    yield "preemptions", number(summary["preemptions"])
-    yield "average watts", number(summary["average_watts"])
-    yield "J/output token", number(summary["joules_per_output_token"])
-    if summary["dollars_per_million_output_tokens"] is not None:
-        yield "$/M output tokens", number(summary["dollars_per_million_output_tokens"])

@@ -17,6 +17,7 @@ from attrs import frozen
 from ksim.flow.events import EngineBuilt
 from ksim.results.gateway import gateway_summary
 from ksim.results.history import History
+from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.results.series import Series, concurrency, waiting
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio
 from ksim.results.totals import Served, Work
@@ -187,8 +188,6 @@ def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
 
 
 Summary = dict[str, Any]
-PERCENTILES = (50, 90, 95, 99)
-LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
 @frozen
@@ -308,8 +307,7 @@ def latency(history: History, name: str, done: Bools) -> Floats:
     requests = history.requests
     if name == "itl":
         return requests.gaps_of(done)
-    seconds: Floats = getattr(requests, "e2e" if name == "e2el" else name)
-    return seconds[done & (requests.output > 1) if name == "tpot" else done]
+    return requests.latency(name)[done & (requests.output > 1) if name == "tpot" else done]
 
 
 def cache(work: Work, served: Served) -> Summary:

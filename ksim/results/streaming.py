@@ -37,8 +37,6 @@ from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
 from ksim.results.gateway import GatewayTotals, adapter_summary
 from ksim.results.history import KINDS, History, static_joules
 from ksim.results.metrics import (
-    LATENCIES,
-    PERCENTILES,
     LatencyTargets,
     Summary,
     batches,
@@ -51,7 +49,8 @@ from ksim.results.metrics import (
     throughput,
     utilisation,
 )
-from ksim.results.pools import POOL_LATENCIES, Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
+from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES
+from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
 from ksim.results.series import Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
