@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ksim.report.run_directory import Whole
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
 
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
@@ -90,7 +90,7 @@ class _Phases:
 
 def _phases(run_a: Path, run_b: Path, request: int | None) -> tuple[_Phases | None, str]:
     """The phases of both runs, or why they cannot be compared; for one *request* that is an error."""
-    from ksim.results.attribution.breakdown import Breakdown, paired
+    from ksim.results.attribution import Breakdown, paired
 
     try:
         whole = Breakdown.read(run_a), Breakdown.read(run_b)

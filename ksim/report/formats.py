@@ -10,8 +10,7 @@ from typing import Any
 from ksim.report.pools_text import pool_rows
 from ksim.report.tables import Table
 from ksim.report.wording import Insight, endings, number, written
-from ksim.results.metrics import Summary
-from ksim.results.numbers import LATENCIES, NUMBERS, PERCENTILES
+from ksim.results.numbers import LATENCIES, NUMBERS, PERCENTILES, Summary
 
 _WIDTH = 50
 #: The numbers of a run in a notebook, as far as it has them.

@@ -14,9 +14,8 @@ from ksim.flow.events import EngineBuilt
 from ksim.report.tables import Column, Row, Table
 from ksim.report.wording import Insight, written
 from ksim.results.history import History
-from ksim.results.link_use import busiest
-from ksim.results.metrics import Summary
-from ksim.results.numbers import NUMBERS, Number
+from ksim.results.numbers import NUMBERS, Number, Summary
+from ksim.results.series import busiest
 
 #: The pools in one table; more pools make more tables.
 _BESIDE = 4

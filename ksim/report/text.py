@@ -15,8 +15,7 @@ from ksim.report.pools_text import pool_tables
 from ksim.report.tables import Cell, Column, Table, beside, pairs
 from ksim.report.wording import Insight, endings, growing, listed, number, outwards, percent
 from ksim.results.kernels import HOST, IDLE, families
-from ksim.results.metrics import Summary
-from ksim.results.numbers import LATENCIES, PERCENTILES, number_of
+from ksim.results.numbers import LATENCIES, PERCENTILES, Summary, number_of
 from ksim.results.steps import ratio
 
 _BAR = 10

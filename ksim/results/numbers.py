@@ -8,6 +8,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+#: The numbers of a run by key, None for unknown ones; and, by name, those of its pools.
+Summary = dict[str, Any]
+
 #: Whether more of a number is better, or less; 0 where that depends.
 MORE, LESS = 1, -1
 PERCENTILES = (50, 90, 95, 99)
@@ -228,3 +231,15 @@ def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:
     costs = [cost for key in ("energy_dollars", "gpu_dollars") if (cost := summary.get(key)) is not None]
     return {"usd_per_million_tokens": sum(costs) / millions if costs and millions else None,
             "joules_per_million_tokens": summary["energy_joules"] / millions if millions else None}
+
+
+@frozen
+class LatencyTargets:
+    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))

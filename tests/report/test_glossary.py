@@ -9,8 +9,7 @@ from ksim.flow.events import TIERS, Arrived, Chosen, Seen
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution import phases
-from ksim.results.metrics import LatencyTargets
-from ksim.results.numbers import NUMBERS, derived
+from ksim.results.numbers import NUMBERS, LatencyTargets, derived
 from ksim.results.tables import routing_table
 from ksim.study import rows
 from ksim.study.routers.compare import Waits, imbalance, regrets

@@ -7,8 +7,7 @@ from ksim.report.plots import plot_trace, trace_figure
 from ksim.report.plots.energy import MOST, composition, largest
 from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import FamilyShare
+from ksim.results.kernels import FamilyShare, KernelUsage
 from tests.results import fabricate
 
 

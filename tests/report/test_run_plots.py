@@ -26,8 +26,8 @@ from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
 from ksim.results.kernels import families
-from ksim.results.link_use import busiest
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
+from ksim.results.series import busiest
 from tests.results import by_hand, fabricate, fleet
 
 LIMITS = LatencyTargets(ttft=0.05, e2el=2.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError
 from ksim.report.plots import plot_breakdown, plot_changes
 from ksim.report.result import Result
-from ksim.results.attribution.breakdown import METRICS, STATISTICS, Breakdown, behind, paired
+from ksim.results.attribution import METRICS, STATISTICS, Breakdown, behind, paired
 from tests.properties import examples
 
 from . import by_hand, fabricate

@@ -36,8 +36,7 @@ from ksim.page.over_time import by_group, colour
 from ksim.page.reading import STREAMED, Run
 from ksim.page.run.lead import shown
 from ksim.report.wording import measure, number, outwards, percent
-from ksim.results.attribution import groups
-from ksim.results.attribution.breakdown import METRICS, Breakdown
+from ksim.results.attribution import METRICS, Breakdown, groups
 from ksim.results.kernels import HOST, IDLE, FamilyShare, families
 from ksim.results.steps import Floats
 

@@ -15,9 +15,8 @@ from ksim.report.plots.style import looks, write
 from ksim.report.plots.timeline import links_figure, shown_links, timeline_figure
 from ksim.report.plots.trace import cache_curve_figure, plot_cache_curve, plot_trace, trace_figure
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import families
-from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.kernels import KernelUsage, families
+from ksim.results.numbers import LatencyTargets, Summary
 from ksim.results.steps import Bools
 
 __all__ = ["cache_curve_figure", "composition_figure", "energy_figure", "latency_figure", "links_figure",

@@ -32,8 +32,7 @@ from ksim.report.plots.style import (
 from ksim.report.plots.timeline import shown_span
 from ksim.report.wording import UP, number, percent
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import HOST, IDLE, FamilyShare
+from ksim.results.kernels import HOST, IDLE, FamilyShare, KernelUsage
 from ksim.results.series import all_static_power, power
 from ksim.results.steps import Bools, Floats, Ints, sums
 

@@ -37,7 +37,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import UP, number, percent
 from ksim.results.attribution import GROUPS
 from ksim.results.history import History
-from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.numbers import LatencyTargets, Summary
 from ksim.results.steps import Floats
 
 #: Points of a curve, and the number of values from which it is drawn if there are many more.

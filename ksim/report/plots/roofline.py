@@ -39,8 +39,7 @@ from ksim.report.plots.style import (
 )
 from ksim.report.wording import percent
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import work_columns
+from ksim.results.kernels import KernelUsage, work_columns
 from ksim.results.steps import Bools
 
 _LARGEST, _SMALLEST = 900.0, 14.0

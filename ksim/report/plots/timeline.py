@@ -32,8 +32,7 @@ from ksim.report.plots.style import (
 )
 from ksim.report.wording import UP, measure, number, percent
 from ksim.results.history import History
-from ksim.results.link_use import LinkUse, busiest
-from ksim.results.series import Series, kv_usage, moving, power, running, waiting
+from ksim.results.series import LinkUse, Series, busiest, kv_usage, moving, power, running, waiting
 from ksim.results.steps import Floats, sums
 
 __all__ = ["speculation_figure", "timeline_figure", "shown_span", "shown_links", "links_figure"]
