@@ -1,15 +1,18 @@
 """Independent work in several processes, which end when it is interrupted or when the process that waits is killed."""
 
 import os
+import runpy
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, TypeVar
 
 from attrs import frozen
 
-from ksim.foundation.errors import WorkerLost
+from ksim.foundation.errors import KsimError, WorkerLost
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,13 +46,20 @@ class Pool:
     @classmethod
     @contextmanager
     def of(cls, count: int) -> Iterator["Pool"]:
-        """*count* processes, which end with the block; at once where it ends with an error."""
+        """*count* processes, which end with the block; at once where it ends with an error.
+
+        Raises KsimError in a process of such a pool that has to run the program for a plug-in which stands in it.
+        """
+        if isinstance(sys.modules["__main__"], _Program):
+            raise KsimError("the program defines a plug-in, so each process runs it again, up to here: put what starts"
+                            " processes under `if __name__ == \"__main__\":`")
         # Most runs have one process; importing these would cost them more than they gain.
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
         before = set(multiprocessing.active_children())
-        executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
+        executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin,
+                                       _program_of(sys.modules["__main__"]))
         try:
             yield cls(count, executor)
         except BaseException:
@@ -68,7 +78,7 @@ class Pool:
         from concurrent.futures.process import BrokenProcessPool
 
         try:
-            with _interrupts_held():
+            with _interrupts_held(), _without_program():
                 places = {self._executor.submit(work, item): place for place, item in enumerate(items)}
             for future in as_completed(places):
                 yield places[future], future.result()
@@ -90,8 +100,47 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _begin() -> None:
+class _Program(ModuleType):
+    """The module `__main__` of a process, which runs the program only if something in it is asked for: a plug-in.
+
+    Python's own processes always do, so that in a script without `if __name__ == "__main__":` they would start
+    processes themselves.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__("__main__")
+        self._name, self._path = name, path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_ran" in self.__dict__:
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+        self._ran = True
+        run = runpy.run_module(self._name, run_name="__mp_main__", alter_sys=True) if self._name else runpy.run_path(
+            self._path, run_name="__mp_main__")
+        self.__dict__.update(run)
+        return getattr(self, name)
+
+
+def _program_of(main: ModuleType) -> tuple[str, str]:
+    """The name of the module that was started as the program, and the path of its file, each "" where there is none."""
+    return getattr(main.__spec__, "name", ""), getattr(main, "__file__", "")
+
+
+@contextmanager
+def _without_program() -> Iterator[None]:
+    """Start processes that do not run the program."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _begin(name: str, path: str) -> None:
     """Let Ctrl-C end this process at once, without a message, and let it end with its parent."""
+    if name or path:
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Program(name, path)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
