@@ -63,6 +63,7 @@ class Transfer:
     deadline: float = inf  # of the lease
     answered: float = inf  # when the router has P's answer, once that is known
     flows: list[Flow] = field(factory=list, init=False)
+    _prefilled_at: float = field(default=inf, init=False)  # which may be known ahead of the clock
     _skipped: float = field(default=inf, init=False)  # when D has said that it needs no KV
     _allocated: float = field(default=nan, init=False)
     _ready_at: dict[str, float] = field(factory=dict, init=False)
@@ -101,13 +102,13 @@ class Transfer:
         self._let_source_begin(moment)
         self._skipped = moment
         if self.prefilled:
-            self.network.at(moment, self.release_blocks)
+            self.network.at(max(moment, self._prefilled_at), self.release_blocks)
 
     # What P says.
 
     def finish(self, moment: float) -> None:
         """P has prefilled the prompt, and may let go if D has said that it needs nothing."""
-        self.prefilled = True
+        self.prefilled, self._prefilled_at = True, moment
         if self._skipped < inf and self.load_begun:
             self.network.at(max(moment, self._skipped), self.release_blocks)
 

@@ -50,7 +50,7 @@ workloads = st.builds(
     st.sampled_from([uniform(1, 150), uniform(1, 5)]), st.sampled_from([uniform(1, 10), uniform(20, 90)]))
 extras = st.fixed_dictionaries({}, optional={
     "sessions": st.just({"turns": uniform(1, 3), "think": uniform("0 s", "1 s")}),
-    "prefixes": st.just({"groups": 2, "tokens": 40})})
+    "prefixes": st.just({"groups": 2, "tokens": 40}), "prompt_logprobs": st.just(2)})
 serves = st.fixed_dictionaries({
     "async_scheduling": st.booleans(), "enable_prefix_caching": st.booleans(),
     "max_num_seqs": st.sampled_from([2, 8, 32]), "max_num_batched_tokens": st.sampled_from([32, 256]),
