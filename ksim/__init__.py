@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.scenario.layer import Layer
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
-    from ksim.specs.power import PowerSettings
+    from ksim.specs.hardware import PowerSettings
     from ksim.study.capacity.ask import capacity
     from ksim.study.routers.compare import routers
     from ksim.study.sweep import sweep
@@ -141,7 +141,7 @@ FENCES: dict[str, set[str]] = {
 _HOMES = {
     "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
-    "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
+    "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
     "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.scenario.layer", "op": "ksim.compute.notation.product",

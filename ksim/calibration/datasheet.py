@@ -13,8 +13,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType, checked_unit, quantity
-from ksim.specs.hardware import ARCHITECTURES, Gpu
-from ksim.specs.power import Power
+from ksim.specs.hardware import ARCHITECTURES, Gpu, Power
 
 __all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge", "REQUIRED"]
 

@@ -11,9 +11,7 @@ from ksim.calibration.measurements import Points
 from ksim.compute.expert_rows import ExpertRows, expert_rows, levelled
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType

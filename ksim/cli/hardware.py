@@ -429,9 +429,8 @@ def calibrate(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Fit the share of its bounds that a GPU reaches, for the oracle `measured`, and report the errors of the fit."""
-    from ksim.calibration.calibrate import ENDING, check_writable, save
+    from ksim.calibration.calibrate import ENDING, check_writable, digests, ingest, save
     from ksim.calibration.calibrate import calibrate as fit
-    from ksim.calibration.ingest import digests, ingest
 
     screen = console()
     with status("reading") as line:

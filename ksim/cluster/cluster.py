@@ -32,8 +32,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.kv.transfer.connectors import KvConnector
-from ksim.kv.transfer.transfer import Transfer
-from ksim.kv.transfer.transfer_network import TransferNetwork
+from ksim.kv.transfer.transfer import Transfer, TransferNetwork
 from ksim.specs.settings import SignalSettings
 
 __all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]

@@ -13,10 +13,8 @@ from ksim.compute import blocks
 from ksim.compute.graph import Op
 from ksim.compute.kernels import PHASES, Kernel
 from ksim.compute.kernels.attention import BlockSparseLayer
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer
-from ksim.compute.kernels.mla import CompressedLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
+from ksim.compute.kernels.mla import SCALE, ChoiceLayer, CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
 from ksim.compute.model import Config, Decoder, Model
 from ksim.compute.model_ops import op, pointwise
 from ksim.compute.notation import Operation

@@ -6,12 +6,12 @@ import simpy
 from attrs import define, field
 
 from ksim.compute.graph import Collective
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.ranks import InFlightBatch, Process, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.steps import Blocks, StepCost
 from ksim.network.flows import Flows
-from ksim.network.inter_node_traffic import CollectiveTraffic, InterNodeTraffic
+from ksim.network.network import CollectiveTraffic, InterNodeTraffic
 
 __all__ = ["CollectiveFlows"]
 

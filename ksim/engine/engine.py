@@ -11,7 +11,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.governors import Supervised
 from ksim.engine.loop_times import Frontend, Horizon
 from ksim.engine.observer import ObservedLoop, Observer
@@ -23,11 +23,9 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import KsimError
-from ksim.kv.transfer.connector_worker import ConnectorWorker
-from ksim.kv.transfer.endpoint import Endpoint, transfer_of
+from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint, transfer_of
 from ksim.scheduling.engine_loop import EngineLoop, Turn
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule, State
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 

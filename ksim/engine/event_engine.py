@@ -20,10 +20,9 @@ from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import KvTransferParams, Stepped
 from ksim.flow.request import Request
-from ksim.network.inter_node_traffic import InterNodeTraffic
+from ksim.network.network import InterNodeTraffic
 from ksim.scheduling.engine_loop import Turn
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule, State
 
 __all__ = ["Inbox", "Sampled", "tokens_of", "EventEngine", "DUMMY"]
 

@@ -22,7 +22,7 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.energy import FREE, Clock, Setting
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.engine import Change, Engine, Process
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.observer import ObservedLoop, ObservedRecorder, Observer, Reading, Recorder, first_tokens
@@ -30,10 +30,8 @@ from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.scheduling.engine_loop import EngineLoop, Turn
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
-from ksim.scheduling.schedule_forecast import ScheduleForecast
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast, Turn
+from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "UndatedTurn", "UndatedTurns", "next_decodes",

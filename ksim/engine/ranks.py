@@ -18,8 +18,7 @@ from attrs import define, evolve, field, frozen
 from ksim.cost.energy import FREE, Clock, Setting
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.network import Network
 from ksim.specs.host import Worker
 

@@ -7,8 +7,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ksim.flow.costs import JOULES
-from ksim.flow.kernels import KernelColumns, KernelKind
-from ksim.flow.steps import PricedBlock
+from ksim.flow.steps import KernelColumns, KernelKind, PricedBlock
 from ksim.results.steps import Bools, Floats, Ints, Steps, codes, sums
 
 #: What kernels are grouped by.

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage

@@ -8,8 +8,7 @@ What a workload asks of sampling, and engines refuse.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.latent import attends_sparsely
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
@@ -22,9 +21,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
 from ksim.scenario.vision import vision_of
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import WEIGHT_ONLY, Precision, Shard
 from ksim.workload.replay import Workload
 

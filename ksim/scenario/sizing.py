@@ -16,18 +16,17 @@ from attrs import frozen
 
 from ksim.compute.adapters import slots_of
 from ksim.compute.drafters import Drafter
+from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB
 from ksim.scenario.cache_layout import CacheLayout, kept_layers
 from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, hidden_states
 from ksim.scenario.vision import Vision, activations, vision_of
 from ksim.scheduling.job import Limits
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Routing, Shard
 
 __all__ = ["of_free", "of_static", "utilization", "pack", "RESERVED", "Memory", "shards_of", "usable", "memory",

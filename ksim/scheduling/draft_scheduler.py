@@ -17,8 +17,7 @@ from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["DraftSchedule", "DrawnSpeculation", "uniform", "Speculation", "DraftScheduler"]

@@ -15,8 +15,7 @@ from ksim.flow.request import PlacedImage, Request
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule, State
 
 __all__ = ["EncoderCache", "EncoderLimits", "Encoding", "ImageScheduler"]
 

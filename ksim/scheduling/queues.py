@@ -24,9 +24,8 @@ from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job, Limits, State
+from ksim.scheduling.job import Job, Limits, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import Wish
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 Order = Callable[[Job], Any]
 

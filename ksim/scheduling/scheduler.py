@@ -15,10 +15,9 @@ from attrs import define, field
 
 from ksim.flow.batch import Offsets
 from ksim.kv.cache import PrefixHit
-from ksim.scheduling.job import Job, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.queues import JobQueues, OpenQueue
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 __all__ = ["mixed", "Scheduler"]
 

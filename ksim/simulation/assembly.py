@@ -29,10 +29,9 @@ from ksim.engine.governors import Supervised, checked
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import Horizon
 from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
-from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.flow.request import AdapterLoad, Request
+from ksim.flow.request import AdapterLoad, BlockKeys, Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -42,12 +41,11 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.evictions.by_history import vllm
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
-from ksim.kv.transfer.transfer_network import TransferNetwork
+from ksim.kv.transfer.transfer import TransferNetwork
 from ksim.oracles import peak
 from ksim.scenario.connector_parts import offload_settings
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import drafted, speculation_of
-from ksim.scenario.further_passes import with_prompt_logprobs
+from ksim.scenario.drafters import drafted, speculation_of, with_prompt_logprobs
 from ksim.scenario.routing import gateway_of, tell_measured
 from ksim.scenario.sizing import limits
 from ksim.scenario.vision import Vision, prepare, vision_of

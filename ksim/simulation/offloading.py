@@ -12,8 +12,8 @@ from typing import Any
 from attrs import define, evolve, field
 
 from ksim.compute.latent import AttendLatent
-from ksim.flow.block_keys import BlockKeys
 from ksim.flow.log import Log
+from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
 from ksim.kv.cache import Cache
@@ -28,7 +28,7 @@ from ksim.kv.offload.mooncake import MooncakePool, MooncakeWorker
 from ksim.kv.offload.store import SecondaryTier, TierThreads
 from ksim.kv.offload.tiered import TieredConnector, TieredWorker
 from ksim.kv.offload.worker import Lane, OffloadWorker
-from ksim.kv.transfer.layout import KvLayout, LayerShare
+from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
 from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings

@@ -9,9 +9,8 @@ from ksim.flow.request import Request
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, Limits, State
+from ksim.scheduling.job import Job, Limits, Schedule, State
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.connected import StoreConnector
 

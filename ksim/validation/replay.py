@@ -18,11 +18,9 @@ from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.engine_loop import EngineLoop
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
 from ksim.scheduling.group_rules import GroupRules
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
-from ksim.scheduling.schedule_forecast import ScheduleForecast
+from ksim.scheduling.job import Job, Schedule, State
 from ksim.scheduling.scheduler import Scheduler, mixed
 from ksim.validation import cases
 from ksim.validation.case_connector import (

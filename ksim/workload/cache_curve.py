@@ -14,8 +14,7 @@ import numpy as np
 from attrs import Factory, define, field, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 
 __all__ = ["POLICIES", "CacheCurve", "Hits", "TierHits", "Sums", "Reuse", "HashIds"]
 

@@ -13,14 +13,12 @@ from typing import ClassVar
 
 from attrs import define, field
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.offload.store import StoreListener
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["LmcacheStore", "LmcacheConnector"]
 

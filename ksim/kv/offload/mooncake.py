@@ -23,8 +23,7 @@ from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.store import StoreListener
 from ksim.kv.offload.worker import CopyStream, OffloadWorker, Submitted
 from ksim.scheduling.connector import Contents
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Load
+from ksim.scheduling.job import Job, Load
 
 __all__ = ["MooncakePool", "MooncakeConnector", "MooncakeWorker"]
 

@@ -17,8 +17,7 @@ from ksim.kv.offload.store import SecondaryTier, TierJob, TierThreads
 from ksim.kv.offload.worker import SharingWorker
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Copy, Load, Schedule
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 
 __all__ = ["TieredConnector", "TieredWorker"]
 

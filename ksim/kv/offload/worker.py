@@ -17,11 +17,10 @@ from attrs import define, field, frozen
 
 from ksim.flow.events import Copied
 from ksim.flow.log import Log
-from ksim.kv.transfer.connector_worker import NoTransfers
+from ksim.kv.transfer.endpoint import NoTransfers
 from ksim.network.network import FleetNetwork
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Copy, Schedule
+from ksim.scheduling.job import Copy, Job, Schedule
 
 __all__ = ["CopyStream", "Lane", "Submitted", "OffloadWorker", "SharingWorker", "CopiesUnderWay", "job_blocks"]
 

@@ -9,12 +9,14 @@ from attrs import asdict, evolve, frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import COUNTS, Attention, BlockSparseAttention
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.index_scores import IndexScores
-from ksim.compute.kernels.lora import LoraGemm
-from ksim.compute.kernels.mla import TILE_HEADS, CompressedAttention, LatentAttention, SparseLatentAttention
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, GroupedGemm, LoraGemm, Pointwise
+from ksim.compute.kernels.mla import (
+    TILE_HEADS,
+    CompressedAttention,
+    IndexScores,
+    LatentAttention,
+    SparseLatentAttention,
+)
 from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.foundation.units import DType
 from ksim.oracles import peak

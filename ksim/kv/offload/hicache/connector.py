@@ -16,17 +16,15 @@ from typing import ClassVar, Protocol
 from attrs import define, field, frozen
 from attrs.validators import ge, in_
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.hicache.cache import HiCache, HostNode, PromptTable
 from ksim.kv.offload.mooncake import MooncakePool
 from ksim.kv.offload.store import SecondaryTier
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["BATCH", "PooledStorage", "Storage", "StorageJob", "TierStorage", "POLICIES", "PrefetchRules", "Prefetches",
            "HicacheConnector"]
