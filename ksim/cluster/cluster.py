@@ -22,11 +22,10 @@ from ksim.cluster.routers import Router
 from ksim.cluster.signals import View, signals_of
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.beam_search import BeamSearch
-from ksim.engine.engine import Engine
+from ksim.engine.engine import Engine, ParentRequest
 from ksim.engine.event_engine import Inbox
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import Horizon
-from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log
 from ksim.flow.request import Request

@@ -14,7 +14,7 @@ from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
 from ksim.compute.recurrent import keeps_states
 from ksim.compute.sizes import Sizes
-from ksim.engine.parent_request import sampling_refusal
+from ksim.engine.engine import sampling_refusal
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice, flat
 from ksim.foundation.errors import ConfigError

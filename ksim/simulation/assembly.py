@@ -21,10 +21,9 @@ from ksim.compute.adapters import bytes_by_module, matrices
 from ksim.cost.energy import Clock, Setting
 from ksim.engine import adapter_engines
 from ksim.engine.adapter_engines import AdapterLoading
-from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.engine import Engine
-from ksim.engine.event_engine import EventEngine
+from ksim.engine.event_engine import CollectiveFlows, EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import Horizon

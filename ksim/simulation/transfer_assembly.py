@@ -10,7 +10,7 @@ from attrs import frozen
 
 from ksim.compute.graph import Collective, CollectiveKind
 from ksim.cost.pricer import Pricer
-from ksim.engine.collective_flows import CollectiveFlows
+from ksim.engine.event_engine import CollectiveFlows
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
