@@ -22,8 +22,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles import estimate
-from ksim.oracles.efficiency.gemm import Array
-from ksim.oracles.efficiency.models import Efficiency
+from ksim.oracles.efficiency.models import Array, Efficiency
 from ksim.oracles.efficiency.profiled import Profile, Profiled, ProfileOracle, shipped
 from ksim.specs.hardware import Gpu
 

@@ -13,8 +13,8 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.checks import FEWEST, Checked, TooFew, check, gpu_of
-from ksim.calibration.dataset import Dataset, gpu_name, join
-from ksim.calibration.datasheet import gpu_named
+from ksim.calibration.dataset import Dataset, join
+from ksim.calibration.datasheet import gpu_name, gpu_named
 from ksim.calibration.fitting import FOLDS, Candidate, FitSpec, LeftOut, Selected, cross_validate, fit, select
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined, listed
 from ksim.calibration.reading import is_candidate, read
@@ -23,8 +23,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import replacing
 from ksim.oracles.efficiency import profiled
-from ksim.oracles.efficiency.gemm import Array
-from ksim.oracles.efficiency.models import Efficiency
+from ksim.oracles.efficiency.models import Array, Efficiency
 from ksim.specs.hardware import Gpu
 
 #: A learning curve has the errors of fits to these shares of the points.

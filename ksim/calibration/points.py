@@ -6,6 +6,7 @@ A kernel is timed as a CUDA graph of several launches over rotating buffers, whi
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 from attrs import frozen
@@ -16,6 +17,7 @@ from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS, Layers
 from ksim.calibration.kernels import seconds
 from ksim.calibration.measurements import CHECKS, Points
+from ksim.calibration.reading.sweep import write_points
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.units import DType
@@ -95,6 +97,10 @@ class SweepPlan:
     @property
     def seconds(self) -> float:
         return float(sum(cost.sum() for cost in self.costs))
+
+    def save(self, path: Path) -> None:
+        """Write the points into one file, CSV or Parquet by its suffix; raise ConfigError on failure."""
+        write_points(self.points, path)
 
     def families(self) -> list[tuple[str, int, int, float]]:
         """Return, by family and number format: points to calibrate with, points to check with, expected seconds."""

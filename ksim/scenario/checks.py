@@ -8,11 +8,10 @@ What a workload asks of sampling, and engines refuse.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ksim.compute.breakdown import attends_sparsely, keeps_states
 from ksim.compute.kernels.basic import Gemm, GroupedGemm
-from ksim.compute.latent import attends_sparsely
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
-from ksim.compute.recurrent import keeps_states
 from ksim.compute.sizes import Sizes
 from ksim.engine.engine import sampling_refusal
 from ksim.flow.request import Request

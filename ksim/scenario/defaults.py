@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from ksim.compute.breakdown import attends_latently
 from ksim.compute.graph import LayerCache
-from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.cost.pricer import Overlap
@@ -170,8 +170,8 @@ class Defaults:
         row, layers = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self._layers()
         if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, self.settings):
             return row
-        latent = any(isinstance(op, AttendLatent) for layer in self.model.decoder.layers for op in layer)
-        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, self._prefix_caching().value)
+        size = state_block_tokens(layers, lcm(row.value, 128) if attends_latently(self.model) else row.value,
+                                  self._prefix_caching().value)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")
 

@@ -27,7 +27,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.scheduling.image_scheduler import EncoderLimits
+from ksim.scheduling.job import EncoderLimits
 from ksim.specs.configs import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard

@@ -9,15 +9,15 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import ClassVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.flow.request import PlacedImage, Request
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.job import EncoderLimits, Job, Schedule, State
 
-__all__ = ["EncoderCache", "EncoderLimits", "Encoding", "ImageScheduler"]
+__all__ = ["EncoderCache", "Encoding", "ImageScheduler"]
 
 
 @define(eq=False)
@@ -92,17 +92,6 @@ class EncoderCache:
             if not users:
                 self._unused[image.name] = image.embeds
                 self.reclaimable += image.embeds
-
-
-@frozen
-class EncoderLimits:
-    """So many embeddings may be computed in a step (`budget`), and kept (`cache`); a prompt has at most so many
-    `images`.  Unless `chunked`, no chunk of a prompt ends inside an image."""
-
-    budget: int
-    cache: int
-    images: int = 999
-    chunked: bool = True
 
 
 @define(eq=False)

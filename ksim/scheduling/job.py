@@ -311,3 +311,14 @@ class Schedule:
         decodes = [ScheduledTokens(job, 1, offset + self.number, samples=True, admitted=False, prompt=False)
                    for job, offset in zip(self.decodes, self.offsets, strict=True)]
         return decodes + self.entries
+
+
+@frozen
+class EncoderLimits:
+    """So many embeddings may be computed in a step (`budget`), and kept (`cache`); a prompt has at most so many
+    `images`.  Unless `chunked`, no chunk of a prompt ends inside an image."""
+
+    budget: int
+    cache: int
+    images: int = 999
+    chunked: bool = True

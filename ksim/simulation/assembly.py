@@ -7,7 +7,7 @@ The scheduler of an engine: a plain one, or one that knows of connectors, drafts
 The router that a scenario names, with the signals that it goes by.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, nan
 from typing import Any
@@ -16,6 +16,8 @@ import simpy
 from attrs import evolve, field, fields_dict, frozen, has
 
 from ksim.cluster.cluster import Cluster, RemoteReplica, RouterAndControl
+from ksim.cluster.forecast import models_of
+from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
 from ksim.compute.adapters import bytes_by_module, matrices
 from ksim.cost.energy import Clock, Setting
@@ -45,7 +47,7 @@ from ksim.oracles import peak
 from ksim.scenario.connector_parts import offload_settings
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.drafters import drafted, speculation_of, with_prompt_logprobs
-from ksim.scenario.routing import gateway_of, tell_measured
+from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import limits
 from ksim.scenario.vision import Vision, prepare, vision_of
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
@@ -163,7 +165,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
         fleet = fleet.stepping()
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
-    gateway = gateway_of(scenario, chooser, env, log)
+    gateway = _gateway(scenario, chooser, env, log)
     signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
     network = transfer_assembly.fleet_network(fleet, env, log)
     transfers = network if isinstance(network, TransferNetwork) else None
@@ -172,7 +174,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
                          tells or late_events(signals, scenario.signals),
                          Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    tell_measured(engines, chooser, gateway and gateway.control)
+    _tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
                    transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment),
                    signals=scenario.signals, seed=scenario.seed, gateway=gateway)
@@ -342,3 +344,27 @@ def _sleep(deployment: Deployment) -> tuple[float, float]:
         raise ConfigError("energy.sleep_after", f"{gpu.name} has no [power] sleep, the watts that it draws asleep;"
                                                 " state them in a data file of your own, or leave this out")
     return gpu.power.sleep, after
+
+
+_NO_CONTROL = Choice("none")
+
+
+def _gateway(scenario: Scenario, router: Any, env: Horizon, log: Log) -> Gateway | None:
+    """The gateway before *router*; None where nobody can be held or refused."""
+    choice = scenario.flow_control or _NO_CONTROL
+    if choice == _NO_CONTROL and getattr(router, "refusal", None) is None:
+        return None
+    control = plugin("cluster.flow_controls", choice)
+    if hasattr(control, "aim"):
+        control.aim(scenario.slo.ttft)
+    check_signals(control, choice.name, scenario.signals, "flow_control")
+    log.gated = True
+    return Gateway(env, log, control, scenario.workload.retries, scenario.seed)
+
+
+def _tell_measured(engines: Sequence[Any], *choosers: Any) -> None:
+    """Tell those of *choosers* that want to know it how long the steps of *engines* take."""
+    if asking := [chooser for chooser in choosers if hasattr(chooser, "measured")]:
+        models = models_of(engines)
+        for chooser in asking:
+            chooser.measured(models)

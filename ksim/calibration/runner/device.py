@@ -19,7 +19,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ksim.calibration.batches import Ints
-from ksim.calibration.dataset import nvidia_smi
+from ksim.calibration.datasheet import nvidia_smi
 from ksim.calibration.measurements import Points
 from ksim.foundation.errors import ConfigError
 

@@ -15,7 +15,7 @@ from ksim.calibration.points import PILOT, REPLAYS, WARM_UPS, buffers, copies, l
 from ksim.calibration.reading import sweep as sweep_format
 from ksim.calibration.reading.frames import load
 from ksim.calibration.reading.sweep import save, table
-from ksim.calibration.runner.device import Device, KernelPoint, Unmeasurable, expert_loads
+from ksim.calibration.runner.device import Device, KernelPoint, TorchDevice, Unmeasurable, expert_loads
 from ksim.foundation.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -30,13 +30,15 @@ class Timed:
     launches: int
 
 
-def run(points: Sequence[Points], folder: Path, device: Device, say: Say = print) -> list[Path]:
-    """Measure *points* on *device* and write ``kernels_<family>.parquet`` into *folder*; return these files.
+def run(points: Sequence[Points], folder: Path, device: Device | None = None, say: Say = print) -> list[Path]:
+    """Measure *points* and write ``kernels_<family>.parquet`` into *folder*; return these files.
 
-    Points that these files already have are not measured again, so an interrupted sweep can be continued; what was
-    measured of a family is written even if the sweep breaks off.  Points that cannot be measured are reported and left
-    out.  Raises ConfigError if the folder has measurements of another GPU.
+    They are measured on *device*, by default this machine's GPU.  Points that these files already have are not
+    measured again, so an interrupted sweep can be continued; what was measured of a family is written even if the sweep
+    breaks off.  Points that cannot be measured are reported and left out.  Raises ConfigError if the folder has
+    measurements of another GPU.
     """
+    device = device or TorchDevice()
     _describe(folder, device)
     written = []
     for family, parts in by_family(points):

@@ -16,9 +16,9 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Constants, Counts, Heads, Rates
-from ksim.oracles.efficiency.gemm import Array
 from ksim.oracles.efficiency.models import (
     BORDER,
+    Array,
     Constant,
     Efficiency,
     Interpolation,

@@ -21,7 +21,7 @@ from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, St
 from ksim.foundation.units import DType
 from ksim.oracles import peak
 from ksim.oracles.efficiency import attention, attention_grids, drawn, gemm, grouped_gemm, mla, pointwise
-from ksim.oracles.efficiency.gemm import Array, Physics
+from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 Shapes = Mapping[str, Array]

@@ -28,8 +28,7 @@ from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
 from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
 from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
-from ksim.oracles.efficiency.gemm import Physics
-from ksim.oracles.efficiency.models import KINDS, Efficiency, Prices, Region, Spread, blend
+from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
 from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
