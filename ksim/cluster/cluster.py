@@ -24,7 +24,6 @@ from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine, ParentRequest
 from ksim.engine.event_engine import Inbox
-from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log
@@ -55,7 +54,7 @@ def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Ca
     Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
     """
     assert request.aborted is not None, "its client hangs up"
-    if any(isinstance(engine, LookaheadEngine) for engine in engines):
+    if any(getattr(engine, "ahead", False) for engine in engines):
         raise KsimError(f"request {request.id} is aborted after {request.aborted:g} s, and an engine goes ahead of the"
                         " clock; play such requests with fleet.stepping()")
     env.call_at(env.now + request.aborted, leave)

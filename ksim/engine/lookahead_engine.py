@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf, nan, nextafter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import simpy
 from attrs import define, field
@@ -208,6 +208,9 @@ class LookaheadEngine(Engine):
 
     A router looks at an engine that is `watched`, so its state must be right at every moment of SimPy's clock.
     """
+
+    #: It goes ahead of SimPy's clock.
+    ahead: ClassVar[bool] = True
 
     clock: Clock | None = None
     watched: bool = False

@@ -19,12 +19,12 @@ from ksim.cost.step import Pass, Passes, StepTimer, Timer, without_inputs
 from ksim.flow.batch import Batch, Contexts
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.scenario.models import model_of
 from ksim.scenario.vision import encoder_passes
-from ksim.scheduling.acceptances.rates import ByPosition
-from ksim.scheduling.draft_scheduler import DrawnSpeculation
+from ksim.scheduling.acceptances import DrawnSpeculation
 from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
@@ -156,8 +156,8 @@ def speculation_of(serve: EngineSettings, seed: int = 0) -> DrawnSpeculation | N
     drops = config.reads_hidden_states and not config.disable_eagle_block_drop
     ahead = drops and not config.disable_lookahead_block_hashes and serve.enable_prefix_caching is not False
     ahead = ahead and serve.kv_transfer_config is None  # vLLM's connectors know plain keys alone
-    acceptance = (ByPosition((*config.synthetic_rates,)) if config.acceptance is None else
-                  plugin("scheduling.acceptances", config.acceptance))
+    acceptance = plugin("scheduling.acceptances", config.acceptance or
+                        Choice("by_position", {"rates_by_position": config.synthetic_rates}))
     return DrawnSpeculation(
         k=config.num_speculative_tokens, lookahead=config.num_speculative_tokens if config.keeps_cache else 0,
         drops_block=drops and not ahead, keys_ahead=ahead, input_slots=int(config.method == "draft_model"),

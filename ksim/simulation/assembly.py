@@ -1,10 +1,7 @@
 """From a fleet to engines and the cluster around them.
 
-The LoRA adapters of a deployment by name, and how its engines load them.
-
-The scheduler of an engine: a plain one, or one that knows of connectors, drafts, images or LoRA adapters.
-
-The router that a scenario names, with the signals that it goes by.
+A deployment's LoRA adapters, scheduler, cache and connector become an engine's; a scenario's router and flow control
+become the cluster's, with the signals that they go by.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -21,13 +18,10 @@ from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
 from ksim.compute.adapters import bytes_by_module, matrices
 from ksim.cost.energy import Clock, Setting
-from ksim.engine import adapter_engines
-from ksim.engine.adapter_engines import AdapterLoading
-from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.engine import Engine
-from ksim.engine.event_engine import CollectiveFlows, EventEngine
+from ksim.engine.event_engine import CollectiveFlows
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.kinds import AdapterLoading, engine_of
 from ksim.engine.loop_times import Horizon
 from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
@@ -49,15 +43,8 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.drafters import drafted, speculation_of, with_prompt_logprobs
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import limits
-from ksim.scenario.vision import Vision, prepare, vision_of
-from ksim.scheduling.adapter_scheduler import AdapterScheduler
-from ksim.scheduling.adapter_store import AdapterStore
-from ksim.scheduling.connector import Connector
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_scheduler import DraftScheduler, Speculation
-from ksim.scheduling.group_rules import GroupRules
-from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
-from ksim.scheduling.scheduler import Scheduler, mixed
+from ksim.scenario.vision import prepare, vision_of
+from ksim.scheduling.schedulers import AdapterStore, scheduler_of
 from ksim.simulation import transfer_assembly
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import Offloads, sglang_cache, tiers_of_pool
@@ -65,7 +52,7 @@ from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["adapter_store", "adapters_of", "loading_of", "scheduler_of", "pair_router_of", "router_of", "build"]
+__all__ = ["adapter_store", "adapters_of", "loading_of", "pair_router_of", "router_of", "build"]
 
 
 #: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.
@@ -101,26 +88,6 @@ def _disk_rate(system: System) -> float:
         return DISK
     whole = storage.servers * storage.bandwidth
     return min(whole, storage.node or whole)
-
-
-def scheduler_of(parts: tuple[Any, ...], connector: Connector | None, speculation: Speculation | None = None,
-                 vision: Vision | None = None, adapters: AdapterStore | None = None) -> Scheduler:
-    """A scheduler of these *parts*: limits, policy, cache and admission."""
-    more: dict[str, Any] = {}
-    kind: Any = Scheduler
-    if speculation or vision or connector:
-        kind, more["speculation"] = DraftScheduler, speculation
-    if connector:
-        kind, more["connector"] = ConnectorScheduler, connector
-    if vision:
-        kind = mixed(ImageScheduler, kind)
-        more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
-    if adapters:
-        kind, more["adapters"] = mixed(AdapterScheduler, kind), adapters
-    if isinstance(parts[2], HybridCache):
-        kind = mixed(GroupRules, kind)
-    scheduler: Scheduler = kind(*parts, **more)
-    return scheduler
 
 
 #: How a prefill and a decode engine are chosen by default.
@@ -234,8 +201,9 @@ class _Assembly:
             self.offloads, pool, number, place, cache) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
+        vision = vision_of(deployment.model, serve)
         scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
-                                 vision_of(deployment.model, serve), adapter_store(serve))
+                                 vision.limits if vision else None, adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
@@ -243,26 +211,8 @@ class _Assembly:
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
             "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
-        if collective_flows and isinstance(stages, WholeSteps):
-            collective_flows.enlist(stages)
-            return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
-        if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
-            clock = stages.clocks[0] if stages.clocks else None
-            kind = ConnectedEngine if worker else LookaheadEngine
-            return _made(kind, pool, **common, clock=clock, watched=self.watched)
-        return _made(EventEngine, pool, **common, stages=stages, group=group)
-
-
-def _made(kind: type[Engine], pool: Pool, **parts: Any) -> Engine:
-    """An engine of this *kind*: one that loads adapters where the pool has some."""
-    if not pool.deployment.serve.enable_lora:
-        return kind(**parts)
-    return adapter_engines.WITH_ADAPTERS[kind](**parts, loading=loading_of(pool.deployment))
-
-
-def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
-    return (stages.stages == 1 and group is None
-            and (governor is None or governor.governor is None))
+        return engine_of(stages, group, collective_flows, skips=deployment.skips, watched=self.watched,
+                         loading=loading_of(deployment) if serve.enable_lora else None, **common)
 
 
 def _governor(deployment: Deployment) -> Supervised | None:
