@@ -33,7 +33,6 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import Cache
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.kv.cache.evictions.by_history import vllm
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
 from ksim.kv.transfer.transfer import TransferNetwork
@@ -90,6 +89,8 @@ def _disk_rate(system: System) -> float:
     return min(whole, storage.node or whole)
 
 
+#: The eviction that vLLM's cache has built in.
+VLLM = Choice("vllm")
 #: How a prefill and a decode engine are chosen by default.
 EACH_SIDE = Choice("each_side")
 
@@ -226,7 +227,8 @@ def _governor(deployment: Deployment) -> Supervised | None:
 def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
     """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
-    eviction = plugin("kv.cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
+    choice = serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru")
+    eviction = None if choice == VLLM else plugin("kv.cache.evictions", choice)
     assert serve.block_size is not None, "settings are derived before engines are built"
     if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
@@ -238,9 +240,9 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     room = blocks, serve.block_size, bool(serve.enable_prefix_caching)
     unhashed_first = deployment.version.unhashed_blocks_first
     offloads = offload_settings(serve.kv_transfer_config) is not None
-    if eviction is vllm and keys is None and not offloads:
+    if eviction is None and keys is None and not offloads:
         return VllmCache(*room, unhashed_first)
-    return BlockCache(*room, None if eviction is vllm else eviction, unhashed_first, keys)
+    return BlockCache(*room, eviction, unhashed_first, keys)
 
 
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:

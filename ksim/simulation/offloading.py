@@ -1,8 +1,6 @@
 """Engines that offload KV: what fits into host memory, and the connector and the workers of each of them.
 
-SGLang's prefix cache for an engine, and host memory behind it where HiCache is on.
-
-Which part of the KV cache each GPU of an engine has.
+A `KvLayout` says which part of the KV cache each GPU of an engine has.
 """
 
 from collections import Counter, defaultdict
@@ -19,15 +17,8 @@ from ksim.foundation.units import GIB
 from ksim.kv.cache import Cache
 from ksim.kv.cache.evictions import Eviction
 from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.offload.assembly import Hicache, Lane, MooncakePool, OffloadWorker, SecondaryTier, worker_of
 from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
-from ksim.kv.offload.connectors.hicache import Hicache
-from ksim.kv.offload.hicache.cache import HiCache
-from ksim.kv.offload.hicache.connector import HicacheConnector
-from ksim.kv.offload.hicache.worker import HicacheWorker
-from ksim.kv.offload.mooncake import MooncakePool, MooncakeWorker
-from ksim.kv.offload.store import SecondaryTier, TierThreads
-from ksim.kv.offload.tiered import TieredConnector, TieredWorker
-from ksim.kv.offload.worker import Lane, OffloadWorker
 from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
@@ -54,14 +45,13 @@ def kv_layout(deployment: Deployment) -> KvLayout:
 
 
 def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> SglangCache:
-    """A radix tree with room for so many *tokens* on the GPUs."""
+    """A radix tree with room for so many *tokens* on the GPUs, and host memory behind it where HiCache is on."""
     serve = deployment.serve
     settings = offload_settings(serve.kv_transfer_config)
+    caching = bool(serve.enable_prefix_caching)
     if not isinstance(settings, Hicache):
-        return SglangCache(tokens, bool(serve.enable_prefix_caching), eviction)
-    host = settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus)
-    return HiCache(tokens, bool(serve.enable_prefix_caching), eviction, host_capacity=host,
-                   write_policy=settings.hicache_write_policy)
+        return SglangCache(tokens, caching, eviction)
+    return settings.cache(tokens, caching, eviction, settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus))
 
 
 def host_bytes(deployment: Deployment, settings: Hicache) -> float:
@@ -185,25 +175,7 @@ class Offloads:
         threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers
                    if parts.pool is None}
         connector = settings.connector(parts, tuple(threads))
-        return connector, self._worker(settings, parts, connector, common, threads, host)
-
-    def _worker(self, settings: OffloadSettings, parts: OffloadParts, connector: Connector, common: dict[str, Any],
-                threads: Mapping[SecondaryTier, TierSettings], host: str) -> OffloadWorker:
-        """The workers' side of *connector*, whose node's memory is called *host*."""
-        size = _chunk_bytes(settings, parts)
-        if isinstance(connector, HicacheConnector):
-            if connector.prefetches is None:
-                return OffloadWorker(**common)
-            return HicacheWorker(**common, connector=connector, prefetches=connector.prefetches, page_bytes=size,
-                                 host=host)
-        if parts.pool is not None:
-            return MooncakeWorker(**common, pool=parts.pool)
-        if not threads:
-            return OffloadWorker(**common)
-        assert isinstance(connector, TieredConnector), "connectors with tiers know them"
-        return TieredWorker(**common, connector=connector, threads={
-            tier: TierThreads(network=self.network, host=host, chunk_bytes=size, read=said.read_threads,
-                              write=said.write_threads) for tier, said in threads.items()})
+        return connector, worker_of(connector, parts, common, threads, host, _chunk_bytes(settings, parts))
 
     def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
         """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
