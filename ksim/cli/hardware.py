@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
-    from ksim.calibration.points import SweepPlan
+    from ksim.calibration.sweep import SweepPlan
     from ksim.scenario.model_card import Fit, ModelCard
     from ksim.specs.hardware import Gpu
 
@@ -365,7 +365,7 @@ def sweep_kernels(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
-    from ksim.calibration.points import plan
+    from ksim.calibration.sweep import plan
     from ksim.scenario.hardware import gpu_of
     from ksim.scenario.models import model_of
 
@@ -412,7 +412,7 @@ def _planned_content(planned: "SweepPlan", gpu: "Gpu", output: Path) -> dict[str
 
 
 def _measure(planned: "SweepPlan", folder: Path) -> None:
-    from ksim.calibration.runner.sweep import run
+    from ksim.calibration.sweep import run
 
     run(planned.points, folder)
 

@@ -270,9 +270,9 @@ def schedule(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
-    from ksim.validation import cases, schedules
+    from ksim.validation import schedules
 
-    reports = [schedules.compare(cases.read(file)) for file in cases.find(path, case)]
+    reports = schedules.validate(path, case)
     failures = [(report.case, report.difference) for report in reports if report.difference is not None]
     screen = console()
     screen.print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))

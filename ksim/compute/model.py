@@ -27,7 +27,8 @@ from ksim.compute.vision import Processor
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs"]
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
+           "whole_attention"]
 
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
@@ -225,3 +226,14 @@ def prompt_logprobs(target: Decoder, top: bool) -> Decoder:
 
 def _label(operation: Any) -> str:
     return str(getattr(operation, "label", ""))
+
+
+def whole_attention(encoder: Decoder) -> Decoder:
+    """*encoder* with all heads on each rank, so that ranks exchange nothing in attention and share the MLPs alone."""
+    whole = {layer: tuple(_whole(operation) for operation in layer if not isinstance(operation, Communicate))
+             for layer in map(tuple, encoder.layers)}
+    return evolve(encoder, layers=tuple(whole[tuple(layer)] for layer in encoder.layers))
+
+
+def _whole(operation: Any) -> Any:
+    return evolve(operation, parallel=()) if "K" in dict(getattr(operation, "parallel", ())) else operation

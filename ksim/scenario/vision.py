@@ -16,10 +16,9 @@ from attrs import asdict, evolve, frozen, has
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
-from ksim.compute.model import Decoder, FurtherModel, Model
+from ksim.compute.model import Decoder, FurtherModel, Model, whole_attention
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
-from ksim.compute.vision.towers import whole_attention
 from ksim.cost.graphs import Graphs
 from ksim.cost.step import Pass, StepTimer, without_inputs
 from ksim.cost.summaries import encoder_batch

@@ -228,7 +228,7 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
     choice = serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru")
-    eviction = None if choice == VLLM else plugin("kv.cache.evictions", choice)
+    eviction = plugin("kv.cache.evictions", choice)
     assert serve.block_size is not None, "settings are derived before engines are built"
     if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
@@ -240,9 +240,9 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     room = blocks, serve.block_size, bool(serve.enable_prefix_caching)
     unhashed_first = deployment.version.unhashed_blocks_first
     offloads = offload_settings(serve.kv_transfer_config) is not None
-    if eviction is None and keys is None and not offloads:
+    if choice == VLLM and keys is None and not offloads:
         return VllmCache(*room, unhashed_first)
-    return BlockCache(*room, eviction, unhashed_first, keys)
+    return BlockCache(*room, None if choice == VLLM else eviction, unhashed_first, keys)
 
 
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:

@@ -3,7 +3,7 @@
 A `KvLayout` says which part of the KV cache each GPU of an engine has.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +17,7 @@ from ksim.foundation.units import GIB
 from ksim.kv.cache import Cache
 from ksim.kv.cache.evictions import Eviction
 from ksim.kv.cache.sglang import SglangCache
-from ksim.kv.offload.assembly import Hicache, Lane, MooncakePool, OffloadWorker, SecondaryTier, worker_of
+from ksim.kv.offload.assembly import Hicache, Lane, OffloadWorker, SecondaryTier, SharedStores, worker_of
 from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
 from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
@@ -152,8 +152,7 @@ class Offloads:
     network: FleetNetwork
     log: Log
     keys: dict[int, BlockKeys] = field(factory=dict)
-    tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
-    pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict)
+    stores: SharedStores = field(factory=SharedStores)
 
     def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement, cache: Cache
            ) -> tuple[Connector, OffloadWorker]:
@@ -166,7 +165,10 @@ class Offloads:
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing),
                              bool(deployment.serve.enable_prefix_caching), len(storing), cache=cache)
         if getattr(settings, "pooled", False):
-            parts = evolve(parts, pool=self._shared(settings, parts, pool, place))
+            nodes = [links.node(gpu) for gpu in pool.gpus(place)]
+            parts = evolve(parts, pool=self.stores.pool(
+                deployment.model.name, keys.block_tokens, _chunk_bytes(settings, parts), nodes,
+                getattr(settings, "pool_bytes", settings.cpu_bytes), deployment.scenario.seed))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
         if settings.chunks(parts) < 1:
@@ -176,17 +178,6 @@ class Offloads:
                    if parts.pool is None}
         connector = settings.connector(parts, tuple(threads))
         return connector, worker_of(connector, parts, common, threads, host, _chunk_bytes(settings, parts))
-
-    def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
-        """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
-        gpus, deployment = pool.gpus(place), pool.deployment
-        size, given = _chunk_bytes(settings, parts), getattr(settings, "pool_bytes", settings.cpu_bytes)
-        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(size)
-        shared = self.pools.setdefault(key, MooncakePool(deployment.scenario.seed))
-        nodes = Counter(self.network.links.node(gpu) for gpu in gpus)
-        for node, ranks in nodes.items():
-            shared.add_segment(f"host{node}", int(given(ranks) // size))
-        return shared
 
     def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
               ) -> SecondaryTier:
@@ -203,7 +194,7 @@ class Offloads:
             raise ConfigError(f"{KEY}.{EXTRA}", f"the {said.tier} of {system.name} has {there.capacity:g} bytes, and a"
                                                 f" chunk of KV takes {size:.0f}; leave out this tier, or give the"
                                                 " system's file more")
-        return self.tiers.setdefault((end, round(size)), SecondaryTier(said.tier, end, capacity))
+        return self.stores.tier(said.tier, end, size, capacity)
 
 
 def _chunk_bytes(settings: OffloadSettings, parts: OffloadParts) -> float:

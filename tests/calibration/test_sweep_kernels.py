@@ -4,8 +4,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.points import BUDGET
 from ksim.calibration.reading.sweep import points
+from ksim.calibration.sweep import BUDGET
 from ksim.cli import hardware as command
 from ksim.foundation.errors import ConfigError
 

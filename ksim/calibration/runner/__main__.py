@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ksim.calibration.reading.sweep import points
-from ksim.calibration.runner.sweep import run
+from ksim.calibration.sweep import run
 from ksim.foundation.errors import KsimError
 
 

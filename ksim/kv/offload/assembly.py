@@ -1,7 +1,10 @@
-"""The workers' side of a connector that offloads, and what is needed to build one."""
+"""What engines that offload are built of: the stores that they share, and the worker that goes with a connector."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from attrs import define, field
 
 from ksim.kv.offload.connectors import OffloadParts, TierSettings
 from ksim.kv.offload.connectors.hicache import Hicache
@@ -13,7 +16,29 @@ from ksim.kv.offload.tiered import TieredConnector, TieredWorker
 from ksim.kv.offload.worker import Lane, OffloadWorker
 from ksim.scheduling.connector import Connector
 
-__all__ = ["Hicache", "Lane", "MooncakePool", "OffloadWorker", "SecondaryTier", "worker_of"]
+__all__ = ["Hicache", "Lane", "OffloadWorker", "SecondaryTier", "SharedStores", "worker_of"]
+
+
+@define(eq=False)
+class SharedStores:
+    """The tiers and the pools that engines of a run share, if their chunks have one size."""
+
+    _tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict, init=False)
+    _pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict, init=False)
+
+    def tier(self, kind: str, end: str, chunk_bytes: float, capacity: int | None) -> SecondaryTier:
+        """The tier of this *kind* at the *end* of links, with room for *capacity* chunks; None: for all."""
+        return self._tiers.setdefault((end, round(chunk_bytes)), SecondaryTier(kind, end, capacity))
+
+    def pool(self, model: str, block_tokens: int, chunk_bytes: float, nodes: Sequence[int],
+             given: Callable[[int], float], seed: int) -> MooncakePool:
+        """The pool of engines of one *model* with equal blocks; GPUs on these *nodes* add the bytes *given* by so many.
+        """
+        key = model, block_tokens, len(nodes), round(chunk_bytes)
+        shared = self._pools.setdefault(key, MooncakePool(seed))
+        for node, ranks in Counter(nodes).items():
+            shared.add_segment(f"host{node}", int(given(ranks) // chunk_bytes))
+        return shared
 
 
 def worker_of(connector: Connector, parts: OffloadParts, common: Mapping[str, Any],
