@@ -1,12 +1,8 @@
 """The cluster: engines behind a router, and the journey of each request.
 
-How a request enters an engine, whole, as several sequences, or as a beam search; and leaves it before its end.
-
-The two parts of a request that one engine prefills and another decodes.
-
-Replicas that another process runs.
-
-A router and a flow control before it, which share one sight of the engines.
+A request enters an engine whole, as several sequences, or as a beam search, and may leave before its end.  One that an
+engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.  A router
+and a flow control before it share one sight of the engines.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence

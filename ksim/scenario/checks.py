@@ -1,9 +1,4 @@
-"""What engines refuse of quantized models, and which of their products nobody has measured.
-
-What users of a run should know of its prices.
-
-What a workload asks of sampling, and engines refuse.
-"""
+"""What engines refuse of quantized models and of sampling, and what users of a run should know of its prices."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,11 +1,10 @@
 """How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts.
 
-The share of a GPU's memory that an engine uses where nobody says, as `gpu_memory_utilization`.
+Where nobody says it, as `gpu_memory_utilization`, engines differ in the share of a GPU's memory that they use.  vLLM's
+default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights and
+the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
 
-vLLM's default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights
-and the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
-
-How engines are packed onto equal nodes: which GPUs each of them has.
+`pack` puts engines onto equal nodes, and says which GPUs each of them has.
 """
 
 from bisect import bisect_right

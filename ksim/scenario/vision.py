@@ -1,8 +1,6 @@
 """The vision encoder of a deployment: what it is, its budget, its memory, and its pass before the decoder's.
 
-Prompts with images as a model sees them: the images' tokens in their places, and names that know of them.
-
-The memory that a step needs beside weights and cache.
+Prompts with images have the images' tokens in their places, and names that know of them.
 """
 
 from bisect import bisect_right

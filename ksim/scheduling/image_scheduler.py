@@ -1,8 +1,7 @@
 """The schedules of an engine whose model sees: images are encoded before the first step that has tokens of theirs.
 
-The rules are those of vLLM's `Scheduler._try_schedule_encoder_inputs` (0.33).
-
-The outputs of a vision encoder that are kept for requests; vLLM's `EncoderCacheManager` (0.33).
+The rules are those of vLLM's `Scheduler._try_schedule_encoder_inputs` and `EncoderCacheManager`, which keeps the
+encoder's outputs (0.33).
 """
 
 from collections import OrderedDict

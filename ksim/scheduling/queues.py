@@ -1,10 +1,6 @@
-"""The jobs of an engine: which wait, in which order, which run, and what policies may do with them.
+"""The jobs of an engine: those that wait, in the order of its policy, those that run, and what batches bring back.
 
-Holds policies and admissions, which may be plug-ins, to their contracts.
-
-The waiting jobs, in the order in which a policy would have them.
-
-The jobs of an engine: those that wait, those that run, and what their batches bring back.
+Policies and admissions, which may be plug-ins, are held to their contracts.
 """
 
 import reprlib

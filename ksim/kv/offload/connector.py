@@ -1,8 +1,6 @@
 """vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored.
 
-What a connector that offloads knows of a job.
-
-Several KV connectors of one engine; vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py).
+`JoinedConnector` is several connectors of one engine, vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

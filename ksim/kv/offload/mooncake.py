@@ -1,12 +1,7 @@
 """Mooncake Store: a pool of the host memory of all nodes, which all engines share.
 
-`connector` is the scheduler's side, `worker` that of the copies, and `pool` has the blocks.
-
-MooncakeStoreConnector, scheduler side: blocks that any engine stored are found by all.
-
-Mooncake's store: blocks of KV in the host memory of all nodes, which all engines share.
-
-The workers' side of MooncakeStoreConnector: copies between GPUs and the memory of any node.
+By the scheduler's side of MooncakeStoreConnector, blocks that any engine stored are found by all.  By the workers'
+side, they are copied between GPUs and the memory of any node.
 """
 
 from collections import Counter, OrderedDict

@@ -1,11 +1,8 @@
-"""SGLang's HiCache, scheduler side: what comes back from host memory before a prompt is computed, and what goes there.
+"""SGLang's HiCache, scheduler side: what comes back before a prompt is computed, and what goes out.
 
-What HiCache fetches from storage while a request waits, and what it keeps there; the scheduler's side.
-
-The rules are those of SGLang's Scheduler._prefetch_kvcache, HiRadixCache.prefetch_from_storage and
+Pages come from host memory, and from storage behind it while a request waits: the disks of a node, a storage, or all
+nodes' memory.  The rules are those of SGLang's Scheduler._prefetch_kvcache, HiRadixCache.prefetch_from_storage and
 check_prefetch_progress, and of HiCacheController.
-
-What storage behind host memory has: pages of KV, on the disks of a node, in a storage, or in all nodes' memory.
 """
 
 from collections import Counter
