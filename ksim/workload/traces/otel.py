@@ -1,7 +1,6 @@
-"""The spans of requests that vLLM sends to OpenTelemetry: OTLP's JSON, or Jaeger's export.
+"""vLLM's OpenTelemetry spans: OTLP's JSON, as the collector's file exporter writes it, or Jaeger's export.
 
-vLLM 0.33 sends a span `llm_request` for each sequence that ends, with the attributes of its `SpanAttributes`; the
-collector's file exporter writes OTLP's JSON.
+vLLM 0.33 sends a span `llm_request` for each sequence that ends, with the attributes of its `SpanAttributes`.
 https://docs.vllm.ai/en/latest/examples/online_serving/opentelemetry.html
 """
 
