@@ -12,7 +12,8 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.foundation import process
 from ksim.network.flows import Demand, Flows, fair_rates
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.routes import Machines
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.specs.hardware import Leaf
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from benchmarks.pages import put
 from ksim.compute import drafters
-from ksim.compute.further import FurtherModel
-from ksim.compute.model import Model
+from ksim.compute.model import FurtherModel, Model
 from ksim.foundation import catalog
 from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard

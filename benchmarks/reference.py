@@ -18,13 +18,9 @@ from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.schema import FILE, schema, toml
-from ksim.specs.hardware import Footprint
-from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.lora import LoraModule
-from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.power import PowerSettings
+from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, MmProcessorKwargs, SpeculativeConfig
+from ksim.specs.hardware import Footprint, PowerSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
-from ksim.specs.speculative import SpeculativeConfig
 from ksim.workload.arrivals import Arrivals, Phase
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images

@@ -28,7 +28,7 @@ from attrs import frozen
 import ksim
 from benchmarks.findings import Findings, Sheet
 from ksim.cli.keep import Kept, run_and_keep
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted

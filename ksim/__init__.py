@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.scenario.layer import Layer
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
-    from ksim.specs.power import PowerSettings
+    from ksim.specs.hardware import PowerSettings
     from ksim.study.capacity.ask import capacity
     from ksim.study.routers.compare import routers
     from ksim.study.sweep import sweep
@@ -99,14 +99,13 @@ LAYERS: dict[str, set[str]] = {
 #: The size of each room: its modules, its lines, in hundreds that have begun, and its doors, which are the modules that
 #: other rooms import.  A change that makes a room larger or smaller changes its row.
 ROOMS: dict[str, tuple[int, int, int]] = {
-    "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (11, 1_600, 9), "flow": (10, 2_000, 9),
-    "workload": (29, 4_600, 12), "compute": (56, 8_100, 24), "oracles": (21, 3_900, 12), "network": (13, 1_700, 6),
-    "cost": (10, 2_100, 6), "calibration": (34, 4_800, 18), "kv.cache": (10, 2_500, 9),
-    "scheduling": (29, 4_000, 17), "kv.transfer": (8, 1_000, 6), "kv.offload": (19, 3_300, 10),
-    "engine": (14, 3_000, 12), "cluster": (39, 5_200, 9), "results": (22, 5_100, 14), "report": (23, 4_500, 13),
-    "scenario": (19, 4_200, 14), "simulation": (10, 1_800, 7), "validation": (24, 4_600, 11),
-    "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1), "server": (23, 5_100, 4),
-    "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
+    "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (6, 1_600, 5), "flow": (7, 1_900, 6),
+    "workload": (27, 4_600, 8), "compute": (51, 8_100, 16), "oracles": (20, 3_900, 9), "network": (11, 1_600, 4),
+    "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (28, 4_100, 8),
+    "kv.transfer": (5, 900, 3), "kv.offload": (20, 3_300, 4), "engine": (12, 3_000, 8), "cluster": (39, 5_200, 6),
+    "results": (22, 5_100, 14), "report": (23, 4_500, 13), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
+    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1),
+    "server": (23, 5_100, 4), "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
 }
 
 #: The only rooms that may import each third-party library.
@@ -141,7 +140,7 @@ FENCES: dict[str, set[str]] = {
 _HOMES = {
     "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
-    "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
+    "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
     "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.scenario.layer", "op": "ksim.compute.notation.product",

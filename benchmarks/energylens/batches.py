@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from ksim.cost.energy import Clock
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 from attrs import asdict, evolve
 
-from ksim.calibration.calibrate import calibrate
+from ksim.calibration.calibrate import calibrate, digests
 from ksim.calibration.checks import TooFew, check
 from ksim.calibration.dataset import Dataset, join
 from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiencies, efficiency, fit, learn, select
-from ksim.calibration.ingest import digests
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.calibration.regression import Regressor
-from ksim.oracles.efficiency.fitted import Efficiency, Region
+from ksim.oracles.efficiency.models import Efficiency, Region
 from ksim.oracles.efficiency.pointwise import COMBINE
 from ksim.oracles.efficiency.profiled import PROFILES, Profile, save, shipped
 

@@ -5,18 +5,20 @@ prefix ("4.8 GB/s") would otherwise be simulated without a warning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from subprocess import SubprocessError, run
 from typing import Any
 
 from attrs import evolve
 
 from ksim.foundation import catalog
+from ksim.foundation.catalog import entries, spelled
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType, checked_unit, quantity
-from ksim.specs.hardware import ARCHITECTURES, Gpu
-from ksim.specs.power import Power
+from ksim.specs.hardware import ARCHITECTURES, Gpu, Power
 
-__all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge", "REQUIRED"]
+__all__ = ["check_quantities", "gpu_named", "gpu_of_table", "merge", "REQUIRED", "gpu_name", "format_name",
+           "nvidia_smi"]
 
 #: The keys that a file must have, besides its tables.
 REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")
@@ -154,3 +156,34 @@ def _estimated(sheet: Mapping[str, Any], power: Mapping[str, Any], where: str) -
     except ValueError as error:
         raise ConfigError(f"{where}: power", str(error)) from None
     return structure(Gpu, {**sheet, "power": {**filled, **power}}, where)
+
+
+#: Names that tables have, and no driver.
+_TABLES = {"a100_sxm": "a100-80g"}
+_FORMATS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp32", "float32": "fp32", "nvfp4": "fp4",
+            "float8": "fp8", "fp8_e4m3": "fp8", "int4_wo": "int4_w4a16", "int8_wo": "int8_w8a16",
+            "w4a16_mxfp4": "fp4_w4a16", "w4a8_mxfp4_mxfp8": "fp4_w4a8", "fp8_static": "fp8", "sq": "int8"}
+
+
+def gpu_name(name: str) -> str | None:
+    """Return the catalogue's name of the GPU called *name*, such as "h200_sxm" or "NVIDIA H200"; None if it has none.
+
+    Tables that say a100_sxm mean the one with 80 GB.
+    """
+    found = _TABLES.get(name) or spelled("gpus", name)
+    return found if found in entries("gpus") else None
+
+
+def format_name(name: str) -> str:
+    """Return ksim's name of a number format; unknown names stay as they are."""
+    return _FORMATS.get(name, name)
+
+
+def nvidia_smi(query: str) -> str:
+    """Return what nvidia-smi answers to *query*, such as "name", for this machine's first GPU; "" without a driver."""
+    try:
+        answer = run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", "0"],
+                     capture_output=True, check=True, encoding="utf-8", timeout=10)
+    except (OSError, SubprocessError):
+        return ""
+    return answer.stdout.strip()

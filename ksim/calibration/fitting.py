@@ -15,9 +15,7 @@ from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
-from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
-from ksim.oracles.efficiency.gemm import Array
-from ksim.oracles.efficiency.models import Model
+from ksim.oracles.efficiency.models import Array, Efficiency, Model, Region, Spread
 from ksim.oracles.efficiency.profiled import without
 from ksim.specs.hardware import Gpu
 

@@ -11,13 +11,11 @@ from ksim.calibration.measurements import Points
 from ksim.compute.expert_rows import ExpertRows, expert_rows, levelled
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.flow.batch import Batch
+from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
 
@@ -30,7 +28,7 @@ def kernels(points: Points, point: int) -> list[Kernel]:
 
 def seconds(points: Points, gpu: Gpu) -> list[float]:
     """Return the time of each of *points* on *gpu* by the `waves` oracle."""
-    oracle = Waves()
+    oracle = catalog.find("oracles", "waves")()
     return [sum(oracle.seconds(kernel, gpu) for kernel in kernels(points, i)) for i in range(len(points))]
 
 

@@ -13,8 +13,8 @@ from attrs import evolve, field, frozen
 from ksim.calibration.dataset import Dataset, PhysicsOfDataset
 from ksim.foundation.errors import MissingExtra
 from ksim.oracles.efficiency.families import Constants, Family
-from ksim.oracles.efficiency.gemm import Array
 from ksim.oracles.efficiency.models import (
+    Array,
     Constant,
     Interpolation,
     Linear,

@@ -13,8 +13,8 @@ from ksim.foundation.units import GIB, measured
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.workload.cache_curve import CacheCurve, Hits
     from ksim.workload.replay import Replay
+    from ksim.workload.statistics import CacheCurve, Hits
 
 _PANEL = "Cache curve"
 CurveFlag = Annotated[bool, typer.Option("--cache-curve", rich_help_panel=_PANEL, help="show how often a prefix cache"
@@ -178,7 +178,7 @@ class Shown:
 def _curve(replay: "Replay", block_size: int | None) -> "CacheCurve":
     import attrs
 
-    from ksim.workload.cache_curve import CacheCurve, Reuse
+    from ksim.workload.statistics import CacheCurve, Reuse
 
     # Only the order of the arrivals counts.
     timed = replay if replay.clock() else attrs.evolve(replay, rate=1.0)

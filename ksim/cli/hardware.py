@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
-    from ksim.calibration.points import SweepPlan
+    from ksim.calibration.sweep import SweepPlan
     from ksim.scenario.model_card import Fit, ModelCard
     from ksim.specs.hardware import Gpu
 
@@ -365,15 +365,14 @@ def sweep_kernels(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
-    from ksim.calibration.points import plan
-    from ksim.calibration.reading.sweep import write_points
+    from ksim.calibration.sweep import plan
     from ksim.scenario.hardware import gpu_of
     from ksim.scenario.models import model_of
 
     target = gpu_of(gpu or _this_gpu())
     wanted = [name for group in families or [] for name in words_of(group)]
     planned = plan(target, wanted, [model_of(name) for name in model or []], budget)
-    write_points(planned.points, output)
+    planned.save(output)
     console().print(_planned_table(planned, target))
     write_json(json_file, _planned_content(planned, target, output))
     if run is None:
@@ -385,7 +384,7 @@ def sweep_kernels(
 
 def _this_gpu() -> str:
     """The catalogue's name of this machine's GPU; raises ConfigError where it has none, or one that is unknown."""
-    from ksim.calibration.dataset import gpu_name, nvidia_smi
+    from ksim.calibration.datasheet import gpu_name, nvidia_smi
     from ksim.foundation.errors import ConfigError
 
     device = nvidia_smi("name")
@@ -413,10 +412,9 @@ def _planned_content(planned: "SweepPlan", gpu: "Gpu", output: Path) -> dict[str
 
 
 def _measure(planned: "SweepPlan", folder: Path) -> None:
-    from ksim.calibration.runner.device import TorchDevice
-    from ksim.calibration.runner.sweep import run
+    from ksim.calibration.sweep import run
 
-    run(planned.points, folder, TorchDevice())
+    run(planned.points, folder)
 
 
 def calibrate(
@@ -429,9 +427,8 @@ def calibrate(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Fit the share of its bounds that a GPU reaches, for the oracle `measured`, and report the errors of the fit."""
-    from ksim.calibration.calibrate import ENDING, check_writable, save
+    from ksim.calibration.calibrate import ENDING, check_writable, digests, ingest, save
     from ksim.calibration.calibrate import calibrate as fit
-    from ksim.calibration.ingest import digests, ingest
 
     screen = console()
     with status("reading") as line:

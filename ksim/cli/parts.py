@@ -40,8 +40,7 @@ from ksim.report.tables import Table
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
-    from ksim.flow.kernels import KernelCost
-    from ksim.flow.steps import StepCost
+    from ksim.flow.steps import KernelCost, StepCost
     from ksim.scenario.defaults import Deployment
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.transfer_assembly import Message

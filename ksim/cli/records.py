@@ -11,8 +11,7 @@ from ksim.foundation import catalog
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
-    from ksim.flow.kernels import KernelCost
-    from ksim.flow.steps import StepCost
+    from ksim.flow.steps import KernelCost, StepCost
     from ksim.scenario.defaults import Deployment
 
 

@@ -185,7 +185,7 @@ def trace(
 
 def _show_curve(replay: "Replay", asked: Asked, plot: bool, output: Path | None, outcome: Path | None) -> None:
     shown, screen = Shown.of(replay, asked), console()
-    screen.print(f"\n[bold]{replay.path}[/]: {shown.curve.reuse.requests:,} requests, {_format(replay)} format")
+    screen.print(f"\n[bold]{replay.path}[/]: {shown.curve.reuse.requests:,} requests, {replay.recognised} format")
     screen.print(shown.heading())
     for part in shown.parts():
         screen.print(part)
@@ -196,9 +196,8 @@ def _show_curve(replay: "Replay", asked: Asked, plot: bool, output: Path | None,
 
 
 def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | None) -> None:
-    from ksim.workload.reading import TOGETHER
     from ksim.workload.replay import MADE_UP
-    from ksim.workload.rows import Ledger
+    from ksim.workload.rows import TOGETHER, Ledger
     from ksim.workload.statistics import measure
 
     unit, ledger = replay.clock(), Ledger()
@@ -208,7 +207,7 @@ def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | Non
     requests = replay.requests(0, ledger) if unit else attrs.evolve(replay, rate=1.0).requests(0, ledger)
     statistics = measure(requests, ledger)
     screen = console()
-    screen.print(f"\n[bold]{replay.path}[/]: {statistics.requests:,} requests, {_format(replay)} format")
+    screen.print(f"\n[bold]{replay.path}[/]: {statistics.requests:,} requests, {replay.recognised} format")
     screen.print(TOGETHER if not unit and replay.path.is_dir() else _span(unit, statistics.arrivals.duration))
     for part in _tables(statistics.table(), timed=bool(unit)):
         screen.print(part)
@@ -218,12 +217,6 @@ def _show(replay: "Replay", plot: bool, output: Path | None, outcome: Path | Non
     write_json(outcome, {"requests": statistics.requests, **_plain(statistics.table(), timed=bool(unit))})
     if plot or output is not None:
         screen.print(f"drawn into {_drawn(replay, output)}")
-
-
-def _format(replay: "Replay") -> str:
-    from ksim.workload.reading import recognise
-
-    return replay.format.name or ("plain" if replay.columns else recognise(replay.path))
 
 
 def _span(unit: str, duration: float) -> str:

@@ -20,8 +20,8 @@ from ksim.cli.validate_serving import serving, steps
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
+    from ksim.calibration.accuracy import KernelReport
     from ksim.validation.energy import BoardReport, EnergyReport, SustainedReport
-    from ksim.validation.kernels import KernelReport
     from ksim.validation.measured_transfers import TransferReport
     from ksim.validation.schedules import Difference, ScheduleReport
     from ksim.validation.serving.comparison import ServingReport
@@ -136,8 +136,8 @@ def kernels(
     the same GPU that a sweep would have measured.  For a sweep, the profile of its GPU is used; rows that it was fitted
     to are held back in turn.
     """
+    from ksim.calibration.accuracy import Question, check_question, validate
     from ksim.foundation.config import Choice
-    from ksim.validation.kernels import Question, check_question, validate
 
     choice = Choice(oracle, {"path": str(profile)} if profile else {})
     question = Question(path=path, gpu=gpu, oracle=choice, leave_out=leave_out, train=tuple(words_of(train)))
@@ -270,9 +270,9 @@ def schedule(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
-    from ksim.validation import cases, schedules
+    from ksim.validation import schedules
 
-    reports = [schedules.compare(cases.read(file)) for file in cases.find(path, case)]
+    reports = schedules.validate(path, case)
     failures = [(report.case, report.difference) for report in reports if report.difference is not None]
     screen = console()
     screen.print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))

@@ -178,7 +178,6 @@ def _refuse_server(gpu: str, engine: str, host: str, oracle: str) -> None:
 def _only_folder(paths: Sequence[Path], settings: Sequence[str] | None) -> Path:
     """The folder of recorded engines; raises ConfigError for what needs a scenario."""
     from ksim.foundation.errors import ConfigError
-    from ksim.validation.benchmarks.files import tables_of
     from ksim.validation.benchmarks.find import reader_of
 
     if len(paths) > 1 or settings:
@@ -186,7 +185,7 @@ def _only_folder(paths: Sequence[Path], settings: Sequence[str] | None) -> Path:
                                         " scenario.toml")
     (path,) = paths
     if path.is_file() and not path.name.startswith("engine_"):
-        reader_of(path, tables_of(path))
+        reader_of(path)
         raise ConfigError("--scenario", f"{path} is the result of a benchmark: name the scenario of the deployment,"
                                         " such as --scenario scenario.toml")
     return path

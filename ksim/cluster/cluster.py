@@ -1,12 +1,8 @@
 """The cluster: engines behind a router, and the journey of each request.
 
-How a request enters an engine, whole, as several sequences, or as a beam search; and leaves it before its end.
-
-The two parts of a request that one engine prefills and another decodes.
-
-Replicas that another process runs.
-
-A router and a flow control before it, which share one sight of the engines.
+A request enters an engine whole, as several sequences, or as a beam search, and may leave before its end.  One that an
+engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.  A router
+and a flow control before it share one sight of the engines.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -22,18 +18,15 @@ from ksim.cluster.routers import Router
 from ksim.cluster.signals import View, signals_of
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.beam_search import BeamSearch
-from ksim.engine.engine import Engine
+from ksim.engine.engine import Engine, ParentRequest
 from ksim.engine.event_engine import Inbox
-from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.engine.loop_times import Horizon
-from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.kv.transfer.connectors import KvConnector
-from ksim.kv.transfer.transfer import Transfer
-from ksim.kv.transfer.transfer_network import TransferNetwork
+from ksim.kv.transfer.transfer import Transfer, TransferNetwork
 from ksim.specs.settings import SignalSettings
 
 __all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
@@ -57,7 +50,7 @@ def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Ca
     Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
     """
     assert request.aborted is not None, "its client hangs up"
-    if any(isinstance(engine, LookaheadEngine) for engine in engines):
+    if any(getattr(engine, "ahead", False) for engine in engines):
         raise KsimError(f"request {request.id} is aborted after {request.aborted:g} s, and an engine goes ahead of the"
                         " clock; play such requests with fleet.stepping()")
     env.call_at(env.now + request.aborted, leave)

@@ -18,8 +18,7 @@ from typing import Optional
 
 from attrs import define, field, frozen
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 
 __all__ = ["PrefixIndex", "Prompt", "leading", "nested", "ActiveBlocks", "PrefixTree"]
 

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from attrs import evolve, field, fields, frozen
 
 from ksim.compute.graph import Collective, HostCopy, Op
-from ksim.compute.kernels.lora import MAPPING, Counts, LoraGemm, Stage
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import MAPPING, Counts, LoraGemm, Pointwise, Stage
 from ksim.compute.model import Model
 from ksim.compute.notation import Operation
 from ksim.compute.notation.product import Product

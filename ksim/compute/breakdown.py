@@ -1,4 +1,4 @@
-"""What a model's size is made of: parameters and weights by part, and caches by kind of attention."""
+"""What a model is made of: parameters and weights by part, caches by kind of attention, and how it attends."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -11,11 +11,18 @@ from ksim.compute.notation import Cached, Operation, Stateful, Weighted
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
-from ksim.compute.recurrent import AttendLightning, AttendLinear, AttendMamba, AttendMamba2, Convolve, ShortConvolution
+from ksim.compute.recurrent import (
+    AttendLightning,
+    AttendLinear,
+    AttendMamba,
+    AttendMamba2,
+    Convolve,
+    ShortConvolution,
+)
 from ksim.compute.sizes import Sizes
 from ksim.specs.shard import Shard
 
-__all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]
+__all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts", "attends_sparsely", "keeps_states"]
 
 #: In the order of a forward pass.
 ORDER = ("embedding", "attention", "mlp", "router", "experts", "shared_experts", "norms", "head", "other")
@@ -110,3 +117,20 @@ def _attention_kind(operation: Operation) -> str:
         kept = f"{operation.label.removesuffix('_write').replace('_', ' ')}"
         return f"{kept} of the last {operation.window}" if operation.window else kept
     return names.get(type(operation), "")
+
+
+def attends_sparsely(model: Model) -> bool:
+    """Whether any layer of *model* attends to blocks of keys, or to compressed ones."""
+    return any(isinstance(operation, AttendBlocks | AttendCompressed) for layer in model.decoder.layers
+               for operation in layer)
+
+
+def attends_latently(model: Model) -> bool:
+    """Whether any layer of *model* attends to latent vectors."""
+    return any(isinstance(operation, AttendLatent) for layer in model.decoder.layers for operation in layer)
+
+
+def keeps_states(model: Model) -> bool:
+    """Whether any layer of *model* keeps the state of a Mamba layer, or of lightning attention."""
+    kinds = (AttendMamba, AttendMamba2, AttendLightning)
+    return any(isinstance(operation, kinds) for layer in {*model.decoder.layers} for operation in layer)

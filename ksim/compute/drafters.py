@@ -38,16 +38,14 @@ from attrs import evolve, frozen
 
 from ksim.compute import blocks
 from ksim.compute.architectures.llama import llama
-from ksim.compute.further import FurtherModel
-from ksim.compute.graph import Op
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.graph import LayerCache, Op
+from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.latent import AttendSparse
-from ksim.compute.model import Config, Decoder, Model
+from ksim.compute.model import Config, Decoder, FurtherModel, Model
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch, Contexts
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
 

@@ -13,11 +13,9 @@ from ksim.compute import blocks
 from ksim.compute.graph import Op
 from ksim.compute.kernels import PHASES, Kernel
 from ksim.compute.kernels.attention import BlockSparseLayer
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer
-from ksim.compute.kernels.mla import CompressedLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.model import Config, Decoder, Model
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
+from ksim.compute.kernels.mla import SCALE, ChoiceLayer, CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
+from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.notation.pointwise import Elementwise
@@ -27,8 +25,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["AttendBlocks", "AttendCompressed", "ChooseCompressed", "Keep", "attends_sparsely", "PerToken",
-           "AttendLatent", "AttendSparse"]
+__all__ = ["AttendBlocks", "AttendCompressed", "ChooseCompressed", "Keep", "PerToken", "AttendLatent", "AttendSparse"]
 
 
 #: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the
@@ -333,7 +330,3 @@ class AttendBlocks:
                                               shard.precision.cache))
 
 
-def attends_sparsely(model: Model) -> bool:
-    """Whether any layer of *model* attends so: no measurement of these kernels ships."""
-    return any(isinstance(operation, AttendBlocks | AttendCompressed) for layer in model.decoder.layers
-               for operation in layer)

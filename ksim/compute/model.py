@@ -1,24 +1,35 @@
-"""A whole model: its operations, its size in memory, and the kernels that one rank launches for a step."""
+"""A whole model: its operations, its size in memory, and the kernels that one rank launches for a step.
+
+A `FurtherModel` runs beside the model that is served: a drafter, a vision encoder, or what finds the log-probabilities
+of a prompt's tokens (vLLM 0.33, v1/worker/gpu/sample/prompt_logprob.py and logprob.py).  For these, the target's head
+computes logits of all tokens of the step, in chunks of 1,024 rows.  For each chunk, torch.topk finds the likeliest
+tokens: it counts two digits of the 16-bit numbers and gathers, which reads the logits three times.  One kernel goes
+through each row twice for its log-softmax, and another one once for the rank of the prompt's token.  What these write
+is too little to count.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, takewhile
+from typing import Any
 
 from attrs import evolve, field, frozen
 
 from ksim.compute.config import Config
 from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
-from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
+from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, LayerCache, Op, fold
+from ksim.compute.model_ops import pointwise
 from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.compute.vision import Processor
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model"]
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
+           "whole_attention"]
+
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
 #: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
@@ -181,3 +192,48 @@ def _at_mean(op: Op, mean: Op) -> Op:
 
 def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:
     return tuple(launch for operation in operations for launch in operation.lower(sizes, shard))
+
+
+@frozen
+class FurtherModel(Model):
+    """A model whose launches have `prefix` before their labels, such as "draft.", to tell them from the target's."""
+
+    prefix: str = field(kw_only=True)
+
+    def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
+        return [Block(self._labelled(block.ops), block.repeat) for block in super().body(tokens, shard, everywhere)]
+
+    def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
+        return self._labelled(super().sampled(samples, shard))
+
+    def _labelled(self, ops: Iterable[Op]) -> tuple[Op, ...]:
+        return tuple(evolve(op, label=self.prefix + op.label) for op in ops)
+
+
+#: Rows of a chunk: vLLM's CHUNK_SIZE.
+ROWS = 1024
+
+TOP = pointwise("argmax", "sV,sV,sV->s", "top_tokens")
+SCORES = (pointwise("argmax", "sV,sV->s", "log_softmax", writes="fp32"), pointwise("argmax", "sV->s", "ranks"))
+
+
+def prompt_logprobs(target: Decoder, top: bool) -> Decoder:
+    """What runs beside *target* for a chunk of rows; *top* tokens are looked for only if any are asked for."""
+    logits = takewhile(lambda op: _label(op) != "logits_cast", target.head[target.sampled:])
+    return Decoder(target.sizes, (), (), (*logits, *((TOP,) if top else ()), *SCORES), target.max_length, sampled=0,
+                   quantization=target.quantization, unquantized=target.unquantized)
+
+
+def _label(operation: Any) -> str:
+    return str(getattr(operation, "label", ""))
+
+
+def whole_attention(encoder: Decoder) -> Decoder:
+    """*encoder* with all heads on each rank, so that ranks exchange nothing in attention and share the MLPs alone."""
+    whole = {layer: tuple(_whole(operation) for operation in layer if not isinstance(operation, Communicate))
+             for layer in map(tuple, encoder.layers)}
+    return evolve(encoder, layers=tuple(whole[tuple(layer)] for layer in encoder.layers))
+
+
+def _whole(operation: Any) -> Any:
+    return evolve(operation, parallel=()) if "K" in dict(getattr(operation, "parallel", ())) else operation

@@ -12,7 +12,7 @@ from ksim.compute import blocks
 from ksim.compute.graph import Op
 from ksim.compute.kernels import PHASES
 from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
-from ksim.compute.model import Config, Model
+from ksim.compute.model import Config
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.sizes import Sizes, of_groups
@@ -20,8 +20,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import STATE_DTYPES, Shard
 
-__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "ShortConvolution",
-           "keeps_states", "mamba", "mamba2", "mamba2_sizes", "AttendLinear", "state_format"]
+__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "ShortConvolution", "mamba",
+           "mamba2", "mamba2_sizes", "AttendLinear", "state_format"]
 
 
 #: What `layer_types` calls layers of linear attention.
@@ -284,12 +284,6 @@ class AttendLightning:
         heads, size = local.of["G"], local.of["e"]
         for phase in PHASES:
             yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
-
-
-def keeps_states(model: Model) -> bool:
-    """Whether any layer of *model* is one of these."""
-    kinds = (AttendMamba, AttendMamba2, AttendLightning)
-    return any(isinstance(operation, kinds) for layer in {*model.decoder.layers} for operation in layer)
 
 
 def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelSweep, Op, is_batch_dependent
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
 from ksim.cost.graphs import Launches
 from ksim.cost.pricer import BatchLaunch, Part, Pricer, launched_of, parts_of
-from ksim.flow.kernels import KernelColumns, KernelCost
+from ksim.flow.steps import KernelColumns, KernelCost
 
 __all__ = ["COLUMNAR", "DRAWN", "AffineBlocks", "AffineKernel", "AffineSweep", "Line", "SweptPart", "affine_sweeps"]
 

@@ -12,8 +12,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.cost.pricer import BatchLaunch, Pricer, of_host
 from ksim.flow.batch import Batch, Batches, Contexts, Offsets
 from ksim.flow.costs import Costs
-from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind, Shapes
-from ksim.flow.steps import BatchKernels, Ints
+from ksim.flow.steps import BatchKernels, Ints, KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.specs.host import Inputs
 
 __all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "price"]

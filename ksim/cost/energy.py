@@ -15,11 +15,10 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.flow.costs import ClockScaling, Scalable
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Gpu
-from ksim.specs.power import Clocks, Power
+from ksim.specs.hardware import Clocks, Gpu, Power
 
 #: The share of the L2 cache that tensors may fill so that a kernel which only moves memory finds them there, where the
 #: kernel before it left them: what our sweep's norms, activations and rotary embeddings fit (efficiency/pointwise.py).

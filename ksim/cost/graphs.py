@@ -9,7 +9,7 @@ from attrs import frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.basic import GroupedGemm
 from ksim.flow.batch import Batch
 from ksim.specs.host import Inputs, Worker
 

@@ -23,7 +23,7 @@ from ksim.cost.pricer import (
     paired,
     priced_part,
 )
-from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
 

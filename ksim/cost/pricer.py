@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 
 from ksim.compute.graph import BatchDependent, Collective, HostCopy, KernelSweep, Op, is_of_adapters
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import FEWEST_ROWS, BatchedGemm, Gemm
+from ksim.compute.kernels.basic import FEWEST_ROWS, BatchedGemm, Gemm
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.graphs import Launched, Launches, Launching
 from ksim.flow.costs import NAMES, Costs, StepSummary
-from ksim.flow.kernels import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, Shapes
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, PricedBlock, Shapes, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.network.network import Network
 from ksim.oracles import Estimate, Estimates, estimates

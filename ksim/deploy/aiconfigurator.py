@@ -17,7 +17,7 @@ from ksim.deploy.engines.launching import release_named as named_release
 from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.units import DType
-from ksim.scenario.model_names import named
+from ksim.scenario.models import named
 from ksim.specs.shard import QUANTIZATIONS
 
 __all__ = ["main_file", "Worker", "gpu_named", "load"]

@@ -31,7 +31,7 @@ from ksim.scenario.hardware import system_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.pool import Pool
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["comments", "documents", "Outgoing", "OutgoingPool", "exported", "PORT", "PRODUCT", "app", "env", "image",

@@ -9,9 +9,8 @@ from attrs import fields_dict, frozen
 
 from ksim.foundation import catalog
 from ksim.foundation.config import plain
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
-from ksim.specs.speculative import SpeculativeConfig
 
 __all__ = ["Flag", "VllmLine", "served_name"]
 

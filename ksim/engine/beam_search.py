@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from attrs import define, evolve, field
 
-from ksim.engine.engine import Engine
-from ksim.engine.parent_request import ParentRequest
+from ksim.engine.engine import Engine, ParentRequest
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.scheduling.job import Job, Run

@@ -17,10 +17,9 @@ from ksim.engine.ranks import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.kv.transfer.connector_worker import ConnectorWorker
+from ksim.kv.transfer.endpoint import ConnectorWorker
 from ksim.scheduling.engine_loop import Turn
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule
 
 __all__ = ["ConnectedEngine", "ConnectorWaits"]
 

@@ -16,13 +16,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf, nan, nextafter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import simpy
 from attrs import define, field
 
 from ksim.cost.energy import FREE, Clock, Setting
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.engine import Change, Engine, Process
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.observer import ObservedLoop, ObservedRecorder, Observer, Reading, Recorder, first_tokens
@@ -30,10 +30,8 @@ from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.scheduling.engine_loop import EngineLoop, Turn
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
-from ksim.scheduling.schedule_forecast import ScheduleForecast
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast, Turn
+from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["Dates", "Facts", "note", "settle", "tell", "FURTHEST", "UndatedTurn", "UndatedTurns", "next_decodes",
@@ -210,6 +208,9 @@ class LookaheadEngine(Engine):
 
     A router looks at an engine that is `watched`, so its state must be right at every moment of SimPy's clock.
     """
+
+    #: It goes ahead of SimPy's clock.
+    ahead: ClassVar[bool] = True
 
     clock: Clock | None = None
     watched: bool = False

@@ -1,8 +1,6 @@
 """When an engine's turns begin and end, by arithmetic: how long its loop, worker, GPUs and front end wait.
 
-The front end: the way of requests to an engine, and of its tokens to the users.
-
-A SimPy environment in which a process may go ahead of the clock, up to the next event that may concern it.
+In a `Horizon`, a SimPy environment, a process may go ahead of the clock, up to the next event that may concern it.
 """
 
 from collections import deque

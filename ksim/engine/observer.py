@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from attrs import define, field
 
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.loop_times import Horizon
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import ClockScaling, StepSummary

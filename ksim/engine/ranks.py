@@ -1,12 +1,9 @@
-"""A data-parallel group: engines that share a mixture's experts step together, and wait for the slowest.
+"""The GPUs of an engine: pipeline stages, through which batches go in order, and the ranks of each.
 
-Pipeline stages: batches go through them in order, one at a time in each stage.
-
-Ranks as SimPy processes, which compute between collectives and wait for each other in them.
-
-A timeline as each rank plays it: a program of segments, cut at the collectives at which ranks meet.
-
-Workers: the host's threads that prepare a step's inputs and launch its kernels, one for each pipeline stage.
+Whole steps take a stage as long as they cost.  Kernel by kernel, ranks are SimPy processes, which compute between
+collectives and wait for each other in them.  Engines that share a mixture's experts are a data-parallel group: they
+step together, and wait for the slowest.  Workers are the host's threads that prepare a step's inputs and launch its
+kernels, one for each pipeline stage.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -18,8 +15,7 @@ from attrs import define, evolve, field, frozen
 from ksim.cost.energy import FREE, Clock, Setting
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.network import Network
 from ksim.specs.host import Worker
 

@@ -1,20 +1,251 @@
-"""What steps cost one rank, kernel by kernel: durations, not dates."""
+"""What kernels and steps cost one rank: durations, not dates.
 
-from collections.abc import Iterator, Sequence
+A kernel is a `KernelCost`, or one row of many in `KernelColumns`; a step is a `StepCost`, or one of `StepColumns`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
+from math import nan
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, Scalable
-from ksim.flow.kernels import KernelColumns, KernelCost
 
-__all__ = ["AT_BOOST", "BatchKernels", "ClockScaling", "KernelCost", "PricedBlock", "Scalable", "StepColumns",
-           "StepCost", "Ints", "Blocks"]
+__all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "KernelColumns", "KernelCost", "KernelKind", "Shapes", "AT_BOOST",
+           "BatchKernels", "ClockScaling", "PricedBlock", "Scalable", "StepColumns", "StepCost", "Ints", "Blocks"]
+
+
+#: What limits a kernel or a collective, in the order of output columns; a name's place is its code.
+BOUNDS = ("compute", "memory", "launch", "communication")
+COMPUTE, MEMORY, LAUNCH = range(3)
 
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+
+@frozen(eq=False)
+class Shapes(Sequence[str]):
+    """The shape of each of many kernels, printed when asked for.
+
+    A shape is one of `templates`, whose places (``{:.0f}``) its column of `numbers` fills: (numbers, kernels).
+    """
+
+    templates: Sequence[str]
+    template: Codes
+    numbers: Floats
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Shapes":
+        """Shapes that are texts."""
+        known: dict[str, int] = {}
+        template = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int32)
+        return cls([text.replace("{", "{{").replace("}", "}}") for text in known], template,
+                   np.zeros((0, len(texts))))
+
+    @classmethod
+    def numbered(cls, template: str, kernels: int, numbers: Sequence[Any]) -> "Shapes":
+        """The shapes of so many *kernels* with one *template*, and with these columns of *numbers*, or numbers."""
+        columns = np.empty((len(numbers), kernels))
+        for row, number in enumerate(numbers):
+            columns[row] = number
+        return cls([template], np.zeros(kernels, np.int32), columns)
+
+    @classmethod
+    def joined(cls, pieces: Sequence["Shapes"]) -> "Shapes":
+        """All of *pieces*, one after another."""
+        known: dict[str, int] = {}
+        codes = [np.array([known.setdefault(text, len(known)) for text in piece.templates], dtype=np.int32)[
+            piece.template] for piece in pieces]
+        template, begin = np.concatenate([np.zeros(0, np.int32), *codes]), 0
+        numbers = np.zeros((max((len(piece.numbers) for piece in pieces), default=0), len(template)))
+        for piece in pieces:
+            numbers[:len(piece.numbers), begin: begin + len(piece)] = piece.numbers
+            begin += len(piece)
+        return cls([*known], template, numbers)
+
+    def taken(self, rows: Any) -> "Shapes":
+        """Those at *rows*, as often as they are there."""
+        return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
+
+    def distinct(self) -> tuple[Numbers, "Shapes"]:
+        """Which of the distinct shapes each is, and these; shapes that print alike are one."""
+        keys = np.concatenate([self.template[None], self.numbers])
+        order = np.lexsort(keys)
+        changed = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
+        codes = np.empty(len(self), np.int64)
+        codes[order] = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.cumsum(changed)])
+        first = order[np.concatenate([np.ones(min(1, len(self)), np.bool_), changed])]
+        return self._merged(codes, self.taken(first))
+
+    @staticmethod
+    def _merged(codes: Numbers, shapes: "Shapes") -> tuple[Numbers, "Shapes"]:
+        """The same where *shapes* that print alike are one."""
+        rows: dict[str, int] = {}
+        number = np.fromiter((rows.setdefault(text, len(rows)) for text in shapes), np.int64, len(shapes))
+        first = np.unique(number, return_index=True)[1]
+        return number[codes], shapes.taken(first)
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    def __iter__(self) -> Iterator[str]:
+        for template, numbers in zip(self.template.tolist(), self.numbers.T.tolist(), strict=True):
+            yield self.templates[template].format(*numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [*self.taken(row)]
+        return self.templates[self.template[row]].format(*self.numbers[:, row].tolist())
+
+
+@frozen
+class KernelCost(Costed):
+    """What one kernel, or one collective, costs one rank.
+
+    `bound` is what limits it: compute, memory, launch or communication.  `waves` is how often its thread blocks fill
+    the GPU, and `idle` the share of SMs without a block in the last of these waves.  `launch` names the tile, or the
+    algorithm and the protocol; `source` is who priced it.  `roofline_ratio` is its time over the roofline's.
+
+    A collective has a `group` of ranks, which start it together and end it together.  Where a kernel runs beside
+    another, `sms` is how many SMs it has; 0 means the whole GPU.  The one of both that ends first adds no seconds:
+    its own are `hidden`.
+    """
+
+    label: str
+    family: str
+    costs: Costs
+    shape: Any = ""
+    bound: str = field(default="memory", kw_only=True)
+    waves: float = field(default=0.0, kw_only=True)
+    idle: float = field(default=0.0, kw_only=True)
+    launch: str = field(default="", kw_only=True)
+    source: str = field(default="", kw_only=True)
+    roofline_ratio: float = field(default=nan, eq=False, kw_only=True)  # nan is no equal of itself
+    group: str = field(default="", kw_only=True)
+    hidden: float = field(default=0.0, kw_only=True)
+    sms: int = field(default=0, kw_only=True)
+
+    @classmethod
+    def of(cls, label: str, family: str, seconds: float, *, bound: str = "memory", low: float = nan, high: float = nan,
+           extrapolated: bool = False, sm_active_joules: float = 0.0, joules: float = 0.0, flops: float = 0.0,
+           bytes: float = 0.0, sm_action_joules: float = 0.0, **rest: Any) -> "KernelCost":
+        """A kernel of so many *seconds*; further numbers are those of `Costs`, the *rest* fields."""
+        compute = bound == "compute"
+        costs = Costs.of(seconds=seconds, joules=joules, flops=flops, bytes=bytes, sm_action_joules=sm_action_joules,
+                         sm_active_joules=sm_active_joules, below=seconds - low, above=high - seconds,
+                         extrapolated=extrapolated * seconds, compute_bound=compute * seconds,
+                         compute_bound_joules=compute * sm_active_joules)
+        return cls(label, family, costs, bound=bound, **rest)
+
+    @property
+    def lasts(self) -> float:
+        """Seconds from its start to its end."""
+        return float(self.seconds + self.hidden)
+
+    @property
+    def is_compute_bound(self) -> bool:
+        """Whether compute limits it, so that the SM clock sets its pace."""
+        return self.bound == "compute"
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Whether its shape lies outside what was measured."""
+        return bool(self.costs.extrapolated)
+
+    def limiting(self, costs: Costs) -> Costs:
+        """*costs* of the same kernel with the numbers that follow from what limits it, and from what was measured."""
+        compute, outside = self.is_compute_bound, self.is_extrapolated
+        return costs.replaced(compute_bound=compute * costs.seconds, extrapolated=outside * costs.seconds,
+                              compute_bound_joules=compute * costs.sm_active_joules)
+
+    def replaced(self, **numbers: float) -> "KernelCost":
+        """The same with other *numbers* of its costs."""
+        return evolve(self, costs=self.limiting(self.costs.replaced(**numbers)))
+
+    def beside(self) -> "KernelCost":
+        """The same hidden beside a kernel that ends later."""
+        hidden = self.costs.replaced(seconds=0.0, compute_bound=0.0, extrapolated=0.0, below=0.0, above=0.0)
+        return evolve(self, costs=hidden, hidden=self.seconds)
+
+
+@frozen
+class KernelKind:
+    """What kernels have in common that differ in their numbers and shapes alone."""
+
+    label: str
+    family: str
+    bound: str = "memory"
+    group: str = ""
+    launch: str = ""
+    source: str = ""
+    sms: int = 0
+
+
+_KIND = attrgetter("label", "family", "bound", "group", "launch", "source", "sms")
+#: The numbers of a launch, which are columns beside costs.
+NUMBERS = ("waves", "idle", "roofline_ratio", "hidden")
+
+
+@frozen(eq=False, kw_only=True)
+class KernelColumns:
+    """Many kernels as columns of (kernels,), named as in `KernelCost`; `kind` is the place of each in `kinds`."""
+
+    kinds: Sequence[KernelKind]
+    kind: Codes
+    shapes: Shapes
+    costs: Costs
+    waves: Floats
+    idle: Floats
+    roofline_ratio: Floats
+    hidden: Floats
+
+    @classmethod
+    def of(cls, kernels: Sequence[KernelCost]) -> "KernelColumns":
+        """The columns of *kernels*."""
+        known: dict[tuple[Any, ...], int] = {}
+        kind = np.fromiter((known.setdefault(key, len(known)) for key in map(_KIND, kernels)), np.int32, len(kernels))
+        rest = np.array([*map(attrgetter(*NUMBERS), kernels)], dtype=np.float64).reshape(-1, len(NUMBERS)).T.copy()
+        return cls(kinds=[KernelKind(*key) for key in known], kind=kind,
+                   shapes=Shapes.of([str(kernel.shape) for kernel in kernels]),
+                   costs=Costs.stacked(kernel.costs for kernel in kernels), **dict(zip(NUMBERS, rest, strict=True)))
+
+    @classmethod
+    def joined(cls, pieces: Sequence["KernelColumns"]) -> "KernelColumns":
+        """All of *pieces*, one after another."""
+        known: dict[KernelKind, int] = {}
+        kinds = [np.array([known.setdefault(kind, len(known)) for kind in piece.kinds], dtype=np.int32)[piece.kind]
+                 for piece in pieces]
+        columns = {name: _joined(getattr(piece, name) for piece in pieces) for name in NUMBERS}
+        return cls(kinds=[*known], kind=np.concatenate([np.zeros(0, np.int32), *kinds]),
+                   shapes=Shapes.joined([piece.shapes for piece in pieces]),
+                   costs=Costs.joined([piece.costs for piece in pieces]), **columns)
+
+    def taken(self, rows: Any) -> "KernelColumns":
+        """Those at *rows*, as often as they are there."""
+        columns = {name: getattr(self, name)[rows] for name in NUMBERS}
+        return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
+                             costs=self.costs[rows], **columns)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, row: int) -> KernelCost:
+        """The kernel at *row*."""
+        kind, numbers = self.kinds[self.kind[row]], {name: float(getattr(self, name)[row]) for name in NUMBERS}
+        return KernelCost(kind.label, kind.family, self.costs[row], self.shapes[row], bound=kind.bound,
+                          group=kind.group, launch=kind.launch, source=kind.source, sms=kind.sms, **numbers)
+
+
+def _joined(columns: Iterable[Floats]) -> Floats:
+    return np.concatenate([np.zeros(0), *chain(columns)])
+
+
 Ints = NDArray[np.intp]
 
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.answers import Estimate, Estimates, Floats

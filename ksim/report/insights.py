@@ -10,7 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from ksim.flow.events import GONE
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.report.wording import UP, Insight, growing, number, outwards, percent
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ksim.flow.events import TIERS
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import Cell, Column, Table, beside, pairs
 from ksim.report.wording import Insight, endings, growing, listed, number, outwards, percent

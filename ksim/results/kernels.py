@@ -10,8 +10,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 
 from ksim.flow.costs import JOULES
-from ksim.flow.kernels import BOUNDS, KernelColumns, KernelKind
-from ksim.flow.steps import PricedBlock
+from ksim.flow.steps import BOUNDS, KernelColumns, KernelKind, PricedBlock
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.steps import Bools, Floats, Ints, Steps, codes, floats, product, ratio, shares, sums

@@ -16,8 +16,7 @@ from attrs import define, field, fields
 
 from ksim.flow.costs import ClockScaling, Costs
 from ksim.flow.events import EngineBuilt, StepBlock
-from ksim.flow.kernels import KernelColumns
-from ksim.flow.steps import PricedBlock, StepColumns
+from ksim.flow.steps import KernelColumns, PricedBlock, StepColumns
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

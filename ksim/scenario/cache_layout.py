@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from attrs import evolve, frozen
 
+from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache.groups import Group, Kind

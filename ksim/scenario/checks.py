@@ -1,30 +1,22 @@
-"""What engines refuse of quantized models, and which of their products nobody has measured.
-
-What users of a run should know of its prices.
-
-What a workload asks of sampling, and engines refuse.
-"""
+"""What engines refuse of quantized models and of sampling, and what users of a run should know of its prices."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.latent import attends_sparsely
+from ksim.compute.breakdown import attends_sparsely, keeps_states
+from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
-from ksim.compute.recurrent import keeps_states
 from ksim.compute.sizes import Sizes
-from ksim.engine.parent_request import sampling_refusal
+from ksim.engine.engine import sampling_refusal
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice, flat
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
 from ksim.scenario.vision import vision_of
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import WEIGHT_ONLY, Precision, Shard
 from ksim.workload.replay import Workload
 

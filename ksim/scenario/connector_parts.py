@@ -9,7 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
 __all__ = ["EXTRA", "KEY", "MULTI", "OFFLOAD", "ConnectorParts", "aliases", "multi_of", "offload_settings", "parts_of",

@@ -12,14 +12,13 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.compute.latent import AttendLatent
+from ksim.compute.breakdown import attends_latently
+from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
-from ksim.cost.passes import Passes, Timer
 from ksim.cost.pricer import Overlap
-from ksim.cost.step import StepTimer
+from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.batch import Batch
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
@@ -31,17 +30,15 @@ from ksim.scenario.adapters import check_asked, with_adapters
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
 from ksim.scenario.checks import check_quantized, check_sampling, on_gpu, remarks
 from ksim.scenario.connector_parts import with_offloading
-from ksim.scenario.drafters import check, check_drafter, drafted
-from ksim.scenario.further_passes import passes_of
+from ksim.scenario.drafters import check, check_drafter, drafted, passes_of
 from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import check_step, kv_blocks, layout_of, longest_request, memory, shards_of, utilization
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import PARTS, QUANTIZATIONS, Routing, Shard
 
 __all__ = ["capture_sizes", "graphs", "Derived", "Defaults", "Deployment"]
@@ -173,8 +170,8 @@ class Defaults:
         row, layers = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self._layers()
         if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, self.settings):
             return row
-        latent = any(isinstance(op, AttendLatent) for layer in self.model.decoder.layers for op in layer)
-        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, self._prefix_caching().value)
+        size = state_block_tokens(layers, lcm(row.value, 128) if attends_latently(self.model) else row.value,
+                                  self._prefix_caching().value)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")
 

@@ -19,14 +19,14 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
+from ksim.network.links import Protocol, measured
 from ksim.network.network import Network
-from ksim.network.protocols import Protocol, measured
 from ksim.network.routes import Machines, SystemLinks
 from ksim.oracles.efficiency.profiled import shipped
 from ksim.results.tiers import Rates
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Footprint, Gpu, Grid, Link, System, Transport
 from ksim.specs.host import Host
+from ksim.specs.settings import EngineVersion
 
 __all__ = ["oracle_choice", "gpu_of", "system_of", "beside", "links_of", "network_of", "protocols_of", "engine_of",
            "host_of", "grid_of", "rates_of"]

@@ -15,8 +15,7 @@ from ksim.cost.energy import Clock, Setting
 from ksim.cost.pricer import Overlap, PricedLaunch, Pricer, pair, side_by_side
 from ksim.engine.governors import checked
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
@@ -25,8 +24,7 @@ from ksim.report.tables import Table, as_text
 from ksim.report.wording import UNLIMITED, measure, number, percent
 from ksim.scenario.hardware import gpu_of, network_of, oracle_choice, system_of
 from ksim.scenario.scenario import COLLECTIVES
-from ksim.specs.hardware import Gpu
-from ksim.specs.power import PowerSettings
+from ksim.specs.hardware import Gpu, PowerSettings
 
 _COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound", "source")
 

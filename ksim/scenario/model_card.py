@@ -27,9 +27,8 @@ from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
 from ksim.scenario.vision import Vision, vision_of
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Shard
 from ksim.workload.replay import Replay, Workload
 

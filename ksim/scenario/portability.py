@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.flow.batch import Batch
-from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import KernelCost
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import DType
 from ksim.oracles import bounds

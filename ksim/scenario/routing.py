@@ -3,29 +3,19 @@
 `uniform` makes all experts alike.  `zipf` takes an `exponent`.  `measured` takes a `path`, of a JSON list or a CSV file
 with each expert's share of the pairs of tokens and experts, in one row for all layers or in a row for each layer.
 Rows need not add up to 1.
-
-The gateway of a scenario: its flow control, and what its clients do when they are refused.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ksim.cluster.forecast import models_of
-from ksim.cluster.gateway import Gateway
-from ksim.cluster.signals import check_signals
 from ksim.compute.model import Model
-from ksim.engine.loop_times import Horizon
-from ksim.flow.log import Log
-from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.foundation.files import LONGEST, regular_file
-from ksim.scenario.scenario import Scenario
 from ksim.specs.shard import Routing
 
-__all__ = ["routing_of", "gateway_of", "tell_measured"]
+__all__ = ["routing_of"]
 
 
 #: The options of each kind of routing, all of them required.
@@ -78,25 +68,3 @@ def _rows(path: Path) -> list[list[float]]:
                                    f" {error}") from None
 
 
-NONE = Choice("none")
-
-
-def gateway_of(scenario: Scenario, router: Any, env: Horizon, log: Log) -> Gateway | None:
-    """The gateway before *router*; None where nobody can be held or refused."""
-    choice = scenario.flow_control or NONE
-    if choice == NONE and getattr(router, "refusal", None) is None:
-        return None
-    control = plugin("cluster.flow_controls", choice)
-    if hasattr(control, "aim"):
-        control.aim(scenario.slo.ttft)
-    check_signals(control, choice.name, scenario.signals, "flow_control")
-    log.gated = True
-    return Gateway(env, log, control, scenario.workload.retries, scenario.seed)
-
-
-def tell_measured(engines: Sequence[Any], *choosers: Any) -> None:
-    """Tell those of *choosers* that want to know it how long the steps of *engines* take."""
-    if asking := [chooser for chooser in choosers if hasattr(chooser, "measured")]:
-        models = models_of(engines)
-        for chooser in asking:
-            chooser.measured(models)

@@ -21,8 +21,7 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownKey
 from ksim.foundation.files import is_there, nearest
 from ksim.scenario.adapters import with_configs
-from ksim.specs.hardware import MOST, Footprint, Gpu
-from ksim.specs.power import PowerSettings
+from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload

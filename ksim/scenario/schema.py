@@ -27,8 +27,7 @@ from ksim.foundation.errors import DoesNotFit
 from ksim.foundation.keys import Key, keys
 from ksim.scenario.defaults import Defaults, Deployment, Derived
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
-from ksim.specs.hardware import Footprint
-from ksim.specs.power import PowerSettings
+from ksim.specs.hardware import Footprint, PowerSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, Slo
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.synthetic import Synthetic

@@ -1,11 +1,10 @@
 """How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts.
 
-The share of a GPU's memory that an engine uses where nobody says, as `gpu_memory_utilization`.
+Where nobody says it, as `gpu_memory_utilization`, engines differ in the share of a GPU's memory that they use.  vLLM's
+default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights and
+the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
 
-vLLM's default is a share of all memory, for weights, activations and KV.  TensorRT-LLM gives KV a share of what weights
-and the largest step leave free; SGLang computes a share for weights and KV.  Both are converted here to vLLM's.
-
-How engines are packed onto equal nodes: which GPUs each of them has.
+`pack` puts engines onto equal nodes, and says which GPUs each of them has.
 """
 
 from bisect import bisect_right
@@ -16,18 +15,17 @@ from attrs import frozen
 
 from ksim.compute.adapters import slots_of
 from ksim.compute.drafters import Drafter
+from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB
 from ksim.scenario.cache_layout import CacheLayout, kept_layers
 from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, hidden_states
 from ksim.scenario.vision import Vision, activations, vision_of
 from ksim.scheduling.job import Limits
-from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
-from ksim.specs.settings import EngineSettings
+from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Routing, Shard
 
 __all__ = ["of_free", "of_static", "utilization", "pack", "RESERVED", "Memory", "shards_of", "usable", "memory",

@@ -1,8 +1,6 @@
 """The vision encoder of a deployment: what it is, its budget, its memory, and its pass before the decoder's.
 
-Prompts with images as a model sees them: the images' tokens in their places, and names that know of them.
-
-The memory that a step needs beside weights and cache.
+Prompts with images have the images' tokens in their places, and names that know of them.
 """
 
 from bisect import bisect_right
@@ -13,26 +11,21 @@ from typing import NamedTuple
 
 from attrs import asdict, evolve, frozen, has
 
-from ksim.compute.further import FurtherModel
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.model import Decoder, Model
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
+from ksim.compute.model import Decoder, FurtherModel, Model, whole_attention
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
-from ksim.compute.vision.towers import whole_attention
 from ksim.cost.graphs import Graphs
-from ksim.cost.passes import Pass, without_inputs
-from ksim.cost.step import StepTimer
+from ksim.cost.step import Pass, StepTimer, without_inputs
 from ksim.cost.summaries import encoder_batch
 from ksim.flow.batch import Batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.scheduling.image_scheduler import EncoderLimits
-from ksim.specs.multimodal import LimitMmPerPrompt
+from ksim.scheduling.job import EncoderLimits
+from ksim.specs.configs import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 

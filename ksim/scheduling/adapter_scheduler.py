@@ -11,9 +11,8 @@ from ksim.kv.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftSchedule
-from ksim.scheduling.job import Job, State
+from ksim.scheduling.job import Job, Schedule, State
 from ksim.scheduling.queues import WaitingQueue
-from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["AdapterSchedule", "AdapterScheduler"]

@@ -12,9 +12,8 @@ from attrs import define, field, frozen
 from ksim.flow.request import Request
 from ksim.kv.cache import Cache
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job, State
+from ksim.scheduling.job import Copy, Job, Load, Schedule, State
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["Connector", "ConnectorOutput", "Contents", "Copy", "Load", "NoCopies", "TransferState", "InvalidBlocks"]
 

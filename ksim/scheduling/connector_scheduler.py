@@ -8,9 +8,8 @@ from attrs import define, field
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector import Connector, ConnectorOutput, InvalidBlocks, TransferState
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.job import Job, State
+from ksim.scheduling.job import Job, Load, Schedule, ScheduledTokens, State
 from ksim.scheduling.queues import HoldingQueue
-from ksim.scheduling.schedule import Load, Schedule, ScheduledTokens
 from ksim.scheduling.scheduler import Scheduler
 
 NOTHING = ConnectorOutput()

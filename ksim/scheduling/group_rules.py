@@ -11,9 +11,8 @@ from ksim.kv.cache.groups import NEVER, Group, HybridTable
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 __all__ = ["GroupDecodeSet", "GroupRules"]

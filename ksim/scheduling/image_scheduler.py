@@ -1,24 +1,22 @@
 """The schedules of an engine whose model sees: images are encoded before the first step that has tokens of theirs.
 
-The rules are those of vLLM's `Scheduler._try_schedule_encoder_inputs` (0.33).
-
-The outputs of a vision encoder that are kept for requests; vLLM's `EncoderCacheManager` (0.33).
+The rules are those of vLLM's `Scheduler._try_schedule_encoder_inputs` and `EncoderCacheManager`, which keeps the
+encoder's outputs (0.33).
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import ClassVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.flow.request import PlacedImage, Request
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import EncoderLimits, Job, Schedule, State
 
-__all__ = ["EncoderCache", "EncoderLimits", "Encoding", "ImageScheduler"]
+__all__ = ["EncoderCache", "Encoding", "ImageScheduler"]
 
 
 @define(eq=False)
@@ -93,17 +91,6 @@ class EncoderCache:
             if not users:
                 self._unused[image.name] = image.embeds
                 self.reclaimable += image.embeds
-
-
-@frozen
-class EncoderLimits:
-    """So many embeddings may be computed in a step (`budget`), and kept (`cache`); a prompt has at most so many
-    `images`.  Unless `chunked`, no chunk of a prompt ends inside an image."""
-
-    budget: int
-    cache: int
-    images: int = 999
-    chunked: bool = True
 
 
 @define(eq=False)

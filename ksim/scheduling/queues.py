@@ -1,10 +1,6 @@
-"""The jobs of an engine: which wait, in which order, which run, and what policies may do with them.
+"""The jobs of an engine: those that wait, in the order of its policy, those that run, and what batches bring back.
 
-Holds policies and admissions, which may be plug-ins, to their contracts.
-
-The waiting jobs, in the order in which a policy would have them.
-
-The jobs of an engine: those that wait, those that run, and what their batches bring back.
+Policies and admissions, which may be plug-ins, are held to their contracts.
 """
 
 import reprlib
@@ -24,9 +20,8 @@ from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job, Limits, State
+from ksim.scheduling.job import Job, Limits, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import Wish
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 Order = Callable[[Job], Any]
 

@@ -1,11 +1,9 @@
 """Form batches within the limits.
 
-The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and
-no decode phase, only jobs whose computed tokens catch up with their tokens.
-
-Prompts join a batch only every so many steps, so that the steps between them decode fast.
-
-Schedulers' classes put together: rules that only some engines need come before those of another class.
+The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and no decode phase, only jobs whose
+computed tokens catch up with their tokens.  With a prefill interval, prompts join a batch only every so many steps, so
+that the steps between them decode fast.  `mixed` puts the rules that only some engines need before those of another
+class.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +13,9 @@ from attrs import define, field
 
 from ksim.flow.batch import Offsets
 from ksim.kv.cache import PrefixHit
-from ksim.scheduling.job import Job, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.queues import JobQueues, OpenQueue
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 __all__ = ["mixed", "Scheduler"]
 

@@ -19,7 +19,7 @@ from attrs.validators import ge, in_
 
 from ksim.engine.engine import Engine
 from ksim.engine.observer import Observer
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 

@@ -1,13 +1,10 @@
 """From a fleet to engines and the cluster around them.
 
-The LoRA adapters of a deployment by name, and how its engines load them.
-
-The scheduler of an engine: a plain one, or one that knows of connectors, drafts, images or LoRA adapters.
-
-The router that a scenario names, with the signals that it goes by.
+A deployment's LoRA adapters, scheduler, cache and connector become an engine's; a scenario's router and flow control
+become the cluster's, with the signals that they go by.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, nan
 from typing import Any
@@ -16,49 +13,37 @@ import simpy
 from attrs import evolve, field, fields_dict, frozen, has
 
 from ksim.cluster.cluster import Cluster, RemoteReplica, RouterAndControl
+from ksim.cluster.forecast import models_of
+from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
 from ksim.compute.adapters import bytes_by_module, matrices
 from ksim.cost.energy import Clock, Setting
-from ksim.engine import adapter_engines
-from ksim.engine.adapter_engines import AdapterLoading
-from ksim.engine.collective_flows import CollectiveFlows
-from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.engine import Engine
-from ksim.engine.event_engine import EventEngine
+from ksim.engine.event_engine import CollectiveFlows
 from ksim.engine.governors import Supervised, checked
-from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.kinds import AdapterLoading, engine_of
 from ksim.engine.loop_times import Horizon
 from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
-from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.flow.request import AdapterLoad, Request
+from ksim.flow.request import AdapterLoad, BlockKeys, Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import Cache
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.kv.cache.evictions.by_history import vllm
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
-from ksim.kv.transfer.transfer_network import TransferNetwork
+from ksim.kv.transfer.transfer import TransferNetwork
 from ksim.oracles import peak
 from ksim.scenario.connector_parts import offload_settings
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import drafted, speculation_of
-from ksim.scenario.further_passes import with_prompt_logprobs
-from ksim.scenario.routing import gateway_of, tell_measured
+from ksim.scenario.drafters import drafted, speculation_of, with_prompt_logprobs
+from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import limits
-from ksim.scenario.vision import Vision, prepare, vision_of
-from ksim.scheduling.adapter_scheduler import AdapterScheduler
-from ksim.scheduling.adapter_store import AdapterStore
-from ksim.scheduling.connector import Connector
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_scheduler import DraftScheduler, Speculation
-from ksim.scheduling.group_rules import GroupRules
-from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
-from ksim.scheduling.scheduler import Scheduler, mixed
+from ksim.scenario.vision import prepare, vision_of
+from ksim.scheduling.schedulers import AdapterStore, scheduler_of
 from ksim.simulation import transfer_assembly
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import Offloads, sglang_cache, tiers_of_pool
@@ -66,7 +51,7 @@ from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["adapter_store", "adapters_of", "loading_of", "scheduler_of", "pair_router_of", "router_of", "build"]
+__all__ = ["adapter_store", "adapters_of", "loading_of", "pair_router_of", "router_of", "build"]
 
 
 #: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.
@@ -104,26 +89,8 @@ def _disk_rate(system: System) -> float:
     return min(whole, storage.node or whole)
 
 
-def scheduler_of(parts: tuple[Any, ...], connector: Connector | None, speculation: Speculation | None = None,
-                 vision: Vision | None = None, adapters: AdapterStore | None = None) -> Scheduler:
-    """A scheduler of these *parts*: limits, policy, cache and admission."""
-    more: dict[str, Any] = {}
-    kind: Any = Scheduler
-    if speculation or vision or connector:
-        kind, more["speculation"] = DraftScheduler, speculation
-    if connector:
-        kind, more["connector"] = ConnectorScheduler, connector
-    if vision:
-        kind = mixed(ImageScheduler, kind)
-        more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
-    if adapters:
-        kind, more["adapters"] = mixed(AdapterScheduler, kind), adapters
-    if isinstance(parts[2], HybridCache):
-        kind = mixed(GroupRules, kind)
-    scheduler: Scheduler = kind(*parts, **more)
-    return scheduler
-
-
+#: The eviction that vLLM's cache has built in.
+VLLM = Choice("vllm")
 #: How a prefill and a decode engine are chosen by default.
 EACH_SIDE = Choice("each_side")
 
@@ -166,7 +133,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
         fleet = fleet.stepping()
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
-    gateway = gateway_of(scenario, chooser, env, log)
+    gateway = _gateway(scenario, chooser, env, log)
     signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
     network = transfer_assembly.fleet_network(fleet, env, log)
     transfers = network if isinstance(network, TransferNetwork) else None
@@ -175,7 +142,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
                          tells or late_events(signals, scenario.signals),
                          Offloads(network, log) if network else None)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    tell_measured(engines, chooser, gateway and gateway.control)
+    _tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
                    transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment),
                    signals=scenario.signals, seed=scenario.seed, gateway=gateway)
@@ -235,8 +202,9 @@ class _Assembly:
             self.offloads, pool, number, place, cache) if self.offloads else (None, None, None)
         parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
+        vision = vision_of(deployment.model, serve)
         scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
-                                 vision_of(deployment.model, serve), adapter_store(serve))
+                                 vision.limits if vision else None, adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
@@ -244,26 +212,8 @@ class _Assembly:
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
             "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
-        if collective_flows and isinstance(stages, WholeSteps):
-            collective_flows.enlist(stages)
-            return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
-        if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
-            clock = stages.clocks[0] if stages.clocks else None
-            kind = ConnectedEngine if worker else LookaheadEngine
-            return _made(kind, pool, **common, clock=clock, watched=self.watched)
-        return _made(EventEngine, pool, **common, stages=stages, group=group)
-
-
-def _made(kind: type[Engine], pool: Pool, **parts: Any) -> Engine:
-    """An engine of this *kind*: one that loads adapters where the pool has some."""
-    if not pool.deployment.serve.enable_lora:
-        return kind(**parts)
-    return adapter_engines.WITH_ADAPTERS[kind](**parts, loading=loading_of(pool.deployment))
-
-
-def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
-    return (stages.stages == 1 and group is None
-            and (governor is None or governor.governor is None))
+        return engine_of(stages, group, collective_flows, skips=deployment.skips, watched=self.watched,
+                         loading=loading_of(deployment) if serve.enable_lora else None, **common)
 
 
 def _governor(deployment: Deployment) -> Supervised | None:
@@ -277,7 +227,8 @@ def _governor(deployment: Deployment) -> Supervised | None:
 def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
     """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
     serve = deployment.serve
-    eviction = plugin("kv.cache.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
+    choice = serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru")
+    eviction = plugin("kv.cache.evictions", choice)
     assert serve.block_size is not None, "settings are derived before engines are built"
     if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
@@ -289,9 +240,9 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     room = blocks, serve.block_size, bool(serve.enable_prefix_caching)
     unhashed_first = deployment.version.unhashed_blocks_first
     offloads = offload_settings(serve.kv_transfer_config) is not None
-    if eviction is vllm and keys is None and not offloads:
+    if choice == VLLM and keys is None and not offloads:
         return VllmCache(*room, unhashed_first)
-    return BlockCache(*room, None if eviction is vllm else eviction, unhashed_first, keys)
+    return BlockCache(*room, None if choice == VLLM else eviction, unhashed_first, keys)
 
 
 def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:
@@ -345,3 +296,27 @@ def _sleep(deployment: Deployment) -> tuple[float, float]:
         raise ConfigError("energy.sleep_after", f"{gpu.name} has no [power] sleep, the watts that it draws asleep;"
                                                 " state them in a data file of your own, or leave this out")
     return gpu.power.sleep, after
+
+
+_NO_CONTROL = Choice("none")
+
+
+def _gateway(scenario: Scenario, router: Any, env: Horizon, log: Log) -> Gateway | None:
+    """The gateway before *router*; None where nobody can be held or refused."""
+    choice = scenario.flow_control or _NO_CONTROL
+    if choice == _NO_CONTROL and getattr(router, "refusal", None) is None:
+        return None
+    control = plugin("cluster.flow_controls", choice)
+    if hasattr(control, "aim"):
+        control.aim(scenario.slo.ttft)
+    check_signals(control, choice.name, scenario.signals, "flow_control")
+    log.gated = True
+    return Gateway(env, log, control, scenario.workload.retries, scenario.seed)
+
+
+def _tell_measured(engines: Sequence[Any], *choosers: Any) -> None:
+    """Tell those of *choosers* that want to know it how long the steps of *engines* take."""
+    if asking := [chooser for chooser in choosers if hasattr(chooser, "measured")]:
+        models = models_of(engines)
+        for chooser in asking:
+            chooser.measured(models)

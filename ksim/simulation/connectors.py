@@ -12,7 +12,7 @@ from ksim.network.links import Links
 from ksim.scenario.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.pool import Pool
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 

@@ -9,7 +9,8 @@ from attrs import evolve, fields_dict, frozen
 
 from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.routes import Machines
 from ksim.results.tiers import Rates
 from ksim.scenario.connector_parts import parts_of
 from ksim.scenario.defaults import Deployment

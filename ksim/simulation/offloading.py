@@ -1,34 +1,25 @@
 """Engines that offload KV: what fits into host memory, and the connector and the workers of each of them.
 
-SGLang's prefix cache for an engine, and host memory behind it where HiCache is on.
-
-Which part of the KV cache each GPU of an engine has.
+A `KvLayout` says which part of the KV cache each GPU of an engine has.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.compute.latent import AttendLatent
-from ksim.flow.block_keys import BlockKeys
+from ksim.compute.breakdown import attends_latently
 from ksim.flow.log import Log
+from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
 from ksim.kv.cache import Cache
 from ksim.kv.cache.evictions import Eviction
 from ksim.kv.cache.sglang import SglangCache
+from ksim.kv.offload.assembly import Hicache, Lane, OffloadWorker, SecondaryTier, SharedStores, worker_of
 from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
-from ksim.kv.offload.connectors.hicache import Hicache
-from ksim.kv.offload.hicache.cache import HiCache
-from ksim.kv.offload.hicache.connector import HicacheConnector
-from ksim.kv.offload.hicache.worker import HicacheWorker
-from ksim.kv.offload.mooncake import MooncakePool, MooncakeWorker
-from ksim.kv.offload.store import SecondaryTier, TierThreads
-from ksim.kv.offload.tiered import TieredConnector, TieredWorker
-from ksim.kv.offload.worker import Lane, OffloadWorker
-from ksim.kv.transfer.layout import KvLayout, LayerShare
+from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
 from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
@@ -54,14 +45,13 @@ def kv_layout(deployment: Deployment) -> KvLayout:
 
 
 def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> SglangCache:
-    """A radix tree with room for so many *tokens* on the GPUs."""
+    """A radix tree with room for so many *tokens* on the GPUs, and host memory behind it where HiCache is on."""
     serve = deployment.serve
     settings = offload_settings(serve.kv_transfer_config)
+    caching = bool(serve.enable_prefix_caching)
     if not isinstance(settings, Hicache):
-        return SglangCache(tokens, bool(serve.enable_prefix_caching), eviction)
-    host = settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus)
-    return HiCache(tokens, bool(serve.enable_prefix_caching), eviction, host_capacity=host,
-                   write_policy=settings.hicache_write_policy)
+        return SglangCache(tokens, caching, eviction)
+    return settings.cache(tokens, caching, eviction, settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus))
 
 
 def host_bytes(deployment: Deployment, settings: Hicache) -> float:
@@ -162,8 +152,7 @@ class Offloads:
     network: FleetNetwork
     log: Log
     keys: dict[int, BlockKeys] = field(factory=dict)
-    tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict)
-    pools: dict[tuple[str, int, int, int], MooncakePool] = field(factory=dict)
+    stores: SharedStores = field(factory=SharedStores)
 
     def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement, cache: Cache
            ) -> tuple[Connector, OffloadWorker]:
@@ -176,7 +165,10 @@ class Offloads:
         parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing),
                              bool(deployment.serve.enable_prefix_caching), len(storing), cache=cache)
         if getattr(settings, "pooled", False):
-            parts = evolve(parts, pool=self._shared(settings, parts, pool, place))
+            nodes = [links.node(gpu) for gpu in pool.gpus(place)]
+            parts = evolve(parts, pool=self.stores.pool(
+                deployment.model.name, keys.block_tokens, _chunk_bytes(settings, parts), nodes,
+                getattr(settings, "pool_bytes", settings.cpu_bytes), deployment.scenario.seed))
         common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
                                   "storing": storing}
         if settings.chunks(parts) < 1:
@@ -185,36 +177,7 @@ class Offloads:
         threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers
                    if parts.pool is None}
         connector = settings.connector(parts, tuple(threads))
-        return connector, self._worker(settings, parts, connector, common, threads, host)
-
-    def _worker(self, settings: OffloadSettings, parts: OffloadParts, connector: Connector, common: dict[str, Any],
-                threads: Mapping[SecondaryTier, TierSettings], host: str) -> OffloadWorker:
-        """The workers' side of *connector*, whose node's memory is called *host*."""
-        size = _chunk_bytes(settings, parts)
-        if isinstance(connector, HicacheConnector):
-            if connector.prefetches is None:
-                return OffloadWorker(**common)
-            return HicacheWorker(**common, connector=connector, prefetches=connector.prefetches, page_bytes=size,
-                                 host=host)
-        if parts.pool is not None:
-            return MooncakeWorker(**common, pool=parts.pool)
-        if not threads:
-            return OffloadWorker(**common)
-        assert isinstance(connector, TieredConnector), "connectors with tiers know them"
-        return TieredWorker(**common, connector=connector, threads={
-            tier: TierThreads(network=self.network, host=host, chunk_bytes=size, read=said.read_threads,
-                              write=said.write_threads) for tier, said in threads.items()})
-
-    def _shared(self, settings: OffloadSettings, parts: OffloadParts, pool: Pool, place: Placement) -> MooncakePool:
-        """The pool that the engines of one model, with equal blocks, share; this one's GPUs add memory to it."""
-        gpus, deployment = pool.gpus(place), pool.deployment
-        size, given = _chunk_bytes(settings, parts), getattr(settings, "pool_bytes", settings.cpu_bytes)
-        key = deployment.model.name, parts.keys.block_tokens, len(gpus), round(size)
-        shared = self.pools.setdefault(key, MooncakePool(deployment.scenario.seed))
-        nodes = Counter(self.network.links.node(gpu) for gpu in gpus)
-        for node, ranks in nodes.items():
-            shared.add_segment(f"host{node}", int(given(ranks) // size))
-        return shared
+        return connector, worker_of(connector, parts, common, threads, host, _chunk_bytes(settings, parts))
 
     def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
               ) -> SecondaryTier:
@@ -231,7 +194,7 @@ class Offloads:
             raise ConfigError(f"{KEY}.{EXTRA}", f"the {said.tier} of {system.name} has {there.capacity:g} bytes, and a"
                                                 f" chunk of KV takes {size:.0f}; leave out this tier, or give the"
                                                 " system's file more")
-        return self.tiers.setdefault((end, round(size)), SecondaryTier(said.tier, end, capacity))
+        return self.stores.tier(said.tier, end, size, capacity)
 
 
 def _chunk_bytes(settings: OffloadSettings, parts: OffloadParts) -> float:
@@ -259,6 +222,5 @@ def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bo
 def _replicated(deployment: Deployment, gpus: Sequence[int], links: Links) -> bool:
     """Whether vLLM keeps one copy of what all GPUs of an engine have (its `replicated_layout`)."""
     serve = deployment.serve
-    latent = any(isinstance(op, AttendLatent) for layer in deployment.model.decoder.layers for op in layer)
-    return latent and serve.pipeline_parallel_size == 1 < serve.tensor_parallel_size and len(
-        {links.node(gpu) for gpu in gpus}) == 1
+    return attends_latently(deployment.model) and serve.pipeline_parallel_size == 1 < (
+        serve.tensor_parallel_size) and len({links.node(gpu) for gpu in gpus}) == 1

@@ -10,21 +10,19 @@ from attrs import frozen
 
 from ksim.compute.graph import Collective, CollectiveKind
 from ksim.cost.pricer import Pricer
-from ksim.engine.collective_flows import CollectiveFlows
+from ksim.engine.event_engine import CollectiveFlows
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import LinkBuilt, LinkUsed
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
+from ksim.flow.steps import KernelCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.kv.cache import Cache
 from ksim.kv.offload.connector import JoinedConnector, JoinedWorker
-from ksim.kv.transfer.connector_worker import ConnectorWorker
-from ksim.kv.transfer.endpoint import Endpoint
-from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint
+from ksim.kv.transfer.transfer import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows
-from ksim.network.inter_node_traffic import CollectiveTraffic
-from ksim.network.network import FleetNetwork
+from ksim.network.network import CollectiveTraffic, FleetNetwork
 from ksim.scenario.connector_parts import multi_of, parts_of
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import gpu_of, network_of, system_of
@@ -34,7 +32,7 @@ from ksim.simulation.connectors import connector_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import Offloads, kv_layout, offloading_of
 from ksim.simulation.pool import Placement, Pool
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig
 
 __all__ = ["collective_flows", "connector_and_worker", "endpoint", "fleet_network", "transfer_network", "Message",
            "messages"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
@@ -14,7 +14,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
-from ksim.specs.speculative import SpeculativeConfig
+from ksim.specs.configs import SpeculativeConfig
 
 __all__ = ["Payoff", "SpeculativeStep", "accepted_length", "compared", "payoff", "verified"]
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from attrs import define, field, frozen
 
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule
 
 
 @frozen

@@ -7,8 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.job import Job, Limits, State
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Limits, Schedule, State
 from ksim.testing.moment import Moment, Share
 
 __all__ = ["History", "Moment", "Recorder", "Share", "emitted", "digest"]

@@ -6,12 +6,10 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
+from ksim.foundation import catalog
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, Limits, State
-from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Limits, Schedule, State
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.connected import StoreConnector
 
@@ -98,8 +96,8 @@ def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block
     *connector* says what a `StoreConnector` does, for a scheduler that has one.
     """
     store = cache(blocks, block_tokens, prefix_caching)
-    parts = (Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,
-             Always() if admission is None else admission)
+    parts = (Limits(**(ROOMY | limits)), policy or catalog.find("scheduling.policies", "fcfs")(), store,
+             admission or catalog.find("scheduling.admissions", "always")())
     if connector is None:
         return Loop(scheduler(*parts))
     roles: dict[str, Any] = {"block_tokens": store.block_tokens, **connector}

@@ -4,8 +4,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ksim.scheduling.job import State
-from ksim.scheduling.schedule import ScheduledTokens
+from ksim.scheduling.job import ScheduledTokens, State
 
 
 @frozen

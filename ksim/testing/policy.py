@@ -10,7 +10,6 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.invariants import INVARIANTS
 from ksim.testing.strategies import cases, replayable_cases
@@ -23,7 +22,7 @@ SHRINKS = 400
 _NAMES = (*INVARIANTS, NO_ERROR, NAMES_DO_NOT_MATTER, SAME_AS_PLAIN)
 
 
-def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False, conserves_work: bool = True,
+def check_policy(policy: Any, *, admission: Any = "always", starves: bool = False, conserves_work: bool = True,
                  max_examples: int = EXAMPLES, seed: int = 0, invariants: Sequence[str] = (), shrink: bool = True,
                  write_to: str | Path | None = None) -> None:
     """Play *policy* on many small cases; raise PolicyFault with the smallest one found that breaks an invariant.
@@ -39,7 +38,7 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
                     max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
 
 
-def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = Always,
+def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = "always",
                     starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
                     invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
     """Do the same as `check_policy` for a *scheduler* or a *cache* of your own: classes such as ksim's.

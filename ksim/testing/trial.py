@@ -19,7 +19,6 @@ from attrs import Factory, field, fields, frozen
 
 from ksim.foundation import catalog
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.settings import EngineSettings
@@ -162,7 +161,7 @@ class Subject:
     policy: Any
     scheduler: Any = Scheduler
     cache: Any = BlockCache
-    admission: Any = Always
+    admission: Any = "always"
     starves: bool = False
     conserves_work: bool = True
     invariants: Sequence[str] = field(default=())
@@ -189,10 +188,14 @@ class Subject:
         proposes = hasattr(self.kind, "propose")
         if proposes:
             left_out |= set(_ORDERED)
-        if not self.conserves_work or self.admission is not Always:
+        if not self.conserves_work or not self._admits_all:
             left_out |= {"work_conserved"}
         return {name: invariant for name, invariant in INVARIANTS.items()
                 if name not in left_out and self.wants(name)}
+
+    @property
+    def _admits_all(self) -> bool:
+        return bool(_fresh("scheduling.admissions", self.admission) == _fresh("scheduling.admissions", "always"))
 
     def wants(self, name: str) -> bool:
         return not self.invariants or name in self.invariants

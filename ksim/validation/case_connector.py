@@ -9,13 +9,12 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.foundation import catalog
 from ksim.kv.offload.connector import OffloadConnector
 from ksim.kv.offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule
 from ksim.validation.cases import KEPT, CaseRequest, ConnectorSettings, External, SpeculativeSettings
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from attrs import asdict, evolve, field, frozen
 from attrs.validators import ge
+from numpy.typing import NDArray
 
-from ksim.calibration.batches import Floats
 from ksim.calibration.power import boards, prediction
 from ksim.calibration.power.boards import Readings, metered_watts, model_watts
 from ksim.calibration.power.prediction import Prediction, SustainedKernel, leave_group_out, predict
@@ -25,6 +25,7 @@ __all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "v
            "BoardReport", "ERRORS"]
 
 
+Floats = NDArray[np.float64]
 #: A prediction within so many per cent meets the goal.
 CLOSE = 10.0
 

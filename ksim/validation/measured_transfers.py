@@ -19,7 +19,8 @@ from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.network.flows import Demand, fair_rates
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.routes import Machines
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.specs.hardware import Link
 

@@ -16,14 +16,10 @@ from ksim.kv.cache import Cache
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_scheduler import DraftScheduler
-from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.group_rules import GroupRules
-from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule
-from ksim.scheduling.schedule_forecast import ScheduleForecast
-from ksim.scheduling.scheduler import Scheduler, mixed
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
+from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.schedulers import ConnectorScheduler, scheduler_of
 from ksim.validation import cases
 from ksim.validation.case_connector import (
     CaseConnector,
@@ -194,21 +190,13 @@ class Replay:
 
 
 def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
-    policy, options = catalog.find("scheduling.policies", settings.policy)(), _options(settings, requests)
-    kind = ConnectorScheduler if settings.connector else DraftScheduler if settings.speculative else Scheduler
-    scheduler: Scheduler = (mixed(GroupRules, kind) if settings.kv_groups else kind)(settings, policy, cache, **options)
-    return scheduler
-
-
-def _options(settings: Settings, requests: dict[Job, CaseRequest]) -> dict[str, Any]:
-    """The parts that a scheduler needs beyond those of a plain one."""
-    options: dict[str, Any] = {}
+    policy, connector, drafter = catalog.find("scheduling.policies", settings.policy)(), None, None
     if settings.connector is not None:
-        options["connector"] = (CaseOffload.of(settings.connector, settings.block_size, settings.enable_prefix_caching)
-                                if settings.connector.offloads else CaseConnector(settings.connector, requests))
+        connector = (CaseOffload.of(settings.connector, settings.block_size, settings.enable_prefix_caching)
+                     if settings.connector.offloads else CaseConnector(settings.connector, requests))
     if settings.speculative is not None:
-        options["speculation"] = CaseDrafter(settings.speculative, requests, settings.connector is not None)
-    return options
+        drafter = CaseDrafter(settings.speculative, requests, settings.connector is not None)
+    return scheduler_of((settings, policy, cache), connector, drafter)
 
 
 def _cache(settings: Settings) -> VllmCache | BlockCache | HybridCache:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from ksim.validation.cases import Recording, Row
+from ksim.validation.cases import Recording, Row, find, read
 from ksim.validation.replay import OffloadReplay, Replay, TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
@@ -36,6 +37,11 @@ class ScheduleReport:
     @property
     def exact(self) -> bool:
         return self.difference is None
+
+
+def validate(path: Path, case: str = "") -> list[ScheduleReport]:
+    """Compare the cases in the file or folder at *path*, or the *case* there; raises KsimError where there is none."""
+    return [compare(read(file)) for file in find(path, case)]
 
 
 def compare(recording: Recording, repeats: bool = True) -> ScheduleReport:

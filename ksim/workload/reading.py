@@ -11,13 +11,11 @@ from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.workload.jsonl import first_object
 from ksim.workload.lines import Lines
-from ksim.workload.rows import UNITS, Ledger, Row, unit_of
+from ksim.workload.rows import TOGETHER, UNITS, Ledger, Row, unit_of
 from ksim.workload.shaping import from_zero, in_order, sort
 from ksim.workload.traces import TraceReader
 
 FOLDER = "workload.traces"
-#: How a folder of sessions without arrival times is replayed.
-TOGETHER = "the sessions of the folder have no arrival times; all start at 0 s (--request-rate, or rate, spreads them)"
 
 
 def recognise(path: Path) -> str:

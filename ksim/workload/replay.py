@@ -20,7 +20,7 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.reading import clock, may_abort, read
+from ksim.workload.reading import clock, may_abort, read, recognise
 from ksim.workload.rows import UNITS, Ledger, Row, follows, known_fields
 from ksim.workload.shaping import LengthLimits, from_zero, note_ties, spread_ties
 from ksim.workload.synthetic import Synthetic
@@ -118,6 +118,11 @@ class Replay:
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
+
+    @property
+    def recognised(self) -> str:
+        """The name of the format, recognised from the file where none is named."""
+        return self.format.name or ("plain" if self.columns else recognise(self.path))
 
     def clock(self) -> str:
         """Return the unit of the trace's times, "dates", or "" if it has no arrival times.

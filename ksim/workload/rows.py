@@ -23,6 +23,9 @@ from ksim.foundation.files import number_hint
 from ksim.foundation.units import LONGEST
 from ksim.workload.lines import Lines
 
+#: How a folder of sessions without arrival times is replayed.
+TOGETHER = "the sessions of the folder have no arrival times; all start at 0 s (--request-rate, or rate, spreads them)"
+
 
 class Row(NamedTuple):
     """One request of a trace, as its reader yields it; the fields are those of `ksim.flow.request.Request`.

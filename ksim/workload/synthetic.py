@@ -209,6 +209,10 @@ class Synthetic:
         requests = itertools.islice(itertools.chain.from_iterable(turns), self.most)
         return self.images.attached(requests, seed) if self.images else requests
 
+    def output_lengths(self, seed: int) -> Iterator[int]:
+        """Draws of how many tokens a server's answers have, without end; raises as `requests` does."""
+        return tokens(self.output, stream(seed, "server.output"), "output")
+
     def _conversations(self, seed: int) -> Iterator[_Conversation]:
         times = self.arrivals.times(stream(seed, "workload.arrivals"), self.most)
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ksim.calibration.accuracy import Question, cells, predict_by_profile, validate
 from ksim.calibration.checks import check
 from ksim.calibration.fitting import select
 from ksim.calibration.reading import read
@@ -12,8 +13,6 @@ from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
 from ksim.scenario.hardware import gpu_of
-from ksim.validation.kernel_cells import cells
-from ksim.validation.kernels import Question, predict_by_profile, validate
 from tests.anchors.errors import DATA
 
 H200 = gpu_of("h200")

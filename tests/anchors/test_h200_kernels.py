@@ -13,9 +13,7 @@ import pytest
 from ksim.compute.expert_rows import expert_rows
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.oracles.waves import Waves

@@ -5,8 +5,7 @@ from pathlib import Path
 from attrs import evolve
 
 from ksim.calibration.power.prediction import SustainedKernel
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.energy import joules
 from ksim.scenario.hardware import gpu_of
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.calibration.calibrate import ENOUGH, CalibratedFamily, calibrate, save
+from ksim.calibration.calibrate import ENOUGH, CalibratedFamily, calibrate, digest, digests, ingest, save
 from ksim.calibration.checks import check, gpu_of
 from ksim.calibration.dataset import join
 from ksim.calibration.fitting import fit, held_out, select
-from ksim.calibration.ingest import digest, digests, ingest
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import FIT_SPECS
 from ksim.foundation.errors import ConfigError, DataError

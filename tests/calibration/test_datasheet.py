@@ -17,8 +17,7 @@ from ksim.foundation.units import DType
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
-from ksim.specs.hardware import ARCHITECTURES
-from ksim.specs.power import BASES
+from ksim.specs.hardware import ARCHITECTURES, BASES
 
 NAMES = catalog.entries("gpus")
 

@@ -11,9 +11,9 @@ from ksim.calibration.batches import Batches
 from ksim.calibration.dataset import PhysicsOfDataset
 from ksim.calibration.fitting import SINGLE
 from ksim.calibration.measurements import Measurements, Points, Source
-from ksim.calibration.points import plan
 from ksim.calibration.recipes import FIT_SPECS
 from ksim.calibration.regression import Free, fit_constants
+from ksim.calibration.sweep import plan
 from tests.calibration.toys import FAMILY, H200, TRUTH, dataset
 
 pytest.importorskip("scipy")

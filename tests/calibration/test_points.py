@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.measurements import CHECKS, FAMILIES
-from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.calibration.runner.device import LAUNCHES
+from ksim.calibration.sweep import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.scenario.hardware import gpu_of
 from ksim.scenario.models import model_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.calibration.power import extrapolation, prediction
 from ksim.calibration.power.prediction import bound, cooled, fit, joules_of, leave_group_out, predict, with_terms
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.batches import Batches
-from ksim.calibration.dataset import format_name, gpu_name
+from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import Points, tagged
 from ksim.calibration.reading import read
 from ksim.calibration.reading.sweep import points, write_points

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration import points as timing
+from ksim.calibration import sweep as timing
 from ksim.calibration.checks import check, gpu_of
 from ksim.calibration.measurements import MISSING
 from ksim.calibration.reading import read
 from ksim.calibration.reading.sweep import points, write_points
 from ksim.calibration.runner import __main__ as command
 from ksim.calibration.runner.device import LAUNCHES, KernelPoint, Unmeasurable, expert_choices, expert_loads
-from ksim.calibration.runner.sweep import run
+from ksim.calibration.sweep import run
 from ksim.foundation.errors import ConfigError
 from tests.calibration.samples import EXTRACT
 
@@ -134,10 +134,10 @@ def test_a_folder_with_measurements_of_another_gpu_is_refused(tmp_path):
 def test_the_command_returns_an_exit_code(tmp_path, monkeypatch, capsys):
     write_points(norms(), tmp_path / "points.csv")
     arguments = [str(tmp_path / "points.csv"), "-o", str(tmp_path / "out")]
-    monkeypatch.setattr("ksim.calibration.runner.device.TorchDevice", Playback)
+    monkeypatch.setattr("ksim.calibration.sweep.TorchDevice", Playback)
     assert command.main(arguments) == 0
     assert "1 files in" in capsys.readouterr().out and len(read(tmp_path / "out")[0]) == 30
-    monkeypatch.setattr("ksim.calibration.runner.device.TorchDevice", lambda: Playback(stop=0))
+    monkeypatch.setattr("ksim.calibration.sweep.TorchDevice", lambda: Playback(stop=0))
     assert command.main([*arguments[:2], str(tmp_path / "other")]) == 130
     assert command.main(["none.csv", "-o", "out"]) == 1
     assert "ksim: none.csv: No such file" in capsys.readouterr().err

@@ -4,8 +4,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.points import BUDGET
 from ksim.calibration.reading.sweep import points
+from ksim.calibration.sweep import BUDGET
 from ksim.cli import hardware as command
 from ksim.foundation.errors import ConfigError
 
@@ -37,10 +37,10 @@ def test_the_layers_of_models_are_among_the_points(tmp_path):
 
 
 def test_a_machine_without_a_gpu_needs_the_option_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr("ksim.calibration.dataset.nvidia_smi", lambda query: "")
+    monkeypatch.setattr("ksim.calibration.datasheet.nvidia_smi", lambda query: "")
     done = swept("-o", tmp_path / "p.csv")
     assert isinstance(done.exception, ConfigError) and "--gpu: is needed" in str(done.exception)
-    monkeypatch.setattr("ksim.calibration.dataset.nvidia_smi", lambda query: "NVIDIA H200")
+    monkeypatch.setattr("ksim.calibration.datasheet.nvidia_smi", lambda query: "NVIDIA H200")
     assert swept("-o", tmp_path / "p.csv", "--families", "copy").exit_code == 0
 
 

@@ -8,7 +8,7 @@ from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.regression import NOTHING, Free
 from ksim.oracles.efficiency.families import Family
-from ksim.oracles.efficiency.gemm import Physics
+from ksim.oracles.efficiency.models import Physics
 from ksim.scenario.hardware import gpu_of
 
 H200 = gpu_of("h200")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksim.calibration.ingest import digest
+from ksim.calibration.calibrate import digest
 from ksim.oracles.efficiency.profiled import Profile
 from tests.calibration.samples import EXTRACT, LOG
 from tests.cli.command import SCENARIO, ksim, ksim_process

@@ -20,7 +20,7 @@ def folder(tmp_path):
 def test_routers_are_compared_in_a_table_and_all_numbers_are_kept(folder):
     names = "round_robin,prefix_aware:load_tokens=-1"
     outcome = ksim_here(*ASKED, "--routers", names, "-o", "out", "--json", "all.json", folder=folder)
-    assert outcome.status == 0 and outcome.stdout.split()[:3] == ["router", "regret", "regret"]
+    assert outcome.status == 0 and outcome.stdout.split()[:3] == ["router", "mean", "regret"]
     assert "omniscient" in outcome.stdout and "written to out; `ksim report out` makes a page" in outcome.stdout
     assert "ksim: prefix_aware:load_tokens=-1 did not run: prefix_aware: 'load_tokens'" in outcome.stderr
     rows = list(csv.DictReader((folder / "out" / "routers.csv").open(encoding="utf-8")))

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from ksim.compute.adapters import MODULES as MODULES_OF
 from ksim.compute.adapters import AdapterSlots, adapted, bytes_by_module, matrices, module_names, slots_of
 from ksim.compute.graph import Collective, bind, is_of_adapters
-from ksim.compute.kernels.lora import LoraGemm
+from ksim.compute.kernels.basic import LoraGemm
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch

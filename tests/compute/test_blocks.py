@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ksim.compute.architectures.deepseek import kimi_k25
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.compute.model import Config
 from ksim.compute.sizes import Sizes
 from ksim.foundation import catalog

@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.basic import GroupedGemm
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType

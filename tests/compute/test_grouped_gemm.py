@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.expert_rows import Mixture, average_rank, expert_rows
-from ksim.compute.kernels.grouped_gemm import TILES, GroupedGemm
+from ksim.compute.kernels.basic import EXPERT_TILES, GroupedGemm
 
 
 def test_work_counts_rows_and_the_experts_that_have_some():
@@ -38,7 +38,7 @@ def test_each_expert_fills_tiles_of_its_own():
 def test_each_active_expert_has_a_tile_of_its_own_however_few_its_rows(tokens, top_k, experts, n, k):
     """So where a tile holds all rows of any expert, arithmetic grows with the experts and not with the rows."""
     kernel = GroupedGemm(expert_rows(tokens, top_k, experts), n, k, tokens)
-    for (height, width), launch in zip(TILES, kernel.launches(132), strict=True):
+    for (height, width), launch in zip(EXPERT_TILES, kernel.launches(132), strict=True):
         assert launch.blocks >= kernel.active * ceil(n / width)
         assert launch.blocks * launch.flops >= max(kernel.work.flops, 2 * height * kernel.active * n * k)
         if tokens <= height:

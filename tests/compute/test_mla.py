@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import BatchDependent
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.compute.kernels.basic import BatchedGemm, Gemm
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.latent import PerToken
 from ksim.flow.batch import Batch

@@ -6,9 +6,7 @@ import pytest
 from ksim.compute.expert_rows import expert_rows
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.compute.model import Decoder, Model
 from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.sizes import Sizes

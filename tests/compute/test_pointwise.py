@@ -1,6 +1,6 @@
 """Kernels that only move memory."""
 
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.foundation.units import DType
 
 

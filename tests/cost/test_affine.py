@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Block, Op
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.cost.affine import AffineBlocks
 from ksim.scenario.models import model_of
 from ksim.specs.shard import Shard

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from ksim.cost.energy import Clock, Setting
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.units import DType
-from ksim.specs.power import Clocks, Power
+from ksim.specs.hardware import Clocks, Power
 
 #: At half the clock 0.7 of the voltage, so half of the joules, and twice the time.
 CLOCKS = Clocks(voltage={"2 GHz": 1.0, "1 GHz": 0.5**0.5}, share=1.0, credit=10.0, source="a test")

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.energy import Actions, actions, joules, sending
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.compute.kernels.basic import BatchedGemm, Gemm
 from ksim.cost.pricer import Overlap, Pricer, Summed, left, overlapped, paired
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives.ring import Ring
+from ksim.network.links import NCCL, Protocol
 from ksim.network.network import Network
-from ksim.network.protocols import NCCL, Protocol
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
 from ksim.scenario.hardware import gpu_of

@@ -8,9 +8,8 @@ from attrs import astuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.further import FurtherModel
-from ksim.cost.passes import Pass, Passes, without_inputs
-from ksim.cost.step import StepTimer
+from ksim.compute.model import FurtherModel
+from ksim.cost.step import Pass, Passes, StepTimer, without_inputs
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import StepCost

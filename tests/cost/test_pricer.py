@@ -3,8 +3,7 @@
 import pytest
 
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.pricer import Pricer
 from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import network

@@ -15,8 +15,7 @@ from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.pricer import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import StepCost
+from ksim.flow.steps import KernelCost, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import estimate
 from ksim.scenario.defaults import Deployment

@@ -10,8 +10,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.network.network import Network
 from ksim.scenario.hardware import protocols_of
-from ksim.specs.hardware import Gpu, System
-from ksim.specs.power import Power
+from ksim.specs.hardware import Gpu, Power, System
 
 #: Four SMs of 1 GFLOP/s each in BF16, and 1 GB/s; each takes 64 GB/s from the L2 cache.
 TOY = Gpu(

@@ -13,10 +13,9 @@ from ksim.engine.event_engine import EventEngine
 from ksim.engine.ranks import DataParallelGroup, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.events import Emitted, Stepped
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.job import Limits
 from ksim.scheduling.policies.orders import Fcfs

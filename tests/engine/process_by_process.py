@@ -8,8 +8,7 @@ import simpy
 from attrs import define, field
 
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import StepCost
+from ksim.flow.steps import KernelCost, StepCost
 from ksim.network.routes import Hop, Route
 
 Process = Generator[simpy.Event, Any, None]

@@ -8,8 +8,7 @@ import simpy
 from ksim.compute.graph import Collective
 from ksim.engine.ranks import Barrier, RankGroup, RankProgram, Segment
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
 from tests.cost.toys import network
 from tests.engine.by_hand import timeline

@@ -5,8 +5,7 @@ import simpy
 
 from ksim.engine.ranks import KernelByKernel, LaunchTimes, RankGroup, WholeSteps
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from tests.engine.by_hand import timeline
 
 #: The first stage is one kernel, the second two.

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.block_keys import BlockKeys, leading
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request, leading
 from tests.properties import examples
 
 NAMES = st.lists(st.integers(0, 2), max_size=6)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.kernels import KernelColumns, KernelCost, Shapes
+from ksim.flow.steps import KernelColumns, KernelCost, Shapes
 
 KERNELS = [KernelCost.of("qkv", "gemm", 2.0, joules=3.0, flops=4.0, bytes=5.0, bound="compute", shape="a"),
            KernelCost.of("act", "silu_mul", 1.0, shape="b"),

@@ -9,10 +9,9 @@ from ksim.flow import log as module
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, StepBlock, Stepped
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
 BLOCKS = (PricedBlock.of((KernelCost.of("a", "gemm", 1e-3), 0)),)
 

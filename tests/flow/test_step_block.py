@@ -3,8 +3,7 @@
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.costs import ClockScaling
 from ksim.flow.events import StepBlock, Stepped
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
 GEMM = KernelCost.of("a", "gemm", 1e-3, joules=2.0, bound="compute")
 BLOCKS = (PricedBlock.of((GEMM,), 3), PricedBlock.of((0,), 2))

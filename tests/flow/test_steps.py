@@ -5,8 +5,7 @@ import pickle
 import pytest
 from attrs import evolve
 
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepColumns, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepColumns, StepCost
 
 ONE = KernelCost.of("a", "attention", 1e-3, joules=2.0, flops=3.0, bytes=4.0, bound="compute", waves=5.0, idle=0.5,
                     shape="{}", launch="split", source="measured", roofline_ratio=1.5, low=8e-4, high=2e-3,

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import counts
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.mla import LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.mla import IndexLayer, LatentLayer, SparseLatentLayer
 from ksim.compute.kernels.states import DeltaLayer
 from ksim.cost.graphs import Graphs, Launching
 from ksim.flow.batch import Batch, Batches

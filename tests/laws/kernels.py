@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer, BlockSparseLayer
-from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.lora import LoraGemm
-from ksim.compute.kernels.mla import CompressedLayer, LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.basic import LoraGemm
+from ksim.compute.kernels.mla import CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
 from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog

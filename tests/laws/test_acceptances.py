@@ -14,8 +14,8 @@ from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.scheduling.acceptances import DrawnSpeculation, uniform
 from ksim.scheduling.acceptances.rates import ByPosition
-from ksim.scheduling.draft_scheduler import DrawnSpeculation, uniform
 from ksim.scheduling.job import Job
 from tests.properties import examples
 

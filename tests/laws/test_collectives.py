@@ -12,8 +12,8 @@ from ksim.compute.graph import Collective
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import KINDS
+from ksim.network.links import DEEPEP
 from ksim.network.network import Network
-from ksim.network.protocols import DEEPEP
 from ksim.scenario.hardware import protocols_of
 from tests.cost.toys import network, system
 from tests.properties import examples

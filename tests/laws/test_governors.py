@@ -8,8 +8,7 @@ from ksim.cost.energy import FREE, Setting
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.governors.clocks import PerPhase, Slack
 from ksim.flow.batch import Batch
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice

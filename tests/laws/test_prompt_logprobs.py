@@ -9,7 +9,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.request import Request
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.further_passes import with_prompt_logprobs
+from ksim.scenario.drafters import with_prompt_logprobs
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Collective
 from ksim.engine.ranks import RankGroup, RankProgram
 from ksim.flow.costs import ClockScaling
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
 from tests.engine.process_by_process import Crowd
 from tests.properties import examples

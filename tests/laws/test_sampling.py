@@ -5,7 +5,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.engine.parent_request import ParentRequest
+from ksim.engine.engine import ParentRequest
 from ksim.flow.events import Emitted, Finished
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError

@@ -6,8 +6,9 @@ from attrs import evolve
 
 from ksim.compute.graph import Collective
 from ksim.network.flows import Flows
-from ksim.network.inter_node_traffic import CollectiveTraffic, InterNodeTraffic
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.network import CollectiveTraffic, InterNodeTraffic
+from ksim.network.routes import Machines
 from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Leaf
 from tests.cost.toys import ALL, network

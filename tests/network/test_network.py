@@ -9,8 +9,8 @@ from attrs import evolve, frozen
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.collectives import Transfer
+from ksim.network.links import FITTED, NCCL, UNFITTED, Protocol, measured
 from ksim.network.network import Network, fabric
-from ksim.network.protocols import FITTED, NCCL, UNFITTED, Protocol, measured
 from ksim.specs.hardware import Leaf, Link, Pcie, Storage, System, Timing, Transport
 from tests.cost.toys import network, system
 

@@ -8,8 +8,7 @@ import pytest
 
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.flow.batch import Batch, Batches
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.foundation.units import DType
 from ksim.oracles import bounds, estimate
 from ksim.oracles.efficiency.drawn import ScaledOracle

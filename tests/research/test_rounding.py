@@ -1,7 +1,7 @@
 """Rounded steps: what equal batches cost is priced once, pass by pass."""
 
 from benchmarks.research.silicon.rounding import rounded
-from ksim.cost.passes import Passes
+from ksim.cost.step import Passes
 from ksim.flow.batch import Batch
 from ksim.scenario.scenario import Scenario
 from tests.scenario.tables import TABLE

@@ -14,10 +14,9 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
 #: Two GPUs of 100 W static power, 1,000 FLOP/s and 100 bytes/s.
 ENGINE = EngineBuilt(4, "tiny", "toy", ranks=2, stages=1, kv_blocks=100, block_tokens=16, peak_flops=1000.0,

@@ -19,10 +19,9 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
 PEAK_FLOPS, PEAK_BANDWIDTH, HOST = 990e12, 4.8e12, 300e-6
 LAYERS, HIDDEN, FFN = 32, 4096, 14336

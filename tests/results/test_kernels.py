@@ -6,9 +6,8 @@ from hypothesis import given
 
 from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
-from ksim.flow.kernels import BOUNDS
 from ksim.flow.log import Log
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import BOUNDS, PricedBlock, StepCost
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, families, kernel_table
 from ksim.results.metrics import summarise

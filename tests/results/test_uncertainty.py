@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Stepped
-from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.results.history import History
 from ksim.results.metrics import summarise, uncertainty
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from ksim.flow.layer_cache import LayerCache
+from ksim.compute.graph import LayerCache
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.scenario.cache_layout import CacheLayout, state_block_tokens
 from ksim.scenario.defaults import Deployment

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from ksim.cost.passes import Passes
-from ksim.cost.step import StepTimer
+from ksim.cost.step import Passes, StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError

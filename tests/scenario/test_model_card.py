@@ -15,9 +15,9 @@ from ksim.scenario.model_card import ModelCard, fits_on
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.scenario.sizing import kv_blocks, layout_of, memory, shards_of
+from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
-from ksim.specs.speculative import SpeculativeConfig
 from tests.cli.command import ksim_here
 
 NAMES = catalog.entries("models")

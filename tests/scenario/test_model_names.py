@@ -4,7 +4,7 @@ import pytest
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.scenario.model_names import named
+from ksim.scenario.models import named
 
 
 def test_each_model_of_the_catalogue_is_meant_by_its_own_names():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
@@ -17,9 +17,9 @@ from ksim.scenario.drafters import drafter_of, drafter_shard
 from ksim.scenario.hardware import engine_of, gpu_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
+from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS, Shard
-from ksim.specs.speculative import SpeculativeConfig
 from tests.models import model_of as known
 from tests.models import table_of
 from tests.properties import examples

@@ -13,10 +13,9 @@ from ksim.flow.request import AdapterLoad, Request
 from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.adapter_scheduler import AdapterScheduler
 from ksim.scheduling.adapter_store import AdapterStore
-from ksim.scheduling.engine_loop import EngineLoop
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
 from ksim.scheduling.job import Job, Limits, State
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from tests.properties import examples
 

@@ -8,8 +8,8 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.sglang import SglangCache
 from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.engine_loop import ScheduleForecast
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.testing.connected import Transfer
 from ksim.testing.loop import Loop, loop
 

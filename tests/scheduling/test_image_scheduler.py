@@ -12,10 +12,9 @@ from attrs import define, evolve, field
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
-from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.image_scheduler import EncoderLimits, Encoding, ImageScheduler
-from ksim.scheduling.schedule import Schedule
-from ksim.scheduling.schedule_forecast import ScheduleForecast
+from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
+from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
+from ksim.scheduling.job import EncoderLimits, Schedule
 from ksim.validation.cases import Case
 from ksim.validation.replay import Replay
 

@@ -1,6 +1,6 @@
 """What a schedule decided, as the batch that is to be computed."""
 
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Schedule
 from ksim.testing.loop import loop
 
 

@@ -12,7 +12,7 @@ from ksim.kv.transfer.connectors.engines import Sglang
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig
 from tests.scenario.tables import TABLE
 
 FILES = catalog.names("kv.transfer.connectors")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.energy import actions, joules
 from ksim.foundation import catalog
 from ksim.foundation.config import structure

@@ -4,9 +4,8 @@ import pytest
 
 from ksim.foundation.config import Choice, plain, structure
 from ksim.scenario.drafters import drafted, speculation_of
-from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
-from ksim.specs.speculative import SpeculativeConfig
 
 GEOMETRIC = Choice("geometric", {"rate": 0.5})
 

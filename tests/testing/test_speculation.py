@@ -8,8 +8,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.scheduling.acceptances import DrawnSpeculation
 from ksim.scheduling.acceptances.rates import Geometric
-from ksim.scheduling.draft_scheduler import DraftScheduler, DrawnSpeculation
+from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.history import History
 from ksim.testing.invariants import INVARIANTS, breach

@@ -9,7 +9,7 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.sglang import SglangCache
 from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.schedule_forecast import ScheduleForecast
+from ksim.scheduling.engine_loop import ScheduleForecast
 from ksim.testing import check_transfers
 from ksim.testing.check_transfers import transfer_cases
 from ksim.testing.history import digest

@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.ingest import digest
+from ksim.calibration.accuracy import PredictedRows, Question, cells, check_question, coverage, families, validate
+from ksim.calibration.calibrate import digest
 from ksim.calibration.measurements import Measurements, Source
 from ksim.calibration.recipes import FIT_SPECS
 from ksim.cli.validate import kernels as command
@@ -18,8 +19,6 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.oracles.efficiency.profiled import save
 from ksim.scenario.hardware import gpu_of
-from ksim.validation.kernel_cells import PredictedRows, cells, coverage, families
-from ksim.validation.kernels import Question, check_question, validate
 
 pytest.importorskip("scipy")
 GEMM = next(spec for spec in FIT_SPECS if spec.name == "gemm/bf16")

@@ -11,9 +11,8 @@ from hypothesis import strategies as some
 
 from ksim.flow.request import Request
 from ksim.kv.cache.vllm import VllmCache
-from ksim.workload.cache_curve import POLICIES, CacheCurve, Hits, Reuse, Sums
 from ksim.workload.replay import Replay
-from ksim.workload.statistics import measure
+from ksim.workload.statistics import POLICIES, CacheCurve, Hits, Reuse, Sums, measure
 from tests.properties import examples
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -8,8 +8,7 @@ from typing import Any, overload
 
 from attrs import define, evolve, field, fields, frozen
 
-from ksim.cost.passes import Passes, Timer
-from ksim.cost.step import StepTimer
+from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
 from ksim.flow.steps import StepCost

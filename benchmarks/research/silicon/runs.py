@@ -26,7 +26,7 @@ from benchmarks.research.silicon.workers import Workers
 from ksim.calibration.regression import weighted_median
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
-from ksim.oracles.efficiency.gemm import Array
+from ksim.oracles.efficiency.models import Array
 from ksim.scenario.hardware import system_of
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack

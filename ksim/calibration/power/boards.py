@@ -30,8 +30,7 @@ from ksim.compute.kernels import Kernel
 from ksim.cost.energy import RESIDENT, Actions, actions
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
-from ksim.specs.hardware import Gpu
-from ksim.specs.power import Power
+from ksim.specs.hardware import Gpu, Power
 
 NEEDED = ("gpu", "op", "dtype", "latency_us", "power_w")
 _ATTENTION = ("kv_dtype", "batch", "isl", "step", "num_heads", "num_kv_heads", "head_dim", "window")

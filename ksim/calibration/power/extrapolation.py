@@ -15,12 +15,11 @@ from math import log
 
 from attrs import evolve, frozen
 
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.cost.energy import actions, joules
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Gpu
-from ksim.specs.power import Clocks, Power
+from ksim.specs.hardware import Clocks, Gpu, Power
 
 #: A GEMM large enough to run at the limit, and the share of the peak that it reaches if nothing else is known.
 LARGE, REACHED = Gemm(8192, 28672, 4096), 0.75

@@ -23,12 +23,10 @@ from ksim.calibration.reading.frames import Frame, column_names, load
 from ksim.calibration.regression import library
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import Actions, Clock, Joules, actions, joules
-from ksim.flow.kernels import KernelCost
-from ksim.flow.steps import PricedBlock, StepCost
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Gpu
-from ksim.specs.power import Power
+from ksim.specs.hardware import Gpu, Power
 
 NEEDED = ("family", "watts", "energy_mj_per_kernel", "latency_us", "graph_us", "sm_mhz")
 _LEFT = "left_mhz"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attrs import evolve
 
-from ksim.calibration.dataset import gpu_name
+from ksim.calibration.datasheet import gpu_name
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import aiconfigurator, nccl, sweep, tables
 from ksim.calibration.reading.frames import Frame, NoTable, load

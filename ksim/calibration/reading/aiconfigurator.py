@@ -5,7 +5,7 @@ Their `latency` is in milliseconds, and the `message_size` of collectives counts
 
 import numpy as np
 
-from ksim.calibration.dataset import format_name
+from ksim.calibration.datasheet import format_name
 from ksim.calibration.measurements import MISSING, Measurements
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ksim.calibration.dataset import format_name, gpu_name
+from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import COLLECTIVES, Measurements, Source, tagged
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import LONGEST_TABLE, regular_file

@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from ksim.calibration.batches import Batches, Column
-from ksim.calibration.dataset import format_name, gpu_name
+from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import FAMILIES, MISSING, SWEEP, FamilyColumns, Measurements, Points, Source
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation.errors import ConfigError, DataError

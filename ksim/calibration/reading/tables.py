@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from ksim.calibration.batches import Batches, Column, Ints, Texts
-from ksim.calibration.dataset import format_name, gpu_name
+from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import COLLECTIVES, MISSING, Measurements, Source, tagged
 from ksim.calibration.reading.frames import Frame
 from ksim.foundation.errors import DataError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ksim.calibration.reading.sweep import points
-from ksim.calibration.runner.sweep import run
+from ksim.calibration.sweep import run
 from ksim.foundation.errors import KsimError
 
 
@@ -20,9 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         listed = points(given.points)
-        from ksim.calibration.runner.device import TorchDevice
-
-        written = run(listed, given.output, TorchDevice())
+        written = run(listed, given.output)
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         return 1

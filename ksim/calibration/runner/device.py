@@ -1,12 +1,8 @@
-"""The interfaces of the GPU that a sweep measures on.
+"""The GPU that a sweep measures on: the interface `Device`, and the GPU that PyTorch sees.
 
-The GPU that PyTorch sees, as a `Device` and its `Toolbox`.
-
-How each family's kernel is launched with PyTorch and vLLM: one function per family.
-
-Each function takes the toolbox, the point, and the number of sets of buffers that rotate.  It allocates the buffers and
-returns a function that launches the kernel on one set.  vLLM is imported on use, so that a machine without it can still
-measure what PyTorch alone runs.
+Each family's kernel has a function that launches it with PyTorch and vLLM.  It takes the toolbox, the point, and the
+number of sets of buffers that rotate.  It allocates the buffers and returns a function that launches the kernel on one
+set.  vLLM is imported on use, so that a machine without it can still measure what PyTorch alone runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +15,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ksim.calibration.batches import Ints
-from ksim.calibration.dataset import nvidia_smi
+from ksim.calibration.datasheet import nvidia_smi
 from ksim.calibration.measurements import Points
 from ksim.foundation.errors import ConfigError
 

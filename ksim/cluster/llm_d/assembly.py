@@ -15,7 +15,7 @@ from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, Plugi
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["INERT", "METHODS", "part_type", "picker_of"]
+__all__ = ["INERT", "METHODS", "part_type", "picker_of", "splits"]
 
 
 #: The method of each kind of part.
@@ -36,6 +36,17 @@ _NOT_SIMULATED = ("latency-scorer", "slo-headroom-tier-filter", "predicted-laten
                   "lora-load-state-scorer", "lora-residency-filter", "burst-prefix-cache-producer",
                   "p2p-source-producer", "decision-tree-filter", "session-affinity-filter", "metric-scorer",
                   "endpoint-attribute-scorer", "endpoint-attribute-filter", "always-disagg-mm-decider")
+
+
+def splits(config: Any, where: str) -> bool:
+    """Whether the EndpointPickerConfig *config*, which stands at *where*, has other engines prefill.
+
+    Raises ConfigError for what is wrong in it, or not simulated.
+    """
+    read = EndpointPickerConfig.of(config, where)
+    found = any(plugin.type in HANDLERS for plugin in read.plugins)
+    picker_of(read, Chance(0), splits=found)
+    return found
 
 
 def part_type(name: str, where: str) -> tuple[str, type[Any]]:
@@ -62,6 +73,7 @@ def _absent(name: str) -> str:
 
 #: Parameters by which a part names a producer.
 _READS = ("prefix_match_info_producer_name", "in_flight_load_producer_name")
+
 
 @frozen
 class _Made:

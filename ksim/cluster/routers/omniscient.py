@@ -14,8 +14,7 @@ from attrs.validators import in_
 from ksim.cluster.forecast import Forecast, StepModel, forecast, models_of
 from ksim.cluster.routers import V
 from ksim.engine.observer import RESOLUTION
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 
 __all__ = ["Omniscient"]
 

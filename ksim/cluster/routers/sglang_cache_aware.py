@@ -8,8 +8,7 @@ from attrs.validators import ge, gt, le
 
 from ksim.cluster.prefix_index import PrefixTree
 from ksim.cluster.routers import V
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 
 __all__ = ["SglangCacheAware"]
 

@@ -16,8 +16,7 @@ from attrs import define, field
 from ksim.cluster.signals import View
 from ksim.engine.engine import Engine
 from ksim.engine.observer import RESOLUTION, Observer, TurnClock
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.foundation.rng import stream
 from ksim.specs.settings import SignalSettings
 

@@ -8,9 +8,8 @@ own (docs/einsum.md); architectures with the functions of `ksim.compute.model_op
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from ksim.compute.graph import Op
+from ksim.compute.graph import LayerCache, Op
 from ksim.compute.sizes import Sizes
-from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 

@@ -14,7 +14,7 @@ from attrs.validators import ge, instance_of
 
 from ksim.compute.graph import Collective, CollectiveKind, KernelSweep, Op
 from ksim.compute.kernels.attention import COUNTS, Attention, AttentionLayer
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation import number_format
 from ksim.compute.notation.communicate import check, group_of, splits
 from ksim.compute.notation.pointwise import Elementwise

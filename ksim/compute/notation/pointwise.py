@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.converters import optional
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation import number_format
 from ksim.compute.notation.communicate import check, splits
 from ksim.compute.sizes import Equation, Sizes, Splits, parse

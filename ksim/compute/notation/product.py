@@ -11,9 +11,7 @@ from attrs.validators import ge, instance_of
 
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, GroupedGemm, Pointwise
 from ksim.compute.notation import number_format
 from ksim.compute.notation.communicate import check, splits
 from ksim.compute.sizes import Contraction, Equation, Sizes, Splits, parse

@@ -15,17 +15,15 @@ Encoders of square tiles: InternViT (InternVL), Llama 4's and SigLIP (Gemma 3).
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
-from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ksim.compute.blocks import Operations
 from ksim.compute.graph import KernelSweep, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise
-from ksim.compute.notation.communicate import Communicate
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
@@ -36,8 +34,8 @@ from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
 
 __all__ = ["AttendPatches", "PatchAttentionLayer", "TowerLayer", "adapter", "embed_patches", "layer_norm", "product",
-           "rms_norm", "sizes", "tower", "whole_attention", "glm_vision", "qwen2_5_vision", "qwen2_vision",
-           "qwen3_vision", "intern_vit", "llama4_vision", "siglip"]
+           "rms_norm", "sizes", "tower", "glm_vision", "qwen2_5_vision", "qwen2_vision", "qwen3_vision", "intern_vit",
+           "llama4_vision", "siglip"]
 
 
 @frozen
@@ -163,17 +161,6 @@ def adapter(*, bias: bool = True, parallel: bool = True) -> Operations:
     return (product("sM,MD->sD", "adapter_up", split, bias),
             pointwise("gelu", "sD->sD", "adapter_act", parallel=split),
             product("sD,DN->sN", "adapter_down", split, bias))
-
-
-def whole_attention(encoder: Decoder) -> Decoder:
-    """*encoder* with all heads on each rank, so that ranks exchange nothing in attention and share the MLPs alone."""
-    whole = {layer: tuple(_whole(operation) for operation in layer if not isinstance(operation, Communicate))
-             for layer in map(tuple, encoder.layers)}
-    return evolve(encoder, layers=tuple(whole[tuple(layer)] for layer in encoder.layers))
-
-
-def _whole(operation: Any) -> Any:
-    return evolve(operation, parallel=()) if "K" in dict(getattr(operation, "parallel", ())) else operation
 
 
 def tower(table: Mapping[str, int], embedding: Operations, layers: Sequence[Operations], head: Operations,

@@ -19,7 +19,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.scenario.model_names import ModelName, format_of, named, unknown_format
+from ksim.scenario.models import ModelName, format_of, named, unknown_format
 from ksim.scenario.models import model_of as known_model
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import QUANTIZATIONS

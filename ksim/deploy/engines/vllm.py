@@ -26,10 +26,8 @@ from ksim.deploy.launches import Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import is_there
-from ksim.scenario.model_names import named
-from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.multimodal import LimitMmPerPrompt, MmProcessorKwargs
-from ksim.specs.speculative import SpeculativeConfig
+from ksim.scenario.models import named
+from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, MmProcessorKwargs, SpeculativeConfig
 
 _GRAPHS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
 _PASSES = ("fuse_allreduce_rms", "fi_allreduce_fusion_max_size_mb")

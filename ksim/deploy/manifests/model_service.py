@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ksim.cluster.llm_d.assembly import picker_of
-from ksim.cluster.llm_d.cycle import Chance
-from ksim.cluster.llm_d.endpoint_picker import HANDLERS
-from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
+from ksim.cluster.llm_d import assembly
 from ksim.deploy.launches import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.containers import POOL, Pods
@@ -259,9 +256,7 @@ def router_of_text(entry: Entry, text: str) -> dict[str, Any]:
 def router_of_table(where: str, config: Any) -> dict[str, Any]:
     """The same for the table *config* that stands at *where*."""
     config = _with_decider(config)
-    read = EndpointPickerConfig.of(config, where)
-    splits = any(plugin.type in HANDLERS for plugin in read.plugins)
-    picker_of(read, Chance(0), splits=splits)
+    splits = assembly.splits(config, where)
     return {"pair_router" if splits else "router": {"name": "llm_d", "config": _without_null(config)}}
 
 

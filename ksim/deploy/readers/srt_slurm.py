@@ -18,7 +18,7 @@ from ksim.deploy.proxies import flag_words, proxy_of
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.scenario.model_names import named
+from ksim.scenario.models import named
 
 __all__ = ["SrtSlurm"]
 

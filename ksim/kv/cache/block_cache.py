@@ -6,8 +6,7 @@ from typing import ClassVar, cast
 
 from attrs import define, field
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.cache import BlockTable, PrefixHit
 from ksim.kv.cache.block_pool import BlockNode, BlockPool, BlockTrie, EvictionPool, TellingTrie, TrackedNode
 from ksim.kv.cache.evictions import Eviction

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from attrs import define, field
 from sortedcontainers import SortedDict
 
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.evictions import Eviction, Tracked

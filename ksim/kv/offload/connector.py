@@ -1,8 +1,6 @@
 """vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored.
 
-What a connector that offloads knows of a job.
-
-Several KV connectors of one engine; vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py).
+`JoinedConnector` is several connectors of one engine, vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,9 +9,8 @@ from typing import ClassVar
 import simpy
 from attrs import define, evolve, field
 
-from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import KvTransferParams
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.store import ChunkStore
 from ksim.kv.offload.worker import CopiesUnderWay, OffloadWorker, job_blocks
@@ -21,9 +18,8 @@ from ksim.kv.transfer.endpoint import Endpoint
 from ksim.kv.transfer.transfer import Transfer
 from ksim.scheduling.connector import Connector, ConnectorOutput, Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["OffloadConnector", "JoinedConnector", "JoinedWorker"]
 

@@ -1,10 +1,7 @@
 """LMCache: chunks of KV in the host memory of an engine.
 
-`connector` is the scheduler's side, and `store` has the chunks.
-
-LMCache's connector, scheduler side: what is loaded within a step, and what a step stores before the next begins.
-
-LMCache's store of chunks in host memory: what is in it, what is pinned, and what is lost for others.
+Its connector loads within a step, and stores after a step before the next begins.  Its store knows what it has, what is
+pinned, and what is lost for others.
 """
 
 from collections import OrderedDict
@@ -13,14 +10,12 @@ from typing import ClassVar
 
 from attrs import define, field
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.offload.store import StoreListener
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["LmcacheStore", "LmcacheConnector"]
 

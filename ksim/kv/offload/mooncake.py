@@ -1,12 +1,7 @@
 """Mooncake Store: a pool of the host memory of all nodes, which all engines share.
 
-`connector` is the scheduler's side, `worker` that of the copies, and `pool` has the blocks.
-
-MooncakeStoreConnector, scheduler side: blocks that any engine stored are found by all.
-
-Mooncake's store: blocks of KV in the host memory of all nodes, which all engines share.
-
-The workers' side of MooncakeStoreConnector: copies between GPUs and the memory of any node.
+By the scheduler's side of MooncakeStoreConnector, blocks that any engine stored are found by all.  By the workers'
+side, they are copied between GPUs and the memory of any node.
 """
 
 from collections import Counter, OrderedDict
@@ -23,8 +18,7 @@ from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.store import StoreListener
 from ksim.kv.offload.worker import CopyStream, OffloadWorker, Submitted
 from ksim.scheduling.connector import Contents
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Load
+from ksim.scheduling.job import Job, Load
 
 __all__ = ["MooncakePool", "MooncakeConnector", "MooncakeWorker"]
 

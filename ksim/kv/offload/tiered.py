@@ -1,8 +1,7 @@
-"""Offloading to several tiers: host memory first, disks and storage behind it; the two sides of the connector.
+"""Offloading to several tiers: host memory first, disks and storage behind it.
 
-The scheduler's side of offloading to several tiers; vLLM's TieringOffloadingManager (v1/kv_offload/tiering).
-
-The workers' side of offloading to several tiers: copies beside the steps, and reads and writes beside those.
+The scheduler's side is vLLM's TieringOffloadingManager (v1/kv_offload/tiering).  The workers' side copies beside the
+steps, and reads and writes beside those copies.
 """
 
 from collections import deque
@@ -17,8 +16,7 @@ from ksim.kv.offload.store import SecondaryTier, TierJob, TierThreads
 from ksim.kv.offload.worker import SharingWorker
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Copy, Load, Schedule
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 
 __all__ = ["TieredConnector", "TieredWorker"]
 

@@ -1,10 +1,7 @@
 """The workers' side of KV offloading: copies between GPU blocks and host memory, beside an engine's steps.
 
-Copies between a GPU's blocks and a store that have not ended, and the blocks that must not be overwritten before.
-
-A stream of copies: those of one direction of an engine, one after the other, each on all its GPUs at once.
-
-The workers' side of a connector behind whose host memory lies a storage that other engines share.
+Copies of one direction are a stream: one goes after the other, each on all GPUs of the engine at once.  Blocks of
+copies that have not ended must not be overwritten.
 """
 
 from collections import deque
@@ -17,11 +14,10 @@ from attrs import define, field, frozen
 
 from ksim.flow.events import Copied
 from ksim.flow.log import Log
-from ksim.kv.transfer.connector_worker import NoTransfers
+from ksim.kv.transfer.endpoint import NoTransfers
 from ksim.network.network import FleetNetwork
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Copy, Schedule
+from ksim.scheduling.job import Copy, Job, Schedule
 
 __all__ = ["CopyStream", "Lane", "Submitted", "OffloadWorker", "SharingWorker", "CopiesUnderWay", "job_blocks"]
 

@@ -1,16 +1,164 @@
-"""The transfer of one request's KV cache: when its bytes may move, and when they have."""
+"""The transfer of one request's KV cache: when its bytes may move, and when they have.
 
+The network says what moves between two engines over which links, and how long that takes alone.  A `KvLayout` says
+which GPU of an engine holds which part of the KV cache, and so what each must get from which other.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from math import inf, isnan, nan
 from typing import Protocol
 
-from attrs import define, field
+import simpy
+from attrs import define, field, frozen
 
 from ksim.flow.events import Transferred
+from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.kv.transfer.transfer_network import KvPlacement, Route, TransferNetwork
-from ksim.network.flows import Flow
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Load
+from ksim.kv.transfer.connectors import KvConnector
+from ksim.network.flows import Flow, Flows
+from ksim.network.links import Links
+from ksim.network.network import FleetNetwork
+from ksim.scheduling.job import Job, Load
+
+
+@frozen
+class LayerShare:
+    """A layer's KV cache on one GPU: `bytes` per token, and `state` bytes per sequence.
+
+    The layer is of pipeline stage `stage`.  Its KV heads are cut in `slices`, of which each GPU holds one; if there are
+    more GPUs than slices, several hold the same.
+    """
+
+    stage: int
+    bytes: float
+    slices: int = 1
+    state: float = 0.0
+
+
+@frozen(cache_hash=True)
+class KvLayout:
+    """The KV cache of an engine with `ranks` GPUs in each pipeline stage, layer by layer."""
+
+    ranks: int
+    layers: tuple[LayerShare, ...]
+
+    @property
+    def per_token(self) -> float:
+        """Bytes of one token on all GPUs together."""
+        return self.ranks * sum(layer.bytes for layer in self.layers)
+
+
+@frozen
+class Piece:
+    """What GPU number `target` of one engine gets from GPU number `source` of another: bytes by token and sequence.
+
+    GPUs are numbered within their engines, stage by stage.
+    """
+
+    source: int
+    target: int
+    per_token: float
+    per_sequence: float
+
+
+@lru_cache(maxsize=256)
+def plan(source: KvLayout, target: KvLayout) -> tuple[Piece, ...]:
+    """What moves between engines with these layouts so that *target* has all that its GPUs hold.
+
+    Each GPU gets its heads from GPUs that hold them.  Where several do, the GPUs of *target* take turns.
+    """
+    moved: dict[tuple[int, int], list[float]] = {}
+    for here, there in zip(source.layers, target.layers, strict=True):
+        for rank in range(target.ranks):
+            for giver, part in _givers(here.slices, source.ranks, there.slices, target.ranks, rank):
+                pair = here.stage * source.ranks + giver, there.stage * target.ranks + rank
+                known = moved.setdefault(pair, [0.0, 0.0])
+                known[0] += float(part) * there.bytes
+                known[1] += float(part) * there.state
+    return tuple(Piece(*pair, *amounts) for pair, amounts in sorted(moved.items()))
+
+
+def _givers(cut: int, ranks: int, wanted_cut: int, wanting: int, rank: int) -> Sequence[tuple[int, Fraction]]:
+    """Which of *ranks* GPUs, with one of *cut* slices each, give which part of its slice to GPU *rank*.
+
+    That is one of *wanting* GPUs, with one of *wanted_cut* slices each.
+    """
+    wanted = rank * wanted_cut // wanting
+    begin, end = Fraction(wanted, wanted_cut), Fraction(wanted + 1, wanted_cut)
+    first, last = int(begin * cut), -int(-end * cut // 1)
+    givers = []
+    for index in range(first, last):
+        part = min(end, Fraction(index + 1, cut)) - max(begin, Fraction(index, cut))
+        holders = [holder for holder in range(ranks) if holder * cut // ranks == index]
+        givers.append((holders[rank % len(holders)], part * wanted_cut))
+    return givers
+
+
+@define(eq=False)
+class KvPlacement:
+    """Where an engine's KV cache is: on `gpus`, numbered through the fleet, stage by stage, with this `layout`."""
+
+    gpus: Sequence[int]
+    layout: KvLayout
+
+
+@define(slots=False)
+class Route:
+    """The way of KV from one engine to another: `pieces` are path, cap, and bytes by token and by sequence."""
+
+    links: Links
+    pieces: Sequence[tuple[Sequence[int], float, float, float]]
+
+    def sizes(self, tokens: int, last: bool) -> list[float]:
+        """The bytes of each piece for so many *tokens*; what is kept by sequence goes with the *last* of them."""
+        return [per_token * tokens + per_sequence * last for _, _, per_token, per_sequence in self.pieces]
+
+    def alone(self, tokens: int, last: bool) -> float:
+        """Seconds until so many *tokens* have arrived, without other transfers."""
+        if last and any(per_sequence for *_, per_sequence in self.pieces):
+            return self._played(self.sizes(tokens, last))
+        return tokens * self._per_token
+
+    @cached_property
+    def _per_token(self) -> float:
+        return self._played(self.sizes(1 << 20, last=False)) / (1 << 20)
+
+    def _played(self, sizes: Sequence[float]) -> float:
+        env = simpy.Environment()
+        flows = Flows(env, self.links)
+        begun = [flows.start(size, path, cap) for size, (path, cap, *_) in zip(sizes, self.pieces, strict=True)]
+        env.run()
+        return max((flow.ended or 0.0 for flow in begun), default=0.0)
+
+
+@define(eq=False)
+class TransferNetwork(FleetNetwork):
+    """What the transfers of a fleet share beside its network: how their KV moves, and the log."""
+
+    connector: KvConnector
+    log: Log
+    _routes: dict[tuple[int, int], Route] = field(factory=dict, init=False)
+
+    def route(self, source: KvPlacement, target: KvPlacement) -> Route:
+        """The way from one engine to another."""
+        key = id(source), id(target)
+        if key not in self._routes:
+            self._routes[key] = Route(self.links, [
+                self._piece(source.gpus[piece.source], target.gpus[piece.target], piece.per_token, piece.per_sequence)
+                for piece in plan(source.layout, target.layout)])
+        return self._routes[key]
+
+    def _piece(self, source: int, target: int, per_token: float, per_sequence: float
+               ) -> tuple[Sequence[int], float, float, float]:
+        path = self.links.path(f"gpu{source}", f"gpu{target}")
+        return path, self.connector.share * self.links.line_rate(path), per_token, per_sequence
+
+    def send(self, route: Route, tokens: int, last: bool) -> list[Flow]:
+        """Start the flows of so many *tokens* now."""
+        sizes = route.sizes(tokens, last)
+        return [self.flows.start(size, path, cap) for size, (path, cap, *_) in zip(sizes, route.pieces, strict=True)]
 
 
 class Side(Protocol):

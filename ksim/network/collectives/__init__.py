@@ -12,7 +12,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ksim.network.protocols import Protocol as Transport
+from ksim.network.links import Protocol as Transport
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "shift", "dispatch", "combine",
          "low_latency_dispatch", "low_latency_combine")

@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import gt
 
 from ksim.network.collectives import Round, Transfer
-from ksim.network.protocols import FUSED_TWO_SHOT, NVLS, TWO_SHOT
+from ksim.network.links import FUSED_TWO_SHOT, NVLS, TWO_SHOT
 
 __all__ = ["TwoShot", "Nvls", "FusedTwoShot"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.network.collectives import Round, Transfer
-from ksim.network.protocols import DEEPEP
+from ksim.network.links import DEEPEP
 
 __all__ = ["DeepEP"]
 

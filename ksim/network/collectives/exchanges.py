@@ -6,7 +6,7 @@ from attrs import frozen
 
 from ksim.network.collectives import Round, Transfer
 from ksim.network.collectives.all_reduces import TwoShot
-from ksim.network.protocols import ONE_SHOT, POINT_TO_POINT, SYMMETRIC
+from ksim.network.links import ONE_SHOT, POINT_TO_POINT, SYMMETRIC
 
 __all__ = ["Pairwise", "Direct", "Symmetric"]
 

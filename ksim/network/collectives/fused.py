@@ -11,7 +11,7 @@ from attrs.validators import gt
 
 from ksim.network.collectives import Round
 from ksim.network.collectives.exchanges import Direct
-from ksim.network.protocols import FUSED
+from ksim.network.links import FUSED
 
 __all__ = ["Fused"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.network.collectives import Round, Transfer
-from ksim.network.protocols import NCCL
+from ksim.network.links import NCCL
 
 __all__ = ["Ring"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import evolve, field, fields, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.kernels import BOUNDS, COMPUTE, LAUNCH, MEMORY
+from ksim.flow.steps import BOUNDS, COMPUTE, LAUNCH, MEMORY
 
 __all__ = ["Codes", "Estimate", "Estimates", "Floats", "bound_codes"]
 
@@ -39,7 +39,6 @@ class Estimate:
     low: float = field(default=nan, eq=False)
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
-
 
 
 @frozen(eq=False, kw_only=True)

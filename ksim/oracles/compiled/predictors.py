@@ -16,9 +16,19 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Constants, Counts, Heads, Rates
-from ksim.oracles.efficiency.fitted import BORDER, Efficiency, Region, faded
-from ksim.oracles.efficiency.gemm import Array
-from ksim.oracles.efficiency.models import Constant, Interpolation, Model, Network, kernel_of, places_of
+from ksim.oracles.efficiency.models import (
+    BORDER,
+    Array,
+    Constant,
+    Efficiency,
+    Interpolation,
+    Model,
+    Network,
+    Region,
+    faded,
+    kernel_of,
+    places_of,
+)
 from ksim.specs.hardware import Gpu
 
 __all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor", "ProfiledAttention", "heads_of"]

@@ -37,7 +37,7 @@ from ksim.oracles.efficiency.attention_grids import (
     only,
     tokens,
 )
-from ksim.oracles.efficiency.gemm import Array, Physics
+from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]

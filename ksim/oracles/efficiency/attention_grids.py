@@ -16,7 +16,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from ksim.foundation.units import DType
-from ksim.oracles.efficiency.gemm import Array
+from ksim.oracles.efficiency.models import Array
 from ksim.specs.hardware import Gpu
 
 __all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",

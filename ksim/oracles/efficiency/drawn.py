@@ -25,7 +25,7 @@ from ksim.foundation.rng import stream
 from ksim.foundation.units import quantity
 from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds
 from ksim.oracles.answers import Floats
-from ksim.oracles.efficiency.gemm import Array, Physics
+from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 __all__ = ["DrawnOracle", "deviation", "erring", "ScaledOracle", "FEATURES", "LAUNCHES", "CONSTANTS", "Constants",

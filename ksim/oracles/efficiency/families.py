@@ -9,17 +9,19 @@ from attrs import asdict, evolve, frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import COUNTS, Attention, BlockSparseAttention
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.index_scores import IndexScores
-from ksim.compute.kernels.lora import LoraGemm
-from ksim.compute.kernels.mla import TILE_HEADS, CompressedAttention, LatentAttention, SparseLatentAttention
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import BatchedGemm, Gemm, GroupedGemm, LoraGemm, Pointwise
+from ksim.compute.kernels.mla import (
+    TILE_HEADS,
+    CompressedAttention,
+    IndexScores,
+    LatentAttention,
+    SparseLatentAttention,
+)
 from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.foundation.units import DType
 from ksim.oracles import peak
 from ksim.oracles.efficiency import attention, attention_grids, drawn, gemm, grouped_gemm, mla, pointwise
-from ksim.oracles.efficiency.gemm import Array, Physics
+from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 Shapes = Mapping[str, Array]

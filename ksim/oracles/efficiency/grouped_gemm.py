@@ -14,7 +14,7 @@ import numpy as np
 from attrs import field, frozen, validators
 
 from ksim.foundation.units import DType, quantity
-from ksim.oracles.efficiency.gemm import Array, Physics
+from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 __all__ = ["FEATURES", "HEIGHTS", "LAUNCHES", "Constants", "physics", "tiles"]

@@ -16,9 +16,7 @@ import numpy as np
 from attrs import astuple, evolve, field, fields, frozen
 from numpy.typing import NDArray
 
-from ksim.oracles.efficiency.fitted import Efficiency, Prices, Region, Spread, blend
-from ksim.oracles.efficiency.gemm import Array, Physics
-from ksim.oracles.efficiency.models import Constant
+from ksim.oracles.efficiency.models import Array, Constant, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]

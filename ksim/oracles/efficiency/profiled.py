@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.foundation.catalog import DATA
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
@@ -28,9 +28,7 @@ from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
 from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
 from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
-from ksim.oracles.efficiency.fitted import Efficiency, Prices, Region, Spread, blend
-from ksim.oracles.efficiency.gemm import Physics
-from ksim.oracles.efficiency.models import KINDS
+from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
 from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.page.document import (
     BLUE,
     GREY,

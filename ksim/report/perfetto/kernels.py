@@ -10,8 +10,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from ksim.flow.events import Copied
-from ksim.flow.kernels import KernelColumns, KernelKind
-from ksim.flow.steps import PricedBlock
+from ksim.flow.steps import KernelColumns, KernelKind, PricedBlock
 from ksim.report.perfetto.requests import process, side_by_side
 from ksim.report.perfetto.tracks import (
     FIRST_RANK,

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ksim.flow.events import EngineBuilt
-from ksim.flow.kernels import BOUNDS
+from ksim.flow.steps import BOUNDS
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import (
     BLUE,

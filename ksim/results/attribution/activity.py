@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define, frozen
 
 from ksim.flow.events import AdapterLoaded
-from ksim.flow.kernels import KernelKind
+from ksim.flow.steps import KernelKind
 from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage

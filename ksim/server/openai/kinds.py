@@ -16,7 +16,7 @@ from attrs import frozen
 
 from ksim import __version__
 from ksim.foundation.errors import KsimError
-from ksim.scenario.model_names import named
+from ksim.scenario.models import named
 from ksim.scenario.vision import vision_of
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet

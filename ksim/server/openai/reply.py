@@ -23,12 +23,10 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
-from ksim.foundation.rng import stream
 from ksim.server.errors import ApiError
 from ksim.server.openai.fields import GenerateFields
 from ksim.server.openai.prompts import Prompt
 from ksim.server.text import Tokenizer
-from ksim.workload.distributions import tokens
 from ksim.workload.replay import Workload
 
 __all__ = ["Answer", "escaped", "stopped_by", "PromptListener", "Head", "Reply", "Sink", "WholeReply", "to_json",
@@ -301,7 +299,7 @@ class Lengths:
     def _drawn(self) -> Iterator[int]:
         synthetic = self.workload.synthetic
         if synthetic is not None:
-            return tokens(synthetic.output, stream(self.seed, "server.output"), "output")
+            return synthetic.output_lengths(self.seed)
         return chain.from_iterable(self._recorded() for _ in repeat(None))
 
     def _recorded(self) -> Iterator[int]:

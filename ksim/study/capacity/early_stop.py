@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, fields, frozen
 
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.flow.events import Admitted, Arrived, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request

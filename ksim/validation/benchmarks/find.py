@@ -28,8 +28,9 @@ def read(path: Path) -> list[Recorded]:
     return runs
 
 
-def reader_of(path: Path, tables: Sequence[Table]) -> RecordingReader:
-    """The reader that recognises *tables*; raises DataError where none does, or several do."""
+def reader_of(path: Path, tables: Sequence[Table] | None = None) -> RecordingReader:
+    """The reader that recognises *tables*, those of the file; raises DataError where none does, or several do."""
+    tables = tables_of(path) if tables is None else tables
     fitting = _fitting(tables)
     if len(fitting) == 1:
         reader: RecordingReader = catalog.find(FOLDER, fitting[0])()

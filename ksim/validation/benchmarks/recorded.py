@@ -25,7 +25,7 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError, KsimError
 from ksim.foundation.rng import stream
-from ksim.scenario.model_names import named
+from ksim.scenario.models import named
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario, setting
 from ksim.workload.arrivals import Arrivals
 

@@ -7,8 +7,8 @@ from attrs import evolve
 
 from ksim.validation.benchmarks.files import Table, all_latencies, run_of, run_per_table
 from ksim.validation.benchmarks.recorded import Recorded, Served
-from ksim.workload.spans import RequestSpan, has_spans, request_spans
 from ksim.workload.traces.otel import Otel as Trace
+from ksim.workload.traces.otel import RequestSpan, has_spans, request_spans
 
 __all__ = ["VllmBench", "SglangBench", "Otel"]
 

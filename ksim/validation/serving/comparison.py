@@ -12,7 +12,7 @@ import numpy as np
 from attrs import asdict, define, field, fields, frozen
 
 from ksim.cost.energy import Clock
-from ksim.cost.passes import Timer
+from ksim.cost.step import Timer
 from ksim.engine.loop_times import LoopTimes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST

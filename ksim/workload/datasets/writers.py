@@ -8,9 +8,9 @@ from attrs.validators import gt
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.workload.cache_curve import HashIds
 from ksim.workload.prose import Prose
 from ksim.workload.rows import follows
+from ksim.workload.statistics import HashIds
 
 __all__ = ["Mooncake", "Aiperf", "VllmCustom"]
 

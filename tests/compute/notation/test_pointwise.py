@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation.pointwise import pointwise
 from tests.compute.notation.layers import launched
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.gemm import BatchedGemm, Gemm
+from ksim.compute.kernels.basic import BatchedGemm, Gemm
 from ksim.compute.notation.communicate import GROUPS
 from ksim.compute.notation.product import op
 from ksim.compute.sizes import parse

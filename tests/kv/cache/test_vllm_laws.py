@@ -8,8 +8,7 @@ from attrs import define, field
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.cache import BlockTable, PrefixHit
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.vllm import Extent, VllmCache

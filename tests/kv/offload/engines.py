@@ -5,16 +5,15 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.foundation import catalog
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.offload.connector import OffloadConnector
 from ksim.kv.offload.store import ChunkStore, OfferCounts
 from ksim.scheduling.connector import ConnectorOutput, Copy, Load
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import Job, Limits
+from ksim.scheduling.job import Job, Limits, Schedule
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop
 
 

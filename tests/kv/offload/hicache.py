@@ -7,9 +7,8 @@ from ksim.kv.offload.hicache.cache import HiCache, HostNode
 from ksim.kv.offload.hicache.connector import HicacheConnector
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import Job, Limits
+from ksim.scheduling.job import Job, Limits, Schedule
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop
 from tests.kv.offload.engines import Workers, settle
 from tests.kv.offload.runs import requests, scenario, turns

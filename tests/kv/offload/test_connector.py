@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ksim.scheduling.engine_loop import ScheduleForecast
 from ksim.scheduling.job import State
-from ksim.scheduling.schedule_forecast import ScheduleForecast
 from tests.kv.offload.engines import connector_of, engine, loaded, settle
 
 ALIKE = [("a", 0), ("a", 1), ("a", 2)]

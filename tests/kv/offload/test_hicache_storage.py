@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.block_keys import BlockKeys
 from ksim.flow.events import Copied
+from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
 from ksim.kv.offload.connectors.hicache import BACKENDS
 from ksim.kv.offload.hicache.cache import WRITE_POLICIES, HiCache

@@ -8,14 +8,13 @@ from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.offload.lmcache import LmcacheConnector, LmcacheStore
 from ksim.scheduling.connector import ConnectorOutput, Copy
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.job import Limits, State
+from ksim.scheduling.job import Limits, Schedule, State
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.schedule import Schedule
 from ksim.testing.loop import ROOMY, Loop
 from tests.properties import examples
 

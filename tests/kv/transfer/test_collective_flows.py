@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ksim.engine.collective_flows import CollectiveFlows
+from ksim.engine.event_engine import CollectiveFlows
 from ksim.flow.events import Finished, Stepped, Transferred
 from ksim.simulation import transfer_assembly
 from tests.kv.transfer.fleets import requests, run, scenario

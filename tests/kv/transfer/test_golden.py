@@ -16,15 +16,13 @@ from ksim.flow.events import KvTransferParams
 from ksim.flow.log import Log
 from ksim.kv.transfer.connectors.engines import Nixl
 from ksim.kv.transfer.endpoint import Endpoint
-from ksim.kv.transfer.layout import KvLayout, LayerShare
-from ksim.kv.transfer.transfer import Transfer
-from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.kv.transfer.transfer import KvLayout, KvPlacement, LayerShare, Transfer, TransferNetwork
 from ksim.network.flows import Flows
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.routes import Machines
 from ksim.scenario.hardware import gpu_of, system_of
 from ksim.scheduling.connector import Load
-from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Job, Schedule
 from ksim.validation import replay, schedules
 from ksim.validation.case_connector import CaseConnector, Report
 from ksim.validation.cases import KEPT, find, read

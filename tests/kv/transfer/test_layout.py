@@ -7,7 +7,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.kv.transfer.layout import KvLayout, LayerShare, Piece, plan
+from ksim.kv.transfer.transfer import KvLayout, LayerShare, Piece, plan
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.offloading import kv_layout

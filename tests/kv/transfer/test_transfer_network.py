@@ -6,10 +6,10 @@ from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation.units import GIB
 from ksim.kv.transfer.connectors.engines import Nixl
-from ksim.kv.transfer.layout import KvLayout, LayerShare
-from ksim.kv.transfer.transfer_network import KvPlacement, TransferNetwork
+from ksim.kv.transfer.transfer import KvLayout, KvPlacement, LayerShare, TransferNetwork
 from ksim.network.flows import Flows
-from ksim.network.links import Links, Machines
+from ksim.network.links import Links
+from ksim.network.routes import Machines
 from ksim.scenario.hardware import gpu_of
 from ksim.specs.hardware import Link, Storage, System
 

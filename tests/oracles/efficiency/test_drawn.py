@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.basic import Gemm
 from ksim.compute.vision.towers import PatchAttentionLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import compile_attention, estimates, least_seconds

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.calibration.regression import Regressor
 from ksim.foundation.errors import DataError
-from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
+from ksim.oracles.efficiency.models import Efficiency, Region, Spread
 from ksim.oracles.efficiency.profiled import FORMAT, Profile, save
 
 RANDOM = np.random.default_rng(3)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ksim.oracles.efficiency.fitted import Region
+from ksim.oracles.efficiency.models import Region
 
 POINTS = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.2]])
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.oracles.efficiency.fitted import FEWEST, Spread
+from ksim.oracles.efficiency.models import FEWEST, Spread
 from tests.properties import examples
 
 

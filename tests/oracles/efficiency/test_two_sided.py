@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ksim.compute.kernels.gemm import BatchedGemm
-from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.mla import LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.basic import BatchedGemm
+from ksim.compute.kernels.mla import IndexLayer, LatentLayer, SparseLatentLayer
 from ksim.compute.kernels.states import DeltaLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ksim.flow.block_keys import BlockKeys
+from ksim.flow.request import BlockKeys
 from ksim.kv.cache import Cache
 from ksim.kv.offload.mooncake import MooncakePool
 from ksim.kv.offload.store import SecondaryTier

@@ -7,6 +7,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, in_, optional
 
 from ksim.foundation.units import GIB, quantity
+from ksim.kv.cache.evictions import Eviction
 from ksim.kv.offload.connectors import OffloadParts, TierSettings
 from ksim.kv.offload.hicache.cache import WRITE_POLICIES, HiCache
 from ksim.kv.offload.hicache.connector import (
@@ -101,6 +102,10 @@ class Hicache:
         if self.hicache_size:
             return int(self.cpu_bytes(ranks) // token_bytes)
         return int(device_tokens * self.hicache_ratio)
+
+    def cache(self, tokens: int, caching: bool, eviction: Eviction, host_tokens: int) -> HiCache:
+        """A radix tree with room for so many tokens on the GPUs, and in host memory."""
+        return HiCache(tokens, caching, eviction, host_capacity=host_tokens, write_policy=self.hicache_write_policy)
 
     def blocks_of_chunk(self, block_tokens: int) -> int:
         return self.page_size  # a block is a token

@@ -1,11 +1,8 @@
-"""SGLang's HiCache, scheduler side: what comes back from host memory before a prompt is computed, and what goes there.
+"""SGLang's HiCache, scheduler side: what comes back before a prompt is computed, and what goes out.
 
-What HiCache fetches from storage while a request waits, and what it keeps there; the scheduler's side.
-
-The rules are those of SGLang's Scheduler._prefetch_kvcache, HiRadixCache.prefetch_from_storage and
+Pages come from host memory, and from storage behind it while a request waits: the disks of a node, a storage, or all
+nodes' memory.  The rules are those of SGLang's Scheduler._prefetch_kvcache, HiRadixCache.prefetch_from_storage and
 check_prefetch_progress, and of HiCacheController.
-
-What storage behind host memory has: pages of KV, on the disks of a node, in a storage, or in all nodes' memory.
 """
 
 from collections import Counter
@@ -16,17 +13,15 @@ from typing import ClassVar, Protocol
 from attrs import define, field, frozen
 from attrs.validators import ge, in_
 
-from ksim.flow.block_keys import BlockKeys
-from ksim.flow.request import Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.hicache.cache import HiCache, HostNode, PromptTable
 from ksim.kv.offload.mooncake import MooncakePool
 from ksim.kv.offload.store import SecondaryTier
 from ksim.scheduling.connector import Contents
 from ksim.scheduling.decode_set import DecodeSet
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.schedule import Copy, Load, Schedule
 
 __all__ = ["BATCH", "PooledStorage", "Storage", "StorageJob", "TierStorage", "POLICIES", "PrefetchRules", "Prefetches",
            "HicacheConnector"]

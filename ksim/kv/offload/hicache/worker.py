@@ -10,7 +10,7 @@ from attrs import define, field
 from ksim.kv.offload.hicache.connector import BATCH, HicacheConnector, Prefetches, Storage, StorageJob
 from ksim.kv.offload.worker import SharingWorker
 from ksim.network.network import FleetNetwork
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.job import Schedule
 
 __all__ = ["HicacheWorker", "StorageThread"]
 

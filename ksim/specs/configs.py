@@ -1,9 +1,13 @@
-"""How an engine decodes speculatively: vLLM's `SpeculativeConfig`, key by key."""
+"""Parts of an engine's settings that vLLM takes as JSON, key by key.
 
-from collections.abc import Sequence
+They are speculative decoding (`SpeculativeConfig`), LoRA adapters (0.33, vllm/config/lora.py and lora/peft_helper.py),
+how KV blocks go to other engines (`KvTransferConfig`), and what is done with images.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
@@ -217,3 +221,201 @@ def _detected(model: Any) -> str:
     if name in ("ngram", "[ngram]"):
         return "ngram"
     return "eagle" if "eagle-" in name else "eagle3" if "eagle3" in name else "draft_model"
+
+
+#: The ranks that vLLM allows for `max_lora_rank`.
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+LORA_DTYPES = ("auto", "bfloat16", "float16")
+#: Bytes of a number in any of them: the models' own is BF16.
+LORA_BYTES = 2
+#: More than any server holds.
+_MOST = 10**6
+
+
+@frozen
+class LoraModule:
+    """An adapter that is served, or `count` equal ones: an entry of ``--lora-modules``.
+
+    vLLM reads `rank` and `target_modules` from the adapter's adapter_config.json.
+    """
+
+    name: str = field()
+    """What requests call it; with a `count`, adapters are called name-0, name-1 and so on."""
+    rank: int = field(default=16, validator=(gt(0), le(max(RANKS))))
+    """Rank of its matrices; `r` in adapter_config.json. Unit: none. Source: PEFT."""
+    target_modules: tuple[str, ...] | None = None
+    """Modules that it adapts, by their names in the checkpoint. Default: all that `serve.lora_target_modules` allows.
+    Source: PEFT. Example: ["q_proj", "v_proj"]."""
+    count: int | None = field(default=None, validator=lambda _, at, value: _counted(at, value))
+    """Number of equal adapters, for synthetic loads. Unit: adapters. Default: one, called by its name. Source: ksim.
+    Example: 64."""
+
+    path: str | None = None
+    """Folder of an adapter, relative to the scenario, with an adapter_config.json, from which `rank` and
+    `target_modules` are read. Default: none. Source: vLLM. Example: "adapters/sql"."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("an adapter needs a name")
+        if self.target_modules is not None and not self.target_modules:
+            raise ValueError("target_modules is empty; name at least one module, or leave it out")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests call these adapters."""
+        return (self.name,) if self.count is None else tuple(f"{self.name}-{place}" for place in range(self.count))
+
+
+def _counted(attribute: "Attribute[int | None]", value: int | None) -> None:
+    if value is not None and not 0 < value <= _MOST:
+        raise ValueError(f"{attribute.name!r} must be from 1 to {_MOST:,}, not {value}")
+
+
+def ranked(_: object, attribute: "Attribute[int]", value: int) -> None:
+    """Check a setting that is one of vLLM's ranks."""
+    if value not in RANKS:
+        raise ValueError(f"{attribute.name!r} must be one of {', '.join(map(str, RANKS))}, not {value}")
+
+
+def check_lora(settings: Any) -> None:
+    """Raise ValueError for what vLLM refuses of an engine's LoRA settings."""
+    if not settings.enable_lora:
+        if settings.lora_modules:
+            raise ValueError("lora_modules are adapters, which need enable_lora; set it, or leave them out")
+        return
+    if settings.max_cpu_loras is not None and settings.max_cpu_loras < settings.max_loras:
+        raise ValueError(f"max_cpu_loras = {settings.max_cpu_loras} must be at least max_loras = {settings.max_loras}:"
+                         f" what is on the GPU is kept in host memory too")
+    ranks = settings.tensor_parallel_size
+    if settings.fully_sharded_loras and settings.max_lora_rank % ranks:
+        raise ValueError(f"fully_sharded_loras divides max_lora_rank = {settings.max_lora_rank} among"
+                         f" tensor_parallel_size = {ranks} GPUs; choose a rank that it divides")
+    _check_modules(settings.lora_modules, settings.max_lora_rank)
+
+
+def _check_modules(modules: Sequence[LoraModule], most: int) -> None:
+    for module in modules:
+        if module.rank > most:
+            raise ValueError(f"adapter {module.name!r} of rank {module.rank} is beyond max_lora_rank = {most}; set it"
+                             f" to {min(rank for rank in RANKS if rank >= module.rank)} or more")
+    names = [name for module in modules for name in module.names]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"lora_modules has two adapters called {twice!r}")
+
+
+#: What vLLM's flag ``--kv-offloading-backend`` takes.
+OFFLOADING_BACKENDS = ("native", "lmcache")
+ROLES = ("kv_producer", "kv_consumer", "kv_both")
+
+
+@frozen
+class KvTransferConfig:
+    """What vLLM's flag ``--kv-transfer-config`` takes (0.33, vllm/config/kv_transfer.py).
+
+    Addresses, ports and ids are read, so that a deployment's own text is valid, and change nothing.
+    """
+
+    kv_connector: str | None = None
+    """The connector, which says which KV goes where and when; vLLM's class names are accepted. OffloadingConnector
+    keeps KV of one engine, MultiConnector has several. Default: NixlConnector where pools prefill and decode apart.
+    Names: kv.transfer.connectors. Source: vLLM. Example: "NixlConnector"."""
+    kv_role: str | None = field(default=None, validator=optional(in_(ROLES)))
+    """Whether an engine sends KV, takes it, or both. Default: that of the pool's role. Source: vLLM. Example:
+    "kv_both"."""
+    kv_load_failure_policy: str = field(default="fail", validator=in_(("fail", "recompute")))
+    """What becomes of a request whose KV does not arrive: it ends with an error, or its prompt is computed again.
+    Source: vLLM."""
+    kv_connector_extra_config: Mapping[str, Any] = field(factory=dict)
+    """Options of the connector. Default: none. Source: vLLM. Example: {kv_lease_duration = 30}."""
+    kv_buffer_device: str = field(default="cuda", validator=in_(("cuda", "cpu", "xpu")))
+    """Where KV is kept while it is sent; ksim knows "cuda" alone. Source: vLLM."""
+    kv_buffer_size: float = field(default=1e9, validator=gt(0))
+    """Buffer of connectors that ksim does not simulate; changes nothing. Unit: B. Source: vLLM."""
+    kv_parallel_size: int = field(default=1, validator=gt(0))
+    """Instances that send to each other; changes nothing. Unit: instances. Source: vLLM."""
+    kv_rank: int | None = field(default=None, validator=optional(ge(0)))
+    """Number of the instance; changes nothing. Unit: none. Default: none. Source: vLLM. Example: 0."""
+    kv_ip: str = "127.0.0.1"
+    """Address; changes nothing. Source: vLLM."""
+    kv_port: int = field(default=14579, validator=gt(0))
+    """Port; changes nothing. Unit: none. Source: vLLM."""
+    engine_id: str | None = None
+    """Name of the instance; changes nothing. Default: one that vLLM draws. Source: vLLM. Example: "decode-0"."""
+    kv_connector_module_path: str | None = None
+    """Module of a connector class of one's own; ksim takes "package.module:Class" as `kv_connector` instead. Default:
+    none. Source: vLLM. Example: "mine.connectors"."""
+    enable_permute_local_kv: bool = False
+    """Change the layout of KV that arrives; changes nothing. Source: vLLM."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.kv_buffer_device != "cuda":
+            raise ValueError(f"kv_buffer_device = {self.kv_buffer_device!r} would send KV by way of host memory, which"
+                             f" is not simulated; set 'cuda', or leave it out")
+        if self.kv_connector_module_path is not None:
+            raise ValueError(f"kv_connector_module_path = {self.kv_connector_module_path!r} names code of vLLM's, which"
+                             f" ksim cannot run; write a plug-in, and name it in kv_connector as package.module:Class")
+
+    @property
+    def produces(self) -> bool:
+        """Whether the engine sends KV."""
+        return self.kv_role in ("kv_producer", "kv_both")
+
+    @property
+    def consumes(self) -> bool:
+        """Whether the engine takes KV."""
+        return self.kv_role in ("kv_consumer", "kv_both")
+
+
+#: vLLM's `mm_encoder_tp_mode`.
+ENCODER_MODES = ("weights", "data")
+_COUNT = optional(gt(0))
+
+
+@frozen
+class LimitMmPerPrompt:
+    """What vLLM's flag ``--limit-mm-per-prompt`` takes (0.33, vllm/config/multimodal.py)."""
+
+    image: int = field(default=999, validator=ge(0))
+    """Most images in a prompt. Unit: images. Source: vLLM `limit_mm_per_prompt`."""
+    video: int = field(default=999, validator=ge(0))
+    """Most videos in a prompt. ksim has no videos, but vLLM makes its encoder's budget and cache large enough for the
+    longest one; 0 leaves it at that of images. Unit: videos. Source: vLLM `limit_mm_per_prompt`."""
+
+
+@frozen
+class MmProcessorKwargs:
+    """What vLLM's flag ``--mm-processor-kwargs`` takes; each family of models has some of these keys."""
+
+    min_pixels: int | None = field(default=None, validator=_COUNT)
+    """Fewest pixels of an image after it is resized (Qwen). Unit: pixels. Default: that of the family. Source: vLLM
+    `mm_processor_kwargs`. Example: 200704."""
+    max_pixels: int | None = field(default=None, validator=_COUNT)
+    """Most pixels of an image after it is resized (Qwen). Unit: pixels. Default: that of the family. Source: vLLM
+    `mm_processor_kwargs`. Example: 1003520."""
+    min_dynamic_patch: int | None = field(default=None, validator=_COUNT)
+    """Fewest tiles of an image (InternVL). Unit: tiles. Default: that of config.json. Source: vLLM
+    `mm_processor_kwargs`. Example: 1."""
+    max_dynamic_patch: int | None = field(default=None, validator=_COUNT)
+    """Most tiles of an image (InternVL). Unit: tiles. Default: that of config.json. Source: vLLM
+    `mm_processor_kwargs`. Example: 4."""
+    dynamic_image_size: bool | None = None
+    """Cut images into tiles (InternVL). Default: that of config.json. Source: vLLM `mm_processor_kwargs`. Example:
+    false."""
+    use_thumbnail: bool | None = None
+    """Have the whole image as one more tile (InternVL). Default: that of config.json. Source: vLLM
+    `mm_processor_kwargs`. Example: false."""
+    max_patches: int | None = field(default=None, validator=_COUNT)
+    """Most tiles of an image (Llama 4). Unit: tiles. Default: 16. Source: vLLM `mm_processor_kwargs`. Example: 4."""
+    resize_to_max_canvas: bool | None = None
+    """Magnify images as far as tiles allow (Llama 4). Default: false. Source: vLLM `mm_processor_kwargs`. Example:
+    true."""
+    do_pan_and_scan: bool | None = field(default=None, validator=optional(in_((False,))))
+    """Add crops of the image (Gemma 3); ksim knows false alone. Default: false. Source: vLLM `mm_processor_kwargs`.
+    Example: false."""
+
+    @property
+    def given(self) -> dict[str, int | bool]:
+        """Those that are set."""
+        return {each.name: value for each in fields(MmProcessorKwargs)
+                if (value := getattr(self, each.name)) is not None}

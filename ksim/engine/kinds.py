@@ -1,20 +1,23 @@
-"""Engines with LoRA adapters: a step waits until its worker has loaded the adapters that it needs.
+"""The kinds of engines, and which of them a deployment has: each with LoRA adapters, too.
 
+With adapters, a step waits until its worker has loaded those that it needs.
 vLLM's worker loads them before it launches the step (v1/worker/lora_model_runner_mixin.py): it reads the files of those
 that are not in host memory, and launches the copies of their matrices, which the GPU makes before the step's kernels.
 The copies themselves are part of the step's costs (compute/adapters.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attrs import define, field, frozen
 
 from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.engine import Engine, Process
-from ksim.engine.event_engine import EventEngine
+from ksim.engine.event_engine import CollectiveFlows, EventEngine
+from ksim.engine.governors import Supervised
 from ksim.engine.lookahead_engine import LookaheadEngine, Sent
 from ksim.engine.loop_times import LoopTimes
-from ksim.engine.ranks import LaunchTimes, Workers
+from ksim.engine.ranks import DataParallelGroup, LaunchTimes, Stages, WholeSteps, Workers
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
 from ksim.flow.events import AdapterLoaded
@@ -22,7 +25,7 @@ from ksim.flow.request import AdapterLoad
 from ksim.flow.steps import StepCost
 from ksim.scheduling.engine_loop import Turn
 
-__all__ = ["WITH_ADAPTERS", "AdapterLoading"]
+__all__ = ["AdapterLoading", "engine_of"]
 
 
 @frozen
@@ -117,5 +120,28 @@ class AdapterEventEngine(EventEngine):
 
 
 #: The engine with adapters in the place of one without.
-WITH_ADAPTERS: Mapping[type[Engine], Callable[..., Engine]] = {
+_WITH_ADAPTERS: Mapping[type[Engine], Callable[..., Engine]] = {
     EventEngine: AdapterEventEngine, LookaheadEngine: AdapterLookaheadEngine, ConnectedEngine: AdapterConnectedEngine}
+
+
+def engine_of(stages: Stages, group: DataParallelGroup | None, collective_flows: CollectiveFlows | None, *, skips: bool,
+              watched: bool, loading: AdapterLoading | None, **common: Any) -> Engine:
+    """An engine of the kind that its parts need; what all kinds take is *common*.
+
+    It goes ahead of the clock if it *skips*, and nothing else decides when its steps end: no other stage, no rank of a
+    *group*, no governor.  A router may look at one that is *watched*.  With *loading*, it loads LoRA adapters.
+    """
+    kind: type[Engine] = EventEngine
+    if collective_flows and isinstance(stages, WholeSteps):
+        collective_flows.enlist(stages)
+        common |= {"stages": stages, "group": group, "collective_flows": collective_flows}
+    elif skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, common["governor"]):
+        kind = ConnectedEngine if common["connector"] else LookaheadEngine
+        common |= {"clock": stages.clocks[0] if stages.clocks else None, "watched": watched}
+    else:
+        common |= {"stages": stages, "group": group}
+    return kind(**common) if loading is None else _WITH_ADAPTERS[kind](**common, loading=loading)
+
+
+def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
+    return stages.stages == 1 and group is None and (governor is None or governor.governor is None)
