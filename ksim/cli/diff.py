@@ -157,12 +157,9 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
         before, after = (grouped(seconds, names) for seconds in pair)
         rows.setdefault(row, {})[PARTS.get(key) or title_of(key)] = before, after
 
-    def plot(path: Path) -> Path:
-        from ksim.report.plots import plot_changes
+    from ksim.report.figures.phases import changes_chart
 
-        return plot_changes(path, title, note, list(rows.values()), groups(names))
-
-    if drawn := draw(folder, "diff.png", plot):
+    if drawn := draw(folder, "diff.png", changes_chart(title, note, list(rows.values()), groups(names))):
         console().print(drawn, markup=False)
 
 

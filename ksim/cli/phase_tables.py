@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.text import Text
@@ -12,6 +12,9 @@ from ksim.report.tables import Table
 from ksim.report.wording import number
 from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
 from ksim.results.steps import Floats
+
+if TYPE_CHECKING:
+    from ksim.report.figures import Picture
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
@@ -81,12 +84,12 @@ def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tu
     return ((titles[place], float(parts[place])) for place in order.tolist() if abs(parts[place]) > 0.05 * whole)
 
 
-def draw(folder: Path | None, name: str, plot: Callable[[Path], Path]) -> str:
-    """Draw into *folder*, if one is given, and return a line that says so; raises ConfigError."""
+def draw(folder: Path | None, name: str, picture: "Picture") -> str:
+    """Draw *picture* into *folder*, if one is given, and return a line that says so; raises ConfigError."""
     if folder is None:
         return ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return f"drawn into {plot(folder / name)}"
+        return f"drawn into {picture.save(folder / name)}"
     except OSError as error:
         raise ConfigError(str(folder), f"cannot be written: {error.strerror or error}") from error

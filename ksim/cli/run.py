@@ -253,12 +253,9 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
         bar = "" if key in PARTS else title_of(key).partition(" ")[0]
         panels.setdefault(panel, {})[bar] = grouped(column, names)
 
-    def plot(path: Path) -> Path:
-        from ksim.report.plots import plot_breakdown
+    from ksim.report.figures.phases import breakdown_chart
 
-        return plot_breakdown(path, title, note, panels, groups(names))
-
-    return draw(folder, "explain.png", plot)
+    return draw(folder, "explain.png", breakdown_chart(title, note, panels, groups(names)))
 
 
 def _counter_example(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from attrs import define, frozen
 
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import in_one_unit
-from ksim.page.document import Markup, element
+from ksim.report.html import Markup, element
 from ksim.report.wording import number, outwards
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import short_names, value_text
