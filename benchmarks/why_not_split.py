@@ -11,7 +11,7 @@ from ksim.report.reasons import reasons
 from ksim.report.result import Result
 from ksim.report.run_directory import Whole
 from ksim.report.wording import number, percent
-from ksim.results.attribution.breakdown import Breakdown, paired
+from ksim.results.attribution import Breakdown, paired
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 

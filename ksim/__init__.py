@@ -103,7 +103,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "workload": (29, 4_600, 12), "compute": (56, 8_100, 24), "oracles": (21, 3_900, 12), "network": (13, 1_700, 6),
     "cost": (10, 2_100, 6), "calibration": (34, 4_800, 18), "kv.cache": (10, 2_500, 9),
     "scheduling": (29, 4_000, 17), "kv.transfer": (8, 1_000, 6), "kv.offload": (19, 3_300, 10),
-    "engine": (14, 3_000, 12), "cluster": (39, 5_200, 9), "results": (23, 4_700, 19), "report": (23, 4_700, 13),
+    "engine": (14, 3_000, 12), "cluster": (39, 5_200, 9), "results": (22, 5_100, 14), "report": (23, 4_500, 13),
     "scenario": (19, 4_200, 14), "simulation": (10, 1_800, 7), "validation": (24, 4_600, 11),
     "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1), "server": (23, 5_100, 4),
     "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),

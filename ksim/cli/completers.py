@@ -185,10 +185,10 @@ def _values(value: Schema) -> list[str]:
 
 def number(_: typer.Context, incomplete: str) -> list[str]:
     """Offer numbers of a run, to minimise or to bound, with "max:" where that is asked for."""
-    from ksim.cli.diff import NUMBERS
+    from ksim.results.numbers import NUMBERS
 
     begin = "max:" if incomplete.startswith("max:") else ""
-    return _beginning(incomplete, [f"{begin}{name}" for group in NUMBERS.values() for name in group])
+    return _beginning(incomplete, [f"{begin}{key}" for key in NUMBERS])
 
 
 def flag(name: str) -> Completer:

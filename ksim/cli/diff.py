@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,31 +14,29 @@ from ksim.cli.run import Figures
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.report.tables import Table
 from ksim.report.wording import number, percent
+from ksim.results.numbers import number_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ksim.report.run_directory import Whole
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
 
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
 Pairs = dict[str, "tuple[Floats, Floats]"]
 
-#: The numbers that are shown, by subject; those that are null in both runs are left out.
-NUMBERS = {
-    "requests": ("completed", "failed", "unfinished", "duration"),
-    "throughput": ("request_throughput", "output_throughput", "total_token_throughput", "request_goodput",
-                   "slo_attainment"),
-    "latency": ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms"),
-    "cache": ("prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions"),
-    "GPUs": ("gpus", "gpu_busy_share", "mfu", "mbu"),
-    "fleet": ("output_throughput_per_gpu", "request_goodput_per_gpu", "num_transfers", "bytes_transferred",
-              "num_kv_expired_reqs"),
-    "energy": ("energy_joules", "joules_per_output_token", "average_watts"),
-    "cost": ("energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams"),
-}
-_SHARES = {"slo_attainment", "prefix_cache_hit_rate", "kv_cache_usage_mean", "gpu_busy_share", "mfu", "mbu"}
+#: The numbers that are shown, subject by subject; those that are null in both runs are left out.
+_SHOWN = (
+    "completed", "failed", "unfinished", "duration",
+    "request_throughput", "output_throughput", "total_token_throughput", "request_goodput", "slo_attainment",
+    "output_throughput_per_gpu", "request_goodput_per_gpu",
+    "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
+    "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
+    "gpus", "gpu_busy_share", "mfu", "mbu",
+    "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
+    "energy_joules", "joules_per_output_token", "average_watts",
+    "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 #: From this factor on, and below its inverse, a change is shown as a factor.
 _MULTIPLE = 2.0
 
@@ -54,7 +53,7 @@ def diff(
 
     with readable(run_a, run_b):
         runs = Whole.read(run_a), Whole.read(run_b)
-        if not any(key in runs[0].summary and key in runs[1].summary for keys in NUMBERS.values() for key in keys):
+        if not any(key in runs[0].summary and key in runs[1].summary for key in _SHOWN):
             raise DataError(str(run_b / "summary.json"), f"has no number in common with {run_a / 'summary.json'}, so"
                                                          f" there is nothing to compare; run both again")
         phases, problem = _phases(run_a, run_b, request)
@@ -91,7 +90,7 @@ class _Phases:
 
 def _phases(run_a: Path, run_b: Path, request: int | None) -> tuple[_Phases | None, str]:
     """The phases of both runs, or why they cannot be compared; for one *request* that is an error."""
-    from ksim.results.attribution.breakdown import Breakdown, paired
+    from ksim.results.attribution import Breakdown, paired
 
     try:
         whole = Breakdown.read(run_a), Breakdown.read(run_b)
@@ -184,7 +183,7 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
 
     yield from _settings(one, other)
     rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")
-    for keys in NUMBERS.values():
+    for _, keys in groupby(_SHOWN, lambda key: number_of(key).group):
         for key, first, second in ((key, *_both(key, one, other)) for key in keys):
             if (first, second) != (None, None):
                 rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))
@@ -225,7 +224,7 @@ def change(key: str, first: float | None, second: float | None) -> str:
     """How a number changed: in percentage points for a share, else as a percentage or a factor."""
     if first is None or second is None or first == second:
         return ""
-    if key in _SHARES:
+    if number_of(key).is_share:
         return f"{100 * (second - first):+.1f} pp"
     if first <= 0 or second <= 0:
         return f"{'+' if second > first else '-'}{number(abs(second - first))}"
@@ -234,7 +233,7 @@ def change(key: str, first: float | None, second: float | None) -> str:
 
 
 def _value(key: str, value: float | None) -> str:
-    return percent(value) if key in _SHARES else number(value)
+    return percent(value) if number_of(key).is_share else number(value)
 
 
 def _setting(value: Any) -> str:

@@ -91,8 +91,8 @@ JsonInFolder = Annotated[Path | None, _option(_claim)]
 
 @contextmanager
 def _showing(wide: bool, remedy: str) -> Iterator[None]:
-    """Show all columns where that is asked for or nothing limits a line, else say below tables which options do."""
-    tokens = WIDE.set(wide or width(sys.stdout) == UNLIMITED), REMEDY.set(remedy)
+    """Show all columns where that is asked for, else say below tables that lack some which options do."""
+    tokens = WIDE.set(wide), REMEDY.set(remedy)
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def console() -> Console:
 
 def report_console() -> Console:
     """Standard output for reports, whose texts are as narrow as a page where there is no terminal."""
-    return Console(quiet=_KEPT.get() is not None)
+    return Console(width=UNLIMITED if WIDE.get() else None, quiet=_KEPT.get() is not None)
 
 
 def say(*lines: str) -> None:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 Over = Annotated[list[str] | None, typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and"
                                                 " the values to try, such as serve.tensor_parallel_size=1,2,4; may be"
                                                 " repeated, for every combination")]
-Objectives = Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json to"
-                                                      " minimise, or max:KEY to maximise; may be repeated; by default"
-                                                      " joules_per_output_token and median_e2el_ms")]
+Objectives = Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json that"
+                                                      " shall get better; min:KEY and max:KEY say what better is; may"
+                                                      " be repeated; by default joules_per_output_token and"
+                                                      " median_e2el_ms")]
 Required = Annotated[list[str] | None, typer.Option("--require", metavar="KEY<NUMBER", help="a bound (<, <=, > or >=)"
                                                     " on a number of summary.json, such as 'p99_ttft_ms<1000'; points"
                                                     " that miss it do not count; may be repeated")]

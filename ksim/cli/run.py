@@ -41,7 +41,7 @@ from ksim.foundation.errors import ConfigError, KsimError
 from ksim.report.tables import Table
 
 if TYPE_CHECKING:
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
     from ksim.testing.history import Moment
     from ksim.testing.replayed import Replayed, Written
@@ -205,7 +205,7 @@ def explain(
 
 def _explain_run(run: Path, request: int | None, json_file: Path | None, output: Path | None) -> None:
     from ksim.cli.phase_tables import PARTS, by_phase, largest, phase_table, plain, title_of
-    from ksim.results.attribution.breakdown import Breakdown
+    from ksim.results.attribution import Breakdown
 
     breakdown = Breakdown.read(run)
     if request is None and not len(breakdown.ids):

@@ -16,7 +16,7 @@ from ksim.foundation.files import LONGEST_TABLE, parquet_table, regular_file
 from ksim.report.insights import summary_insights
 from ksim.report.run_directory import Whole
 from ksim.report.wording import Insight, model_name
-from ksim.results.attribution.breakdown import Breakdown
+from ksim.results.attribution import Breakdown
 from ksim.results.steps import Bools, Floats, Ints
 
 Columns = Mapping[str, np.ndarray[Any, Any]]

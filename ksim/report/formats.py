@@ -8,10 +8,14 @@ from typing import Any
 
 from ksim.report.pools_text import pool_rows
 from ksim.report.tables import Table, notebook
-from ksim.report.wording import Insight, endings, number, percent
-from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.report.wording import Insight, endings, number, written
+from ksim.results.numbers import LATENCIES, NUMBERS, PERCENTILES, Summary
 
 _WIDTH = 50
+#: The numbers of a run in a notebook, as far as it has them.
+_SHOWN = ("request_throughput", "request_goodput", "output_throughput", "gpu_busy_share", "kv_cache_usage_peak",
+          "prefix_cache_hit_rate", "preemptions", "average_watts", "joules_per_output_token",
+          "dollars_per_million_output_tokens")
 _LATENCIES = {
     "ttft": "Time to First Token",
     "tpot": "Time per Output Token (excl. 1st token)",
@@ -72,21 +76,7 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
                  for name in LATENCIES]
     pools = summary.get("pools", {})
     beside = [Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools))] if pools else []
+    rows = [(NUMBERS[key].title, written(NUMBERS[key], summary[key])) for key in _SHOWN if summary[key] is not None]
     return notebook(title, f"{ended} in {number(summary['duration'])} s of simulated time",
                     Table.of("latency (ms)", *(f">{statistic}" for statistic in statistics), rows=latencies),
-                    Table.of("run", ">", rows=_html_rows(summary)), *beside, *(note.text for note in notes))
-
-
-def _html_rows(summary: Summary) -> Iterator[tuple[str, str]]:
-    yield "requests/s", number(summary["request_throughput"])
-    if summary["request_goodput"] is not None:
-        yield "requests/s within targets", number(summary["request_goodput"])
-    yield "output tokens/s", number(summary["output_throughput"])
-    yield "GPUs busy", percent(summary["gpu_busy_share"])
-    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
-    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
-    yield "preemptions", number(summary["preemptions"])
-    yield "average watts", number(summary["average_watts"])
-    yield "J/output token", number(summary["joules_per_output_token"])
-    if summary["dollars_per_million_output_tokens"] is not None:
-        yield "$/M output tokens", number(summary["dollars_per_million_output_tokens"])
+                    Table.of("run", ">", rows=rows), *beside, *(note.text for note in notes))

@@ -13,10 +13,10 @@ from ksim.flow.events import GONE
 from ksim.flow.kernels import BOUNDS
 from ksim.report.wording import UP, Insight, growing, number, outwards, percent
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.link_use import busiest
-from ksim.results.metrics import Summary
+from ksim.results.kernels import KernelUsage
+from ksim.results.numbers import Summary
 from ksim.results.requests import FAILED, REJECTED, STATUS
+from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats
 
 #: From this share of its time on, a pool has nothing to do often enough to say so.

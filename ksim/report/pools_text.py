@@ -3,58 +3,33 @@
 What a run's tables do not tell: its subject, insights and engines, and how much of the busiest links was in use.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from typing import Any
 
 import numpy as np
-from attrs import frozen
 
 from ksim.flow.events import EngineBuilt
-from ksim.report.tables import Column, Table
-from ksim.report.tables import Row as TableRow
-from ksim.report.wording import Insight, number, percent
+from ksim.report.tables import Column, Row, Table
+from ksim.report.wording import Insight, written
 from ksim.results.history import History
-from ksim.results.link_use import busiest
-from ksim.results.metrics import Summary
+from ksim.results.numbers import NUMBERS, Number, Summary
+from ksim.results.series import busiest
 
 #: The pools in one table; more pools make more tables.
 _BESIDE = 4
 
 
-@frozen
-class Row:
-    """A number of pools: its title, its key, and how it is shown; rows that say nothing of any pool are left out."""
-
-    title: str
-    key: str
-    show: Callable[[Any], str] = number
-    always: bool = False
-
-
-def _gigabytes(count: float) -> str:
-    return number(count / 1e9)
-
-
-ROWS = (
-    Row("engines", "engines", always=True), Row("GPUs", "gpus", always=True),
-    Row("requests/s", "request_throughput"), Row("prompt tokens/s", "input_throughput"),
-    Row("output tokens/s", "output_throughput"), Row("TTFT in the pool, mean ms", "mean_ttft_ms"),
-    Row("  p99", "p99_ttft_ms"), Row("TPOT, mean ms", "mean_tpot_ms"), Row("  p99", "p99_tpot_ms"),
-    Row("in its queue, mean ms", "mean_queue_ms"), Row("  p99", "p99_queue_ms"),
-    Row("  mean wait for room", "mean_room_ms"), Row("  mean KV transfer", "mean_xfer_time_ms"),
-    Row("busy", "gpu_busy_share", percent, always=True), Row("waiting for CPU", "host_share", percent, always=True),
-    Row("tokens per step", "mean_batch_tokens"), Row("sequences per step", "mean_batch_sequences"),
-    Row("KV cache, mean", "kv_cache_usage_mean", percent), Row("KV cache, peak", "kv_cache_usage_peak", percent),
-    Row("  held for readers", "kv_cache_held_mean", percent), Row("prefix hits", "prefix_cache_hit_rate", percent),
-    Row("preemptions", "preemptions"), Row("failed", "num_failed"), Row("GB sent", "bytes_sent", _gigabytes),
-    Row("GB received", "bytes_received", _gigabytes), Row("leases that ended", "num_kv_expired_reqs"),
-    Row("average watts", "average_watts"), Row("J/prompt token", "joules_per_input_token"),
-    Row("J/output token", "joules_per_output_token"),
-    Row("$/M prompt tokens", "dollars_per_million_input_tokens"),
-    Row("$/M output tokens", "dollars_per_million_output_tokens"),
-)
+#: The numbers of pools, and those that are shown even where they say nothing of any pool.
+_SHOWN = (
+    "engines", "gpus", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
+    "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
+    "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",
+    "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",
+    "bytes_received", "num_kv_expired_reqs", "average_watts", "joules_per_input_token", "joules_per_output_token",
+    "dollars_per_million_input_tokens", "dollars_per_million_output_tokens")
+_ALWAYS = ("engines", "gpus", "gpu_busy_share", "host_share")
 
 
 def pool_tables(summary: Summary) -> Iterator[Table]:
@@ -66,7 +41,7 @@ def pool_tables(summary: Summary) -> Iterator[Table]:
 
 def _table(pools: dict[str, Summary]) -> Table:
     return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
-                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
+                 [Row(tuple(cells)) for cells in pool_rows(pools)])
 
 
 def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
@@ -74,9 +49,13 @@ def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
     found = list(pools.values())
     yield ["role", *(pool["role"] for pool in found)]
     yield ["GPU", *(pool["gpu"] for pool in found)]
-    for row in ROWS:
-        if row.always or any(pool.get(row.key) for pool in found):
-            yield [row.title, *(row.show(pool.get(row.key)) for pool in found)]
+    for row in pool_numbers(found):
+        yield [row.title, *(written(row, pool.get(row.key)) for pool in found)]
+
+
+def pool_numbers(pools: Iterable[Summary]) -> list[Number]:
+    """The numbers that say something of one of these pools, in the order of tables."""
+    return [NUMBERS[key] for key in _SHOWN if key in _ALWAYS or any(pool.get(key) for pool in pools)]
 
 
 #: The most links that are told of, and the points of their curves.

@@ -13,24 +13,34 @@ from ksim.flow.events import TIERS
 from ksim.flow.kernels import BOUNDS
 from ksim.report.pools_text import pool_tables
 from ksim.report.tables import Cell, Column, Table, beside, pairs
-from ksim.report.wording import Insight, endings, growing, number, outwards, percent
+from ksim.report.wording import Insight, endings, growing, listed, number, outwards, percent
 from ksim.results.kernels import HOST, IDLE, families
-from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.results.numbers import LATENCIES, PERCENTILES, Summary, number_of
 from ksim.results.steps import ratio
 
 _BAR = 10
-_TITLES = {
-    "ttft": "Time to first token",
-    "tpot": "Time per output token",
-    "itl": "Between two tokens",
-    "e2el": "Arrival to last token",
-    "queue": "In the queue",
-}
+#: The numbers of each part, as far as a run has them.
+_THROUGHPUT = (
+    "request_throughput", "offered_request_rate", "request_goodput", "slo_attainment", "output_throughput",
+    "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
+    "max_concurrent_requests")
+_GPUS = (
+    "gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "spec_decode_acceptance_rate",
+    "spec_decode_acceptance_length", "images", "encoder_tokens")
+_CACHE = (
+    "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in TIERS),
+    "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads")
+_ENERGY_PARTS = ("prefill_energy_joules", "decode_energy_joules", "idle_energy_joules", "static_energy_joules")
+_ENERGY_MEANS = (
+    "mean_energy_to_first_token_joules", "mean_energy_per_output_token_joules", "mean_energy_per_request_joules",
+    "p99_energy_per_request_joules", "mean_energy_per_session_joules", "joules_per_output_token")
+_COSTS = (
+    "carbon_grams", "carbon_grams_per_request", "carbon_grams_per_1k_output_tokens", "energy_dollars", "gpu_dollars",
+    "dollars_per_million_output_tokens")
 #: The mark of latencies that grow with the run, if requests that wait became more and more.
 _MARK = " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
-_TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 _COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
 
@@ -46,8 +56,8 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _latency_table(summary),
         *_mark_explained(summary),
         _intervals(summary),
-        beside(pairs("Throughput", _throughput(summary)), pairs("GPUs", _gpus(summary)),
-               pairs("Cache", _cache(summary))),
+        beside(pairs("Throughput", listed(summary, _THROUGHPUT)), pairs("GPUs", listed(summary, _GPUS)),
+               pairs("Cache", listed(summary, _CACHE))),
         *pool_tables(summary),
         *energy_block(summary),
         _time_table(kernels),
@@ -67,11 +77,11 @@ def _latency_table(summary: Summary) -> Table:
     statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
     table = Table((Column("Latency (ms)", least=21), Column("", least=4),
                    *(Column(statistic, number=True, least=7) for statistic in statistics)))
-    for name in LATENCIES:
+    for name, title in LATENCIES.items():
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
         marked = _MARK if name in growing(summary) else ""
         short = Text("" if name == "queue" else name.upper(), style="dim")
-        table.add_row(_TITLES[name] + marked, short, *values)
+        table.add_row(title + marked, short, *values)
     return table
 
 
@@ -91,54 +101,6 @@ def _intervals(summary: Summary) -> Text:
     if said and outside:
         text += f"; {percent(outside)} of the kernels' time is extrapolated"
     return Text(text, style="dim")
-
-
-def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "requests/s", number(summary["request_throughput"])
-    if summary["offered_request_rate"] is not None:
-        yield "  offered", number(summary["offered_request_rate"])
-    if summary["request_goodput"] is not None:
-        yield "  within targets", number(summary["request_goodput"])
-        yield "  share of them", percent(summary["slo_attainment"])
-    yield "output tokens/s", number(summary["output_throughput"])
-    yield "all tokens/s", number(summary["total_token_throughput"])
-    if "pools" in summary:
-        yield "output t/s/GPU", number(summary["output_throughput_per_gpu"])
-    if summary.get("request_goodput_per_gpu") is not None:
-        yield "goodput/GPU", number(summary["request_goodput_per_gpu"])
-    yield "in flight", number(summary["mean_concurrent_requests"])
-    yield "  at most", number(summary["max_concurrent_requests"])
-
-
-def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "busy", percent(summary["gpu_busy_share"])
-    yield "waiting for CPU", percent(summary["host_share"])
-    yield "of peak FLOP/s", percent(summary["mfu"])
-    yield "of peak bytes/s", percent(summary["mbu"])
-    yield "steps", number(summary["steps"])
-    yield "tokens per step", number(summary["mean_batch_tokens"])
-    if summary.get("spec_decode_num_drafts"):
-        yield "drafts accepted", percent(summary["spec_decode_acceptance_rate"] / 100)
-        yield "tokens per draft", number(summary["spec_decode_acceptance_length"])
-    if "images" in summary:
-        yield "images encoded", number(summary["images"])
-        yield "  their tokens", number(summary["encoder_tokens"])
-
-
-def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
-    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
-    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
-    for tier in TIERS:
-        if f"{tier}_hit_rate" in summary:
-            yield f"  from {_TIERS[tier]}", percent(summary[f"{tier}_hit_rate"])
-    if "kv_offload_load_bytes" in summary:
-        yield "KV loaded, GB", number(1e-9 * summary["kv_offload_load_bytes"])
-        yield "KV stored, GB", number(1e-9 * summary["kv_offload_store_bytes"])
-    yield "preemptions", number(summary["preemptions"])
-    if "max_lora" in summary:
-        yield "adapter loads", number(summary["lora_loads"])
-        yield "  from the disk", number(summary["lora_reads"])
 
 
 def _time_table(kernels: pa.Table) -> Table:
@@ -187,40 +149,18 @@ def _notes(notes: Sequence[Insight]) -> RenderableType:
 
 def energy_block(summary: Summary) -> Iterable[RenderableType]:
     """The energy, its kernels and its requests; emissions and cost where rates are stated."""
-    tables = [pairs("Energy", _whole(summary)), pairs("Energy, mean", _each(summary))]
-    if costs := list(_costs(summary)):
+    tables = [pairs("Energy", _energy(summary)), pairs("Energy, mean", listed(summary, _ENERGY_MEANS))]
+    if costs := list(listed(summary, _COSTS)):
         tables.append(pairs("Carbon and cost", costs))
     yield beside(*tables)
     yield Text(_remarks(summary), style="dim")
 
 
-def _whole(summary: Summary) -> Iterable[tuple[str, str]]:
-    total = summary["energy_joules"]
-    yield "kJ of GPUs", number(total / 1e3)
-    parts = {"  prefill": "prefill", "  decode": "decode", "  between steps": "idle", "static": "static"}
-    for title, part in parts.items():
-        yield title, percent(ratio(summary[f"{part}_energy_joules"], total))
-    yield "average watts", number(summary["average_watts"])
-    yield "output tokens/J", number(summary["tokens_per_joule"])
-
-
-def _each(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "J to 1st token", number(summary["mean_energy_to_first_token_joules"])
-    yield "J/output token after it", number(summary["mean_energy_per_output_token_joules"])
-    yield "J/request", number(summary["mean_energy_per_request_joules"])
-    yield "  p99", number(summary["p99_energy_per_request_joules"])
-    if summary["sessions"]:
-        yield "J/session", number(summary["mean_energy_per_session_joules"])
-    yield "J/output token in all", number(summary["joules_per_output_token"])
-
-
-def _costs(summary: Summary) -> Iterable[tuple[str, str]]:
-    titles = {"gCO2e": "carbon_grams", "  per request": "carbon_grams_per_request",
-              "  1,000 output tokens": "carbon_grams_per_1k_output_tokens", "$ for energy": "energy_dollars",
-              "$ for GPUs": "gpu_dollars", "$/M output tokens": "dollars_per_million_output_tokens"}
-    for title, key in titles.items():
-        if summary[key] is not None:
-            yield title, number(summary[key])
+def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield from listed(summary, ["energy_joules"])
+    for key in _ENERGY_PARTS:
+        yield number_of(key).brief, percent(ratio(summary[key], summary["energy_joules"]))
+    yield from listed(summary, ["average_watts", "tokens_per_joule"])
 
 
 def _remarks(summary: Summary) -> str:

@@ -1,12 +1,14 @@
 """Numbers and the subject of a run, as the report and the plots write them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
+
+from ksim.results.numbers import Number, number_of
 
 if TYPE_CHECKING:
     from ksim.flow.events import EngineBuilt
@@ -40,6 +42,21 @@ def number(value: float | None, rounding: str = ROUND_HALF_EVEN) -> str:
     if isinstance(value, int) or value == 0 or abs(value) >= 100:
         return _rounded(value, 0, rounding)
     return _rounded(value, 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4, rounding)
+
+
+def written(row: Number, value: float | None) -> str:
+    """The *value* of a number in the unit of its title; a dash if unknown."""
+    if value is None or row.is_share:
+        return percent(value)
+    return percent(value / 100) if row.unit == "%" else number(value if row.scale == 1 else row.scale * value)
+
+
+def listed(summary: Mapping[str, Any], keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The titles and values of these numbers of *summary*, below the heading of their group; unknown ones are left out.
+    """
+    for row in map(number_of, keys):
+        if (value := summary.get(row.key)) is not None:
+            yield row.brief, written(row, value)
 
 
 def outwards(low: float, high: float) -> str:

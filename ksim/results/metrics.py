@@ -1,10 +1,7 @@
 """The numbers of summary.json: those of `vllm bench serve`, by its names and definitions, and more.
 
+They include whether the queue kept growing (`saturation`), and how sure latencies are (`uncertainty`).
 docs/glossary.md defines every key.
-
-Whether the queue kept growing, and then at which rate requests completed.
-
-Intervals of a run's latencies, from the intervals of its kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from attrs import frozen
 
 from ksim.flow.events import EngineBuilt
 from ksim.results.gateway import gateway_summary
 from ksim.results.history import History
+from ksim.results.numbers import LATENCIES, PERCENTILES, LatencyTargets, Summary
 from ksim.results.series import Series, concurrency, waiting
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio
 from ksim.results.totals import Served, Work
@@ -186,24 +183,10 @@ def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
     return (knots, heights) if len(knots) else (np.zeros(1), np.zeros(1))
 
 
-Summary = dict[str, Any]
-PERCENTILES = (50, 90, 95, 99)
-LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
+_NO_TARGETS = LatencyTargets()
 
 
-@frozen
-class LatencyTargets:
-    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-
-    def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
-
-
-def summarise(history: History, limits: LatencyTargets = LatencyTargets(), closed: bool = False) -> Summary:
+def summarise(history: History, limits: LatencyTargets = _NO_TARGETS, closed: bool = False) -> Summary:
     """The summary of a run; None for what it cannot determine (no completed request, no target).
 
     *closed* says that clients waited for responses before they sent the next request.
@@ -308,8 +291,7 @@ def latency(history: History, name: str, done: Bools) -> Floats:
     requests = history.requests
     if name == "itl":
         return requests.gaps_of(done)
-    seconds: Floats = getattr(requests, "e2e" if name == "e2el" else name)
-    return seconds[done & (requests.output > 1) if name == "tpot" else done]
+    return requests.latency(name)[done & (requests.output > 1) if name == "tpot" else done]
 
 
 def cache(work: Work, served: Served) -> Summary:

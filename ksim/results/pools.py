@@ -12,12 +12,10 @@ from attrs import define, frozen
 from ksim.flow.events import EngineBuilt, Failed, Finished
 from ksim.flow.log import only
 from ksim.results.history import History, pools_of, static_joules
-from ksim.results.metrics import Summary, batches, clocks, spread, utilisation
+from ksim.results.metrics import batches, clocks, spread, utilisation
+from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.totals import Added, Work, aborted
-
-#: Latencies of a pool: to its first token, per token, in its queue, of its loads, and for room for these.
-POOL_LATENCIES = ("ttft", "tpot", "queue", "xfer_time", "room")
 
 
 @frozen(eq=False)

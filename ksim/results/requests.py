@@ -233,6 +233,12 @@ class Requests(OutputTokens):
         """Seconds from when its engine had each request to its first admission: vLLM's `request_queue_time_seconds`."""
         return self.admitted - self.received
 
+    def latency(self, name: str) -> Floats:
+        """The seconds of latency *name* of each request, nan where it has none; of itl its mean gap, which is its TPOT.
+        """
+        seconds: Floats = getattr(self, {"itl": "tpot", "e2el": "e2e"}.get(name, name))
+        return seconds
+
     @cached_property
     def ttft(self) -> Floats:
         """Seconds from arrival to first token."""

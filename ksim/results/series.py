@@ -1,4 +1,4 @@
-"""Quantities over time: waiting and running requests, cache usage, power."""
+"""Quantities over time: waiting and running requests, cache usage, power, and the use of a fleet's links."""
 
 from collections.abc import Callable, Iterable
 
@@ -167,3 +167,35 @@ def _added(history: History, of_engine: Callable[[History, int], Series], places
     times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
     changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
     return Series.of_changes(times, changes)
+
+
+@frozen(eq=False)
+class LinkUse:
+    """A link by its `name`, the share of its capacity in use over time, and the mean of that over the run."""
+
+    name: str
+    kind: str
+    capacity: float
+    use: Series
+    mean: float
+
+
+def busiest(history: History, most: int) -> list[LinkUse]:
+    """The links whose mean use is largest, at most so many of them; those that were never used are left out."""
+    events, ends = history.link_use, np.array([history.duration])
+    order = np.argsort(events["link"], kind="stable")
+    numbers, first = np.unique(events["link"][order], return_index=True)
+    groups = dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True)) if len(numbers) else {}
+    found = []
+    for link in history.links:
+        if link.link in groups:
+            use = _latest(events["time"][groups[link.link]], events["rate"][groups[link.link]] / link.capacity)
+            mean = float(use.integral(ends)[0]) / (history.duration or 1.0)
+            found.append(LinkUse(link.name, link.kind, link.capacity, use, mean))
+    return sorted((link for link in found if link.mean > 0), key=lambda link: (-link.mean, link.name))[:most]
+
+
+def _latest(times: Floats, values: Floats) -> Series:
+    """The values from *times* on, which ascend; of those at one time the last one counts."""
+    last = np.append(times[1:] > times[:-1], True)
+    return Series(times[last], values[last])

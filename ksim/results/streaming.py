@@ -36,22 +36,9 @@ from ksim.results.arrow import flags
 from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
 from ksim.results.gateway import GatewayTotals, adapter_summary
 from ksim.results.history import KINDS, History, static_joules
-from ksim.results.metrics import (
-    LATENCIES,
-    PERCENTILES,
-    LatencyTargets,
-    Summary,
-    batches,
-    cache,
-    clocks,
-    counts,
-    drawn,
-    good,
-    latency,
-    throughput,
-    utilisation,
-)
-from ksim.results.pools import POOL_LATENCIES, Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
+from ksim.results.metrics import batches, cache, clocks, counts, drawn, good, latency, throughput, utilisation
+from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets, Summary
+from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
 from ksim.results.series import Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums

@@ -22,8 +22,9 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 from ksim.report import run_directory
 from ksim.report.formats import vllm_block
-from ksim.report.result import Result, judged
-from ksim.results.metrics import LatencyTargets, Summary
+from ksim.report.result import Result
+from ksim.results.measured import judged
+from ksim.results.numbers import LatencyTargets, Summary
 from ksim.results.streaming import Sink
 from ksim.results.totals import Refusals
 from ksim.scenario.defaults import Deployment

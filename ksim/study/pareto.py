@@ -13,10 +13,9 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.report.result import Result
 from ksim.report.wording import number
+from ksim.results.numbers import LESS, MORE, NUMBERS, derived
 from ksim.study.grid import Outcome
 
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
@@ -33,14 +32,21 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> "Objective":
-        """Parse ``key``, or ``max:key`` or ``-key`` for what should be large; raises UnknownName."""
+        """Parse ``key``, which shall get better, ``max:key`` (or ``-key``) or ``min:key``.
+
+        Raises UnknownName, and ConfigError for a key alone of which neither more nor less is better.
+        """
         key = re.sub("^(-|max:|min:)", "", text)
-        if key not in (known := measures()):
-            raise UnknownName("objective", key, known)
-        return cls(key, text.startswith(("-", "max:")))
+        if key not in NUMBERS:
+            raise UnknownName("objective", key, NUMBERS)
+        if key == text and not NUMBERS[key].better:
+            raise ConfigError("objective", f"neither more nor less of {key} is better; say min:{key} or max:{key}")
+        return cls(key, NUMBERS[key].better == MORE if key == text else not text.startswith("min:"))
 
     def __str__(self) -> str:
-        return f"max:{self.key}" if self.maximise else self.key
+        if self.maximise:
+            return f"max:{self.key}"
+        return self.key if NUMBERS[self.key].better == LESS else f"min:{self.key}"
 
     def cost(self, value: float) -> float:
         """*value* as a cost, of which less is better."""
@@ -63,8 +69,8 @@ class Requirement:
         if match is None or bound is None:
             raise ConfigError(flag, f"expected KEY<NUMBER, such as 'p99_ttft_ms<1000', or with <=, > or >=, not"
                                            f" {text!r}")
-        if match[1] not in (known := measures()):
-            raise UnknownName("number of summary.json", match[1], known)
+        if match[1] not in NUMBERS:
+            raise UnknownName("number of summary.json", match[1], NUMBERS)
         return cls(match[1], match[2], bound)
 
     def __str__(self) -> str:
@@ -80,28 +86,10 @@ class Requirement:
         return f"{self.key} is {number(value)}, not {self.sign} {self.bound:g}"
 
 
-def measures() -> Sequence[str]:
-    """The numbers that tell how a run went: keys of summary.json, and what is `derived` from it."""
-    summary = Result(Log()).summary
-    return [*(key for key, value in summary.items()
-              if key == "slo_attainment" or not (isinstance(value, bool) or key.startswith("slo_"))), *derived(summary)]
-
-
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:
-    """A number of a run by its *key*, one of `measures`; None where the run does not tell it."""
+    """A number of a run by its *key*, one of `NUMBERS`; None where the run does not tell it."""
     value: float | None = summary[key] if key in summary else derived(summary).get(key)
     return value
-
-
-def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """What follows from *summary*: dollars and joules per million tokens, of input and output together.
-
-    They are None where the run tells no costs, or has no tokens.
-    """
-    millions = (summary.get("total_input_tokens", 0) + summary.get("total_output_tokens", 0)) / 1e6
-    costs = [cost for key in ("energy_dollars", "gpu_dollars") if (cost := summary.get(key)) is not None]
-    return {"usd_per_million_tokens": sum(costs) / millions if costs and millions else None,
-            "joules_per_million_tokens": summary["energy_joules"] / millions if millions else None}
 
 
 def _finite(text: str) -> float | None:

@@ -18,9 +18,10 @@ from attrs import asdict, frozen
 
 from ksim.report.tables import Table, notebook
 from ksim.report.wording import number
+from ksim.results.numbers import derived
 from ksim.scenario.scenario import native, put
 from ksim.study.grid import Outcome, Settings, short_names, value_text
-from ksim.study.pareto import Objective, derived, rank
+from ksim.study.pareto import Objective, rank
 from ksim.study.students_t import student
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _mean(values: Sequence[Number]) -> Number:
 
 
 #: What a person asks first: how long users wait, how much the GPUs do, and what that takes.
-SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "max:output_throughput", "joules_per_million_tokens",
+SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "output_throughput", "joules_per_million_tokens",
          "usd_per_million_tokens")
 #: More points than these make a page too long; `Sweep.to_pandas` has all.
 _MOST = 20
@@ -268,8 +269,8 @@ def best(points: Sequence[SweepPoint]) -> Table:
 
 def first(points: Sequence[SweepPoint]) -> Table:
     """The first points, with the same numbers."""
-    axes, keys = _axes(points), [text.removeprefix("max:") for text in SHOWN]
-    keys = [key for key in keys if any(point.value(key) is not None for point in points)]
+    axes = _axes(points)
+    keys = [key for key in SHOWN if any(point.value(key) is not None for point in points)]
     rows = [(str(point.number), *point.texts(axes), *(_text(point, key) for key in keys), point.outcome.problem)
             for point in points[:_MOST]]
     return Table.of(">point", *short_names(axes).values(), *(f">{key}" for key in keys), "", rows=rows)

@@ -8,7 +8,7 @@ import pytest
 from ksim.cli import terminal
 from ksim.cli.flags import status
 from ksim.cli.keep import Progress
-from tests.cli.command import ksim_here
+from tests.cli.command import SCENARIO, ksim_here
 
 ESCAPE = "\x1b["
 
@@ -86,3 +86,12 @@ def test_files_and_wide_have_all_columns(tmp_path):
     narrow, wide = (shown(tmp_path, "list", "gpus", *words, COLUMNS="80") for words in ((), ("--wide",)))
     assert "columns hidden" in narrow and max(map(len, narrow.splitlines())) <= 80
     assert wide == shown(tmp_path, "list", "gpus") and "hidden" not in wide
+
+
+def test_a_report_in_a_file_has_whole_numbers(tmp_path):
+    (tmp_path / "s.toml").write_text(SCENARIO)
+    text = shown(tmp_path, "run", "s.toml")
+    assert max(map(len, text.splitlines())) <= 80
+    table = text.partition("\nGPU time ")[2].partition("\n\n")[0].splitlines()
+    assert table[0].split()[:3] == ["share", "energy", "bound"] and sum(" % " in line for line in table) > 5
+    assert not any(line.strip().startswith("%") for line in table)

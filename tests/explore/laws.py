@@ -20,7 +20,7 @@ from ksim.flow.events import GONE, Admitted, Arrived, Copied, LinkUsed, Transfer
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.report.result import Result
-from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of

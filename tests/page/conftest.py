@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from ksim.page import write_page
 from ksim.report.result import Result
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import stream
 from tests.page import browser as browsers

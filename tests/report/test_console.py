@@ -1,6 +1,6 @@
 from ksim.flow.log import Log
 from ksim.report.result import Result
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
 from tests.results import by_hand
 
 # As vLLM prints it: labels padded to 40, values to 10.

@@ -1,5 +1,6 @@
 import re
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import evolve
@@ -8,10 +9,9 @@ from ksim.flow.events import TIERS, Arrived, Chosen, Seen
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.attribution import phases
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import NUMBERS, LatencyTargets, derived
 from ksim.results.tables import routing_table
 from ksim.study import rows
-from ksim.study.pareto import derived
 from ksim.study.routers.compare import Waits, imbalance, regrets
 from tests.results import by_hand, fleet
 
@@ -99,3 +99,25 @@ def test_every_plot_is_explained(tmp_path):
     plain, found = Result(by_hand.small()).plots(tmp_path), Result(fleet.log(count=20)).plots(tmp_path)
     names = {*(path.name for path in plain), *(path.name.replace("prefill", "POOL") for path in found)}
     assert {*entries("plots")} == names - {"composition-decode.png"}
+
+
+def units(section: str) -> Iterator[tuple[str, str]]:
+    """The keys of the tables in a section, with what stands in their second column."""
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            yield from ((key, line.split("|")[2].strip()) for key in re.findall(r"`([^`]+)`", line.split("|")[1]))
+
+
+def test_every_number_is_explained_with_its_unit():
+    sections = [section for section in GLOSSARY.split("\n## ") if section.startswith(("summary.json", "Numbers of"))]
+    found = [pair for section in sections for pair in units(section)]
+    assert NUMBERS.keys() - {"aborted"} <= {key for key, _ in found}
+    assert not [(key, unit) for key, unit in found if unit and NUMBERS.get(key) and
+                NUMBERS[key].unit not in unit.split(", ")]
+
+
+def test_every_number_of_a_run_and_of_its_pools_has_a_title():
+    summary = Result(fleet.log(count=20)).summary
+    for numbers in (summary, *summary["pools"].values()):
+        counted = {key for key, value in numbers.items() if value is None or type(value) in (int, float)}
+        assert not {key for key in counted - NUMBERS.keys() if not key.startswith("slo_")}

@@ -8,7 +8,8 @@ import pytest
 from ksim import Layer, attend, communicate, op, pointwise, ring, ulysses
 from ksim.flow.log import Log
 from ksim.foundation.errors import MissingExtra, UnknownName
-from ksim.report.result import TABLES, Result
+from ksim.report.result import Result
+from ksim.results.measured import TABLES
 from tests.results import by_hand, fabricate, fleet
 
 NASTY = '<script>alert("&")</script>'

@@ -8,8 +8,7 @@ from ksim.report.drawing import canvas, grid_of, looks
 from ksim.report.figures.energy import MOST, composition, largest
 from ksim.report.figures.trace import trace_chart
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import FamilyShare
+from ksim.results.kernels import FamilyShare, KernelUsage
 from tests.results import fabricate
 
 

@@ -25,7 +25,7 @@ def test_the_report_shows_pools_side_by_side():
     rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in text.splitlines() if line.strip()}
     assert rows["Pools"] == rows["role"] == ["prefill", "decode"]
     assert rows["engines"] == ["2", "2"]
-    assert rows["TPOT, mean ms"][0] == "-" and rows["GB sent"][0] == rows["GB received"][1]
+    assert rows["TPOT mean, ms"][0] == "-" and rows["GB sent"][0] == rows["GB received"][1]
     assert "37 requests completed, 3 failed" in text
 
 

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
 from tests.results import by_hand, fabricate
 
 FILES = {"summary.json", "overview.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet",

@@ -20,8 +20,8 @@ from ksim.report.figures.roofline import run_roofline
 from ksim.report.figures.run import Moments, latency_chart, links_chart, links_of, over_time
 from ksim.report.result import Result
 from ksim.results.kernels import families
-from ksim.results.link_use import busiest
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
+from ksim.results.series import busiest
 from tests.results import by_hand, fabricate, fleet
 
 LIMITS = LatencyTargets(ttft=0.05, e2el=2.0)

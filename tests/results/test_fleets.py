@@ -17,7 +17,7 @@ from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.stretches import HANDOVER
 from ksim.results.history import History
-from ksim.results.metrics import LatencyTargets
+from ksim.results.numbers import LatencyTargets
 from ksim.results.series import moving, running, waiting
 from ksim.results.tiers import Rates
 from ksim.scenario.scenario import Scenario

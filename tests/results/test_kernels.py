@@ -10,8 +10,7 @@ from ksim.flow.kernels import BOUNDS
 from ksim.flow.log import Log
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import families, kernel_table
+from ksim.results.kernels import KernelUsage, families, kernel_table
 from ksim.results.metrics import summarise
 from tests.properties import examples
 

@@ -9,7 +9,8 @@ from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.results.history import History
-from ksim.results.metrics import LATENCIES, LatencyTargets, summarise
+from ksim.results.metrics import summarise
+from ksim.results.numbers import LATENCIES, LatencyTargets
 from ksim.results.series import concurrency, power
 from tests.properties import examples
 

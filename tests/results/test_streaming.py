@@ -30,8 +30,8 @@ from ksim.report.result import Result
 from ksim.results import metrics
 from ksim.results import streaming as module
 from ksim.results.attribution.energy import ENERGY_KEYS
-from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
-from ksim.results.pools import POOL_LATENCIES
+from ksim.results.metrics import spread
+from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets
 from ksim.results.streaming import RESOLUTION, Histogram, Sink
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve, simulate

@@ -121,11 +121,17 @@ def test_a_refusal_names_the_first_reason():
 
 
 @pytest.mark.parametrize(("text", "maximise"), [
-    ("output_throughput", False), ("min:output_throughput", False), ("max:output_throughput", True),
-    ("-output_throughput", True),
+    ("output_throughput", True), ("min:output_throughput", False), ("max:output_throughput", True),
+    ("-output_throughput", True), ("p99_ttft_ms", False), ("max:p99_ttft_ms", True), ("min:steps", False),
 ])
-def test_an_objective_is_minimised_or_maximised(text, maximise):
-    assert Objective.parse(text) == Objective("output_throughput", maximise)
+def test_an_objective_is_to_become_better_unless_it_says_otherwise(text, maximise):
+    found = Objective.parse(text)
+    assert found.maximise == maximise and Objective.parse(str(found)) == found
+
+
+def test_an_objective_of_which_neither_more_nor_less_is_better_says_which():
+    with pytest.raises(ConfigError, match="say min:kv_cache_usage_mean or max:kv_cache_usage_mean"):
+        Objective.parse("kv_cache_usage_mean")
 
 
 @pytest.mark.parametrize("text", ["output_throuhgput", "saturated", "model_id", "max:-output_throughput", ""])

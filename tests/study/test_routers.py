@@ -89,7 +89,7 @@ def test_a_comparison_goes_on_where_it_was_interrupted(found, tmp_path, monkeypa
 
 def test_it_is_told_as_a_table_a_figure_and_in_a_notebook(found):
     lines = found.text.splitlines()
-    assert lines[0].split()[:3] == ["router", "age", "regret"] and len(lines) == 2 + len(found.points)
+    assert lines[0].split()[:3] == ["router", "age", "mean"] and len(lines) == 2 + len(found.points)
     assert " ± " in found.text and "prefix_aware:load_tokens=0" in found.text
     assert found.plot().panels[0].x.title == "mean regret, ms"
     assert "prefix_aware" in found._repr_html_() and "8 runs of 3 routers, 2 seeds of each" in found._repr_html_()

@@ -9,10 +9,10 @@ from pyarrow import parquet
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownName
 from ksim.report.charts import Dots
+from ksim.results.numbers import derived
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.grid import replication_seed
-from ksim.study.pareto import derived
 from ksim.study.rows import Row, half_width, points_of
 from ksim.study.students_t import student
 from ksim.study.sweep import Sweep, sweep_plot

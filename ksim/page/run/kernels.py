@@ -17,8 +17,7 @@ from ksim.report.figures.phases import breakdown_chart, by_group
 from ksim.report.figures.roofline import Roof, Step, bound_of, marks_of, panel, roofs_of
 from ksim.report.html import Markup, element
 from ksim.report.wording import measure, number, outwards, percent
-from ksim.results.attribution import groups
-from ksim.results.attribution.breakdown import METRICS, Breakdown
+from ksim.results.attribution import METRICS, Breakdown, groups
 from ksim.results.kernels import families
 
 _MOST = 12

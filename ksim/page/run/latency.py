@@ -27,10 +27,10 @@ from ksim.page.run.lead import shown
 from ksim.report.charts import Chart
 from ksim.report.figures.run import TITLES, Link, Moments, distribution, links_chart, over_time
 from ksim.report.html import Markup, breakable, element
-from ksim.report.pools_text import ROWS
+from ksim.report.pools_text import pool_numbers
 from ksim.report.run_directory import flat
-from ksim.report.wording import measure, number, percent
-from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim.report.wording import measure, number, percent, written
+from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.results.steps import Bools, Floats, Ints, sums
 
 #: Distributions that are drawn; gaps between tokens are in no table, so that only their percentiles are known.
@@ -117,16 +117,9 @@ def add_pools(document: Document, run: Run) -> None:
 
 def _pools_table(pools: Mapping[str, Any]) -> Markup:
     rows = [[title, *(pool[key] for pool in pools.values())] for title, key in (("role", "role"), ("GPU", "gpu"))]
-    rows += [[_title(place), *(told(pool.get(row.key), row.show(pool.get(row.key)), row.key, name)
-                                   for name, pool in pools.items())]
-             for place, row in enumerate(ROWS) if row.always or any(pool.get(row.key) for pool in pools.values())]
+    rows += [[row.title, *(told(pool.get(row.key), written(row, pool.get(row.key)), row.key, name)
+                           for name, pool in pools.items())] for row in pool_numbers(pools.values())]
     return table(("", *(f">{name}" for name in pools)), rows, "Pools side by side")
-
-
-def _title(place: int) -> str:
-    """The title of a row; a p99 says of what."""
-    title = ROWS[place].title
-    return ROWS[place - 1].title.replace("mean", "p99") if title.strip() == "p99" else title.strip()
 
 
 def _transfers(run: Run) -> Iterator[Markup]:

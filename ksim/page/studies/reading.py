@@ -16,15 +16,13 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.units import in_one_unit
 from ksim.report.html import Markup, element
 from ksim.report.wording import number, outwards
+from ksim.results.numbers import MORE, number_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import SATURATED, Objective, Requirement
 from ksim.study.routers.plan import is_yardstick
 from ksim.study.rows import OK, Row
 
-#: Words in the names of numbers of which more is better; of all others less is.
-_MORE = ("throughput", "goodput", "attainment", "tokens_per_joule", "hit_rate", "completed", "mfu", "mbu", "busy_share",
-         "sustainable", "max_output_tokens")
 #: Why a router that the others are held against is no rival of theirs.
 YARDSTICK = "it is the yardstick, which knows what no router can know"
 
@@ -139,7 +137,7 @@ class Study:
     def more(self, key: str) -> bool:
         """Whether more of a number is better."""
         said = [objective.maximise for objective in self.wanted if objective.key == key]
-        return said[0] if said else any(word in key for word in _MORE)
+        return said[0] if said else number_of(key).better == MORE
 
 
 def _capacity(directory: Path) -> Mapping[str, Any]:

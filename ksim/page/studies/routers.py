@@ -46,7 +46,7 @@ def _table(points: Sequence[SweepPoint]) -> Markup:
     keys = told(points)
     rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
-    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their mean"
+    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their"
                  f" {COLUMNS[rank_key(points)]}, the least first; of several ages, the first counts", sortable=True)
 
 

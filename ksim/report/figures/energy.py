@@ -30,8 +30,7 @@ from ksim.report.charts import (
 from ksim.report.figures import Picture
 from ksim.report.wording import UP, number, percent
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import HOST, IDLE, FamilyShare
+from ksim.results.kernels import HOST, IDLE, FamilyShare, KernelUsage
 from ksim.results.series import all_static_power, power
 from ksim.results.steps import Bools, Floats, Ints, sums
 

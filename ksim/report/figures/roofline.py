@@ -35,8 +35,7 @@ from ksim.report.charts import Mark as Drawn
 from ksim.report.figures import Picture
 from ksim.report.wording import percent
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import work_columns
+from ksim.results.kernels import KernelUsage, work_columns
 from ksim.results.steps import Bools
 
 BOUND_COLOURS = {"memory": BLUE, "compute": ORANGE, "communication": PURPLE, "launch": GREY}

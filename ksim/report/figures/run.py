@@ -33,10 +33,8 @@ from ksim.report.figures.roofline import run_roofline
 from ksim.report.wording import UP, measure, number, percent
 from ksim.results import series
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import families
-from ksim.results.link_use import busiest
-from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.kernels import KernelUsage, families
+from ksim.results.numbers import LATENCIES, LatencyTargets, Summary
 from ksim.results.steps import Bools, Floats, sums
 
 
@@ -70,8 +68,7 @@ def _compositions(history: History) -> Iterator[tuple[str, str, Bools | None]]:
             yield f"composition-{name}", f" of pool {name}", which
 
 
-TITLES = {"ttft": "Time to first token (TTFT)", "tpot": "Time per output token (TPOT)",
-          "itl": "Between two tokens (ITL)", "e2el": "Arrival to last token (E2EL)", "queue": "In the queue"}
+TITLES = {name: title if name == "queue" else f"{title} ({name.upper()})" for name, title in LATENCIES.items()}
 #: The percentiles that are marked.
 _MARKED = (50, 90, 99)
 #: The number of values from which a curve is drawn if there are many more.
@@ -298,7 +295,7 @@ def links_of(history: History) -> tuple[float, str, list[Link]]:
     end, note = shown_span(history)
     edges = np.linspace(0, end, _BINS + 1)
     return end, note, [Link(each.name, each.capacity, each.mean, each.use.peak, each.use.means(edges))
-                       for each in busiest(history, _LINKS)]
+                       for each in series.busiest(history, _LINKS)]
 
 
 def links_chart(title: str, links: Sequence[Link], count: int, end: float, note: str = "") -> Picture:

@@ -34,8 +34,8 @@ from ksim.report.perfetto.tracks import (
 )
 from ksim.results import arrow
 from ksim.results.history import History
-from ksim.results.link_use import busiest
 from ksim.results.requests import STATUS, Requests
+from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats, Ints, ints
 
 #: Links with counters, those in most use; transfers that are written at once.

@@ -12,7 +12,7 @@ from ksim.flow.events import AdapterLoaded
 from ksim.flow.kernels import KernelKind
 from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
-from ksim.results.kernel_usage import KernelUsage
+from ksim.results.kernels import KernelUsage
 from ksim.results.steps import Floats, Ints, Steps, each, offsets, shares
 
 #: The family of all communication between GPUs.

@@ -12,7 +12,7 @@ from attrs import define
 from ksim.flow.events import Decoded, EngineBuilt
 from ksim.results.attribution.activity import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
-from ksim.results.metrics import Summary
+from ksim.results.numbers import Summary
 from ksim.results.steps import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
 
 _PERCENTILES = (90, 99)

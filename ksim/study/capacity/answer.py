@@ -10,15 +10,16 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import KsimError, WorkerLost
 from ksim.report.wording import number
+from ksim.results.numbers import NUMBERS
 from ksim.study.capacity.judge import KEPT, Judge, Light, RateAnswer, SetUp, fewest
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
 
-#: What a run costs, which compares set-ups, by the keys of its numbers and of capacity.json: per output token as in
-#: summary.json, and per token of prompts and outputs together.
-COSTS = {"dollars_per_million_output_tokens": "$/M output tokens", "joules_per_output_token": "J/output token",
-         "usd_per_million_tokens": "$/M tokens (prompt and output)",
-         "joules_per_million_tokens": "J/M tokens (prompt and output)"}
+#: What a run costs, which compares set-ups, by the titles of the numbers: per output token, and per token of prompts
+#: and outputs together.
+COSTS = {key: NUMBERS[key].title for key in (
+    "dollars_per_million_output_tokens", "joules_per_output_token", "usd_per_million_tokens",
+    "joules_per_million_tokens")}
 
 
 @frozen

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.units import measured
-from ksim.results.metrics import LATENCIES
+from ksim.results.numbers import LATENCIES
 from ksim.results.steps import Floats
 from ksim.study.students_t import student
 

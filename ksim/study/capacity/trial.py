@@ -132,9 +132,10 @@ def runnable(plan: Plan, trial: Trial) -> Scenario:
 def sample(history: History, target: Target, good: Bools) -> Sample:
     """What *history* says of *target*; requests that missed its limit are no longer *good*.
 
-    Requests that were turned away, or failed, missed any limit.
+    Requests that were turned away, or failed, missed any limit: their latency is infinite.
     """
-    requests, value = history.requests, latency(history, target.metric)
+    requests = history.requests
+    value = np.where(requests.completed, requests.latency(target.metric), np.inf)
     counted = np.where(np.isnan(value), 0.0, 1.0)
     finite = np.isfinite(value)
     if target.metric == "itl" and target.share is not None:
@@ -148,15 +149,6 @@ def sample(history: History, target: Target, good: Bools) -> Sample:
         good &= amount <= counted * (1 - target.share if target.metric == "itl" else 0.0)
     ends = requests.first_token if target.metric in ("ttft", "queue") else requests.last_token
     return Sample(amount, counted, np.where(finite, value, np.nan), before_drain(requests.arrival, ends))
-
-
-def latency(history: History, metric: str) -> Floats:
-    """A latency of each request: inf for one that was not served, nan for one that has none, as a single token no TPOT.
-    """
-    requests = history.requests
-    several = {"ttft": requests.ttft, "e2el": requests.e2e, "queue": requests.queue}
-    value = several.get(metric, requests.tpot)  # of itl, the mean gap of a request
-    return np.where(requests.completed, value, np.inf)
 
 
 def _gaps(history: History, limit: float) -> tuple[Floats, Floats]:

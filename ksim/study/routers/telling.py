@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ksim.flow.events import TIERS
 from ksim.report.tables import Table
-from ksim.report.wording import number, percent
+from ksim.report.wording import number, written
+from ksim.results.numbers import number_of
 from ksim.study.grid import value_text
 from ksim.study.routers.plan import OMNISCIENT, PAIR_ROUTER, ROUTER, STALENESS, label
 from ksim.study.rows import SweepPoint
@@ -19,14 +21,10 @@ if TYPE_CHECKING:
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
-COLUMNS = {
-    "mean_regret_ms": "regret", "p99_regret_ms": "regret p99", "mean_latency_regret_ms": "e2e regret",
-    "p50_ttft_ms": "TTFT p50", "p90_ttft_ms": "TTFT p90", "p99_ttft_ms": "TTFT p99",
-    "p50_tpot_ms": "TPOT p50", "p90_tpot_ms": "TPOT p90", "p99_tpot_ms": "TPOT p99",
-    "request_goodput": "goodput/s", "output_throughput": "tokens/s", "failed": "rejected",
-    "prefix_cache_hit_rate": "GPU hits", "cpu_hit_rate": "CPU hits", "disk_hit_rate": "disk hits",
-    "storage_hit_rate": "storage hits", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/output token",
-}
+COLUMNS = {key: number_of(key).title.removesuffix(", ms") for key in (
+    "mean_regret_ms", "p99_regret_ms", "mean_latency_regret_ms", "p50_ttft_ms", "p90_ttft_ms", "p99_ttft_ms",
+    "p50_tpot_ms", "p90_tpot_ms", "p99_tpot_ms", "request_goodput", "output_throughput", "failed",
+    "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in TIERS), "engine_tokens_cv", "joules_per_output_token")}
 #: Of these, the table shows intervals, too.
 _SURE = ("p90_ttft_ms", "mean_latency_regret_ms", "mean_regret_ms")
 #: The age of what a router sees that goes by nothing that can be late.
@@ -119,10 +117,8 @@ def notes(points: Sequence[SweepPoint]) -> Iterator[str]:
 def cell(point: SweepPoint, key: str) -> str:
     """A number of *point*, some with half their intervals."""
     value = point.value(key)
-    if key.endswith("hit_rate"):
-        return percent(value)
     spread = point.half_width(key) if value is not None and key in _SURE else math.nan
-    return number(value) + ("" if math.isnan(spread) else f" ± {number(spread)}")
+    return written(number_of(key), value) + ("" if math.isnan(spread) else f" ± {number(spread)}")
 
 
 #: The numbers of a figure, a panel each, those first that decide; those that are the same everywhere are left out.

@@ -297,7 +297,7 @@ ROUND = 8
 
 def objectives(minimize: Sequence[str], maximize: Sequence[str]) -> tuple[Objective, ...]:
     """What is looked for; raises UnknownName."""
-    return (*map(Objective.parse, minimize), *(Objective.parse(f"max:{key}") for key in maximize))
+    return (*(Objective.parse(f"min:{key}") for key in minimize), *(Objective.parse(f"max:{key}") for key in maximize))
 
 
 def requirements(texts: Sequence[str]) -> tuple[Requirement, ...]:

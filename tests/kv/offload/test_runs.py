@@ -13,8 +13,7 @@ from pyarrow import parquet
 from ksim.flow.events import Copied, Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
 from ksim.flow.log import Log
 from ksim.report import perfetto
-from ksim.results.attribution import groups
-from ksim.results.attribution.breakdown import Breakdown
+from ksim.results.attribution import Breakdown, groups
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
 from tests.kv.offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, scenario, turns

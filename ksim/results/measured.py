@@ -1,0 +1,145 @@
+"""A finished run as numbers and tables."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from attrs import define, field
+
+from ksim.flow.events import Finished, Rejected
+from ksim.flow.log import Log
+from ksim.foundation.errors import MissingExtra, UnknownName
+from ksim.results.attribution import attribution_table
+from ksim.results.attribution.activity import Shares
+from ksim.results.attribution.energy import Energy, energy_summary
+from ksim.results.gateway import adapter_summary
+from ksim.results.history import History
+from ksim.results.kernels import KernelUsage, kernel_table
+from ksim.results.metrics import summarise
+from ksim.results.numbers import LatencyTargets, Summary
+from ksim.results.pools import of_fleet, pool_summaries
+from ksim.results.tables import request_table, routing_table, step_table
+from ksim.results.tiers import Copies, Rates, fleet_footprint, footprint, tier_summary
+from ksim.results.totals import Refusals
+
+if TYPE_CHECKING:
+    import pandas
+
+Label = str | int | float | bool | None
+#: The tables of a run.
+TABLES = ("requests", "steps", "kernels", "attribution")
+
+
+@define(eq=False, slots=False)
+class Measured:
+    """A finished run, whose numbers and tables are computed on demand, and once.
+
+    *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`, `max_concurrency` and others) and come first
+    in the summary.  With a `max_concurrency` the loop was closed, so no queue could keep growing.  *limits* are the
+    latency targets of goodput.  *scenario* is the text that `save` keeps beside the results.  *remarks* tell the user
+    how the workload was read.  *rates* give emissions and cost of energy, *pool_rates* those of pools that have
+    others.
+    """
+
+    log: Log = field(repr=False)
+    labels: Mapping[str, Label] = field(factory=dict)
+    limits: LatencyTargets = field(factory=LatencyTargets)
+    scenario: str = field(default="", repr=False)
+    remarks: Sequence[str] = ()
+    rates: Rates = Rates()
+    pool_rates: Mapping[str, Rates] = field(factory=dict)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Every number of the run by name; docs/glossary.md defines them."""
+        measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
+        measured |= energy_summary(self.energy) | adapter_summary(self.log)
+        measured |= tier_summary(self.log.engines, Copies.of(self.log))
+        if self.history.pools:
+            measured |= of_fleet(pool_summaries(self.history), measured)
+        return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)
+
+    @cached_property
+    def requests(self) -> pa.Table:
+        """One row per request."""
+        return request_table(self.history, self.energy)
+
+    @cached_property
+    def routing(self) -> pa.Table | None:
+        """One row per choice of a router: what it saw, and what it chose; None where it sees nothing."""
+        return routing_table(self.log)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """One row per step of each engine."""
+        return step_table(self.history)
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        """One row per kernel with its time, work and joules, and a row each for waiting for the CPU and idle time."""
+        return kernel_table(self.history, self.usage)
+
+    @cached_property
+    def attribution(self) -> pa.Table:
+        """The phases of each completed request's time: one row per request."""
+        return attribution_table(self.shares)
+
+    @cached_property
+    def energy(self) -> Energy:
+        """The joules of each request."""
+        return Energy(self.shares)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """The shares of steps' GPU seconds that belong to decodes and to prompts."""
+        return Shares(self.history, self.usage)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """The reasons for rejected requests."""
+        found = Refusals()
+        for event in self.log.of(Rejected):
+            found.add(event.reason)
+        return found
+
+    @property
+    def served(self) -> bool:
+        """Whether any request completed; faster than the summary."""
+        return next(iter(self.log.of(Finished)), None) is not None
+
+    @cached_property
+    def history(self) -> History:
+        """The log as arrays."""
+        return History(self.log)
+
+    @cached_property
+    def usage(self) -> KernelUsage:
+        """The distinct kernels of the run, and how often each ran."""
+        return KernelUsage.of(self.history.steps)
+
+    def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
+        """One of the tables (requests, steps, kernels, attribution) as a DataFrame; times in seconds.
+
+        Raises UnknownName for any other table, and MissingExtra if pandas is not installed.
+        """
+        if table not in TABLES:
+            raise UnknownName("table", table, TABLES)
+        if find_spec("pandas") is None:
+            raise MissingExtra("pandas", "result.to_pandas()")
+        return getattr(self, table).to_pandas()
+
+
+def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates,
+           pool_rates: Mapping[str, Rates] | None = None) -> Summary:
+    """The summary of a run: its labels, its targets, what was *measured*, and emissions and cost."""
+    targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
+               for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
+    costs = fleet_footprint(measured, rates, pool_rates or {}) if "pools" in measured else footprint(measured, rates)
+    whole = {**measured, **costs}
+    assert not labels.keys() & (targets.keys() | whole.keys()), "a label must not hide a measurement"
+    # JSON has no infinity; vLLM writes an unlimited request rate as this word.
+    shown = {name: "inf" if label == math.inf else label for name, label in labels.items()}
+    return {**shown, **targets, **whole}

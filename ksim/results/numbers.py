@@ -1,0 +1,245 @@
+"""The numbers of a run: what each is called, its unit, its group, and whether more of it is better.
+
+Every view takes titles, units and directions from here; docs/glossary.md says what each number means.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+
+#: The numbers of a run by key, None for unknown ones; and, by name, those of its pools.
+Summary = dict[str, Any]
+
+#: Whether more of a number is better, or less; 0 where that depends.
+MORE, LESS = 1, -1
+PERCENTILES = (50, 90, 95, 99)
+#: The latencies of a run by name, with their titles.
+LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "itl": "Between two tokens",
+             "e2el": "Arrival to last token", "queue": "In the queue"}
+#: The latencies of a pool: to its first token, per token, in its queue, of its loads, and for room for these.
+POOL_LATENCIES = ("ttft", "tpot", "queue", "xfer_time", "room")
+#: Latencies as titles of numbers have them, where that is not the name in capitals.
+_BRIEF = {"queue": "queue", "xfer_time": "KV transfer", "room": "wait for room"}
+#: The energies of a request by the middle of their keys, as titles have them.
+_ENERGIES = {"energy_to_first_token": "J to 1st token", "energy_per_output_token": "J/output token after it",
+             "energy_per_request": "J/request", "energy_per_session": "J/session"}
+
+
+@frozen
+class Number:
+    """A number of a run.
+
+    `title` stands alone, `short` below the heading of its group; `scale` makes the title's unit of `unit`, which is the
+    one that files have, as docs/glossary.md says it.
+    """
+
+    key: str
+    title: str
+    unit: str = ""
+    better: int = 0
+    short: str = ""
+    scale: float = 1
+    group: str = ""
+
+    @property
+    def is_share(self) -> bool:
+        return self.unit == "share"
+
+    @property
+    def brief(self) -> str:
+        """The title below the heading of its group."""
+        return self.short or self.title
+
+
+def _latencies() -> Iterator[Number]:
+    for name in dict.fromkeys((*LATENCIES, *POOL_LATENCIES)):
+        title = _BRIEF.get(name, name.upper())
+        for statistic in ("mean", "median", "std", *(f"p{percent}" for percent in PERCENTILES)):
+            yield Number(f"{statistic}_{name}_ms", f"{title} {statistic}, ms", "ms", LESS, f"{title} {statistic}")
+
+
+def _intervals() -> Iterator[Number]:
+    for statistic in ("median", "p99"):
+        for name in ("ttft", "tpot"):
+            for side in ("low", "high"):
+                title = f"{name.upper()} {statistic}, {side} end, ms"
+                yield Number(f"{statistic}_{name}_{side}_ms", title, "ms", LESS)
+
+
+def _energies() -> Iterator[Number]:
+    for name, title in _ENERGIES.items():
+        for statistic in ("mean", "p90") if name == "energy_per_session" else ("mean", "median", "p90", "p99"):
+            shown = (title, title) if statistic == "mean" else (f"{title}, {statistic}", f"  {statistic}")
+            yield Number(f"{statistic}_{name}_joules", shown[0], "J", LESS, shown[1])
+
+
+_GB = 1e-9
+_TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
+
+_GROUPS: Mapping[str, tuple[Number, ...]] = {
+    "requests": (
+        Number("completed", "completed", "requests", MORE),
+        Number("failed", "failed", "requests", LESS),
+        Number("aborted", "aborted", "requests", LESS),
+        Number("num_failed", "failed", "requests", LESS),
+        Number("unfinished", "unfinished", "requests", LESS),
+        Number("duration", "seconds", "s", LESS),
+        Number("total_input_tokens", "prompt tokens", "tokens"),
+        Number("total_output_tokens", "output tokens", "tokens"),
+        Number("generated_tokens", "output tokens, unfinished ones included", "tokens"),
+        Number("sessions", "sessions")),
+    "throughput": (
+        Number("request_throughput", "requests/s", "1/s", MORE),
+        Number("offered_request_rate", "requests/s offered", "1/s", 0, "  offered"),
+        Number("request_goodput", "requests/s within targets", "1/s", MORE, "  within targets"),
+        Number("slo_attainment", "share within targets", "share", MORE, "  share of them"),
+        Number("input_throughput", "prompt tokens/s", "tokens/s", MORE),
+        Number("output_throughput", "output tokens/s", "tokens/s", MORE),
+        Number("total_token_throughput", "all tokens/s", "tokens/s", MORE),
+        Number("max_output_tokens_per_s", "output tokens/s at most", "tokens/s", MORE),
+        Number("output_throughput_per_gpu", "output tokens/s per GPU", "tokens/s", MORE, "output t/s/GPU"),
+        Number("request_goodput_per_gpu", "goodput per GPU", "1/s", MORE, "goodput/GPU"),
+        Number("mean_concurrent_requests", "requests in flight", "requests", 0, "in flight"),
+        Number("max_concurrent_requests", "requests in flight at most", "requests", 0, "  at most")),
+    "latency": (*_latencies(), *_intervals(),
+                Number("extrapolated_share", "GPU time that is extrapolated", "share", LESS)),
+    "cache": (
+        Number("kv_cache_usage_mean", "KV cache, mean", "share"),
+        Number("kv_cache_usage_peak", "KV cache, peak", "share"),
+        Number("kv_cache_held_mean", "KV cache held for readers", "share", LESS, "  held for readers"),
+        Number("prefix_cache_hit_rate", "prefix hits", "share", MORE),
+        *(Number(f"{tier}_hit_rate", f"prefix hits from {place}", "share", MORE, f"  from {place}")
+          for tier, place in _TIERS.items()),
+        Number("external_prefix_cache_queries", "tokens that the GPUs lacked", "tokens"),
+        Number("external_prefix_cache_hits", "tokens of these that were loaded", "tokens", MORE),
+        Number("kv_offload_loads", "KV loads"),
+        Number("kv_offload_stores", "KV stores"),
+        Number("kv_offload_load_bytes", "KV loaded, GB", "B", 0, "", _GB),
+        Number("kv_offload_store_bytes", "KV stored, GB", "B", 0, "", _GB),
+        Number("kv_offload_load_time", "seconds of KV loads", "s", LESS),
+        Number("kv_offload_store_time", "seconds of KV stores", "s", LESS),
+        *(Number(f"{tier}_{verb}_bytes", f"GB {verb} {what}", "B", 0, "", _GB)
+          for tier, what in (("disk", "disks"), ("storage", "storage")) for verb in ("read", "write")),
+        Number("preemptions", "preemptions", "", LESS),
+        Number("recomputed_tokens", "recomputed tokens", "tokens", LESS)),
+    "GPUs": (
+        Number("engines", "engines", "", LESS),
+        Number("gpus", "GPUs", "", LESS),
+        Number("gpu_busy_share", "GPUs busy", "share", MORE, "busy"),
+        Number("host_share", "waiting for the CPU", "share", LESS, "waiting for CPU"),
+        Number("mfu", "of peak FLOP/s (MFU)", "share", MORE, "of peak FLOP/s"),
+        Number("mbu", "of peak bytes/s (MBU)", "share", MORE, "of peak bytes/s"),
+        Number("busy_mfu", "of peak FLOP/s while busy", "share", MORE),
+        Number("busy_mbu", "of peak bytes/s while busy", "share", MORE),
+        Number("steps", "steps"),
+        Number("mean_step_ms", "ms per step", "ms", LESS),
+        Number("mean_batch_tokens", "tokens per step", "tokens"),
+        Number("mean_batch_sequences", "sequences per step", "sequences"),
+        Number("mean_sm_clock_mhz", "SM clock, MHz", "MHz", MORE),
+        Number("throttled_share", "throttled", "share", LESS),
+        Number("above_limit_share", "above the power limit", "share", LESS),
+        Number("max_step_watts", "watts of a GPU at most", "W", LESS),
+        Number("engine_tokens_cv", "imbalance", "", LESS),
+        Number("engine_tokens_max_over_mean", "imbalance, maximum over mean", "", LESS)),
+    "speculation": (
+        Number("spec_decode_num_drafts", "drafts"),
+        Number("spec_decode_num_draft_tokens", "drafted tokens", "tokens"),
+        Number("spec_decode_num_accepted_tokens", "accepted tokens", "tokens", MORE),
+        Number("spec_decode_acceptance_rate", "drafts accepted", "%", MORE),
+        Number("spec_decode_acceptance_length", "tokens per draft", "tokens", MORE)),
+    "vision": (
+        Number("images", "images encoded"),
+        Number("encoder_tokens", "tokens of images", "tokens", 0, "  their tokens")),
+    "adapters": (
+        Number("max_lora", "slots for adapters", "adapters"),
+        Number("lora_loads", "adapter loads", "", LESS),
+        Number("lora_reads", "adapters read from the disk", "", LESS, "  from the disk"),
+        Number("lora_load_seconds", "seconds of adapter loads", "s", LESS)),
+    "fleet": (
+        Number("num_transfers", "KV transfers"),
+        Number("bytes_transferred", "GB transferred", "bytes", LESS, "", _GB),
+        Number("bytes_sent", "GB sent", "bytes", LESS, "", _GB),
+        Number("bytes_received", "GB received", "bytes", LESS, "", _GB),
+        Number("num_kv_expired_reqs", "leases that ended", "requests", LESS)),
+    "gateway": (
+        Number("rejected", "rejected", "", LESS),
+        Number("attempts", "attempts", "", LESS),
+        Number("retries", "retries", "", LESS),
+        Number("held_requests", "requests held", "", LESS),
+        Number("mean_held_ms", "held, mean ms", "ms", LESS),
+        Number("max_held_ms", "held at most, ms", "ms", LESS)),
+    "energy": (
+        Number("energy_joules", "kJ of GPUs", "J", LESS, "", 1e-3),
+        Number("energy_joules_low", "kJ of GPUs, low end", "J", LESS, "", 1e-3),
+        Number("energy_joules_high", "kJ of GPUs, high end", "J", LESS, "", 1e-3),
+        Number("static_energy_joules", "J static", "J", LESS, "static"),
+        Number("dynamic_energy_joules", "J of kernels", "J", LESS, "kernels"),
+        Number("prefill_energy_joules", "J of prefill", "J", LESS, "  prefill"),
+        Number("decode_energy_joules", "J of decode", "J", LESS, "  decode"),
+        Number("idle_energy_joules", "J between steps", "J", LESS, "  between steps"),
+        Number("unattributed_energy_joules", "J of no completed request", "J", LESS),
+        Number("host_energy_joules", "kJ of hosts and NICs", "J", LESS, "", 1e-3),
+        Number("facility_energy_joules", "kJ from the grid", "J", LESS, "", 1e-3),
+        Number("average_watts", "average watts", "W", LESS),
+        Number("tokens_per_joule", "output tokens/J", "1/J", MORE),
+        *_energies(),
+        Number("joules_per_input_token", "J/prompt token", "J", LESS),
+        Number("joules_per_output_token", "J/output token", "J", LESS, "J/output token in all"),
+        Number("joules_per_million_tokens", "J/M tokens (prompt and output)", "J/10^6 tokens", LESS)),
+    "cost": (
+        Number("carbon_grams", "gCO2e", "g", LESS),
+        Number("carbon_grams_per_request", "gCO2e per request", "g", LESS, "  per request"),
+        Number("carbon_grams_per_1k_output_tokens", "gCO2e per 1,000 output tokens", "g", LESS,
+               "  1,000 output tokens"),
+        Number("energy_dollars", "$ for energy", "$", LESS),
+        Number("gpu_dollars", "$ for GPUs", "$", LESS),
+        Number("dollars_per_million_input_tokens", "$/M prompt tokens", "$", LESS),
+        Number("dollars_per_million_output_tokens", "$/M output tokens", "$", LESS),
+        Number("usd_per_million_tokens", "$/M tokens (prompt and output)", "$/10^6 tokens", LESS)),
+    "saturation": (
+        Number("waiting_at_last_arrival", "waiting at the last arrival", "requests", LESS),
+        Number("waiting_tokens_at_last_arrival", "tokens waiting at the last arrival", "tokens", LESS),
+        Number("sustainable_request_rate", "sustainable requests/s", "1/s", MORE),
+        Number("sustainable_request_rate_low", "sustainable requests/s, low end", "1/s", MORE),
+        Number("sustainable_request_rate_high", "sustainable requests/s, high end", "1/s", MORE)),
+    "regret": (
+        Number("mean_regret_ms", "mean regret, ms", "ms", LESS),
+        Number("p99_regret_ms", "p99 regret, ms", "ms", LESS),
+        Number("mean_latency_regret_ms", "mean e2e regret, ms", "ms", LESS),
+        Number("p99_latency_regret_ms", "p99 e2e regret, ms", "ms", LESS)),
+}
+
+#: The numbers of summary.json, of its pools and of studies, by key.
+NUMBERS: Mapping[str, Number] = {row.key: evolve(row, group=group) for group, rows in _GROUPS.items() for row in rows}
+
+
+def number_of(key: str) -> Number:
+    """The number at *key*, which may be that of a pool, such as ``pools.decode.mean_tpot_ms``.
+
+    Numbers that a plug-in adds have their key as title.
+    """
+    return NUMBERS.get(key.rpartition(".")[2]) or Number(key, key)
+
+
+def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """What follows from *summary*: dollars and joules per million tokens, of input and output together.
+
+    They are None where the run tells no costs, or has no tokens.
+    """
+    millions = (summary.get("total_input_tokens", 0) + summary.get("total_output_tokens", 0)) / 1e6
+    costs = [cost for key in ("energy_dollars", "gpu_dollars") if (cost := summary.get(key)) is not None]
+    return {"usd_per_million_tokens": sum(costs) / millions if costs and millions else None,
+            "joules_per_million_tokens": summary["energy_joules"] / millions if millions else None}
+
+
+@frozen
+class LatencyTargets:
+    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
