@@ -10,7 +10,7 @@ from rich.text import Text
 from ksim.foundation.errors import ConfigError
 from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
+from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, by_group, groups, members
 from ksim.results.steps import Floats
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
-
-
-def grouped(seconds: Floats, names: Sequence[str]) -> Floats:
-    """The seconds of each group of phases."""
-    return np.array([sum(seconds[names.index(name)] for name in members(group, names)) for group in groups(names)])
 
 
 def title_of(key: str) -> str:
@@ -78,7 +73,7 @@ def by_phase(names: Sequence[str], seconds: Floats) -> dict[str, Any]:
 
 def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tuple[str, float]]:
     """The groups with the most seconds, of either sign, that are more than a twentieth of all."""
-    parts, titles = grouped(seconds, names), groups(names)
+    parts, titles = by_group(seconds, names), groups(names)
     order = np.argsort(-np.abs(parts), kind="stable")[:most]
     whole = float(np.abs(parts).sum())
     return ((titles[place], float(parts[place])) for place in order.tolist() if abs(parts[place]) > 0.05 * whole)

@@ -5,7 +5,7 @@ from PIL import Image
 
 from ksim.report.charts import PALETTE
 from ksim.report.drawing import canvas, grid_of, looks
-from ksim.report.figures.energy import MOST, composition, largest
+from ksim.report.figures.kernels import MOST, composition, largest
 from ksim.report.figures.trace import trace_chart
 from ksim.results.history import History
 from ksim.results.kernels import FamilyShare, KernelUsage

@@ -7,12 +7,12 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from ksim.report.drawing import looks
-from ksim.report.figures.roofline import FamilyMark, Mark, Roof, Step, ZoneArea, eta_map, step_roofline
+from ksim.report.figures.kernels import FamilyMark, Kernel, Roof, Step, ZoneArea, eta_map, step_roofline
 from ksim.report.labels import Named, name_marks
 
 ROOFS = [Roof("bf16", 1e15, 4e12), Roof("fp8", 2e15, 4e12)]
-MARKS = [Mark("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), Mark("attention", 4.0, 1e13, 0.3, "memory"),
-         Mark("norm", 0.25, 2e11, 0.05, "launch"), Mark("last_norm", 0.25, 2e11, 0.05, "launch")]
+MARKS = [Kernel("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), Kernel("attention", 4.0, 1e13, 0.3, "memory"),
+         Kernel("norm", 0.25, 2e11, 0.05, "launch"), Kernel("last_norm", 0.25, 2e11, 0.05, "launch")]
 INF = float("inf")
 ZONES = [ZoneArea("safe", (0, 2), (0, 1.5)), ZoneArea("danger", (2, INF), (1.5, INF)),
          ZoneArea("portable", (2, INF), (0, 1.5)), ZoneArea("device-specific", (0, 2), (1.5, INF))]

@@ -15,8 +15,14 @@ from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
 from ksim.report.charts import RED, reach
 from ksim.report.drawing import write_png
-from ksim.report.figures.energy import Composition, composition, composition_chart, energy_chart, shown_span
-from ksim.report.figures.roofline import run_roofline
+from ksim.report.figures.kernels import (
+    Composition,
+    composition,
+    composition_chart,
+    energy_chart,
+    run_roofline,
+    shown_span,
+)
 from ksim.report.figures.run import Moments, latency_chart, links_chart, links_of, over_time
 from ksim.report.result import Result
 from ksim.results.kernels import families

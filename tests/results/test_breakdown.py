@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.figures.phases import breakdown_chart, changes_chart
+from ksim.report.figures.run import breakdown_chart, changes_chart
 from ksim.report.result import Result
 from ksim.results.attribution import METRICS, STATISTICS, Breakdown, behind, paired
 from tests.properties import examples

@@ -12,12 +12,21 @@ from ksim.page.document import Document, details, missing, note, table
 from ksim.page.reading import STREAMED, Run
 from ksim.page.run.lead import shown
 from ksim.report.charts import Chart
-from ksim.report.figures.energy import WAITING, name_of, shares_chart
-from ksim.report.figures.phases import breakdown_chart, by_group
-from ksim.report.figures.roofline import Roof, Step, bound_of, marks_of, panel, roofs_of
+from ksim.report.figures.kernels import (
+    WAITING,
+    Roof,
+    Step,
+    bound_of,
+    marks_of,
+    name_of,
+    roofline_panel,
+    roofs_of,
+    shares_chart,
+)
+from ksim.report.figures.run import breakdown_chart
 from ksim.report.html import Markup, element
 from ksim.report.wording import measure, number, outwards, percent
-from ksim.results.attribution import METRICS, Breakdown, groups
+from ksim.results.attribution import METRICS, Breakdown, by_group, groups
 from ksim.results.kernels import families
 
 _MOST = 12
@@ -86,7 +95,7 @@ def add_roofline(document: Document, run: Run) -> None:
                " its colour what limits most of it; kernels right beside each other share a text. Lines are the data"
                " sheet's peaks, for 16-bit numbers.")
     marks = list(marks_of(rows))
-    drawn = panel(Step("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
+    drawn = roofline_panel(Step("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
     columns = ("kernel", ">FLOP per byte", ">FLOP/s", ">of peak FLOP/s", ">of peak bytes/s", "bound")
     document.section("roofline", title, document.figure("roofline", Chart("", [drawn]), caption, columns,
                                                         list(_rows(rows)), 460))

@@ -21,10 +21,10 @@ from ksim.page.document import Document, missing, note, table, told
 from ksim.page.drawing import Figure, axis, dots, figure, numbers
 from ksim.page.reading import STREAMED, Run
 from ksim.report.charts import BLUE, GREY
-from ksim.report.figures.phases import COLOURS, breakdown_chart, by_group
+from ksim.report.figures.run import COLOURS, breakdown_chart
 from ksim.report.html import Markup, element
 from ksim.report.wording import DOWN, UP, endings, number, percent
-from ksim.results.attribution import groups
+from ksim.results.attribution import by_group, groups
 from ksim.results.steps import Bools, Floats, Ints
 
 Summary = Mapping[str, Any]

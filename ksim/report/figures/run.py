@@ -1,4 +1,5 @@
-"""Figures of a run: distributions of latencies, the run over time, and the links of a fleet that are used most."""
+"""Figures of a run: latencies, the run over time, its busiest links, and where requests' time went.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
@@ -11,13 +12,18 @@ from attrs import frozen
 from ksim.report.charts import (
     BLUE,
     FAINT,
+    GOLD,
     GREEN,
+    GREY,
     INK,
     ORANGE,
     PALETTE,
+    PINK,
     PURPLE,
     RED,
+    TEAL,
     Axis,
+    Bars,
     Dots,
     Line,
     Margins,
@@ -28,8 +34,7 @@ from ksim.report.charts import (
     reach,
 )
 from ksim.report.figures import Picture
-from ksim.report.figures.energy import SECONDS, composition_chart, energy_chart, shown_span
-from ksim.report.figures.roofline import run_roofline
+from ksim.report.figures.kernels import SECONDS, composition_chart, energy_chart, run_roofline, shown_span
 from ksim.report.wording import UP, measure, number, percent
 from ksim.results import series
 from ksim.results.history import History
@@ -307,3 +312,63 @@ def links_chart(title: str, links: Sequence[Link], count: int, end: float, note:
     said = (f"the busiest of {count:,} links, each in its own direction; every point the mean over"
             f" {number(end / len(links[0].use))} s{note}")
     return Picture(title, panels, said, 10, 1.6 + 1.25 * len(links), margins=Margins(rows=0.5), shared=True)
+
+
+#: Colours of the groups of phases.
+COLOURS = {
+    "client's back-off": "#4a3f55", "held at the gateway": "#a38cb5",
+    "client and intake": GREY, "queue": ORANGE, "queue: KV load": "#2f7f86", "queue: rest": ORANGE,
+    "own prefill": BLUE, "others' prefill": "#8db4e2",
+    "others' decodes": "#9ecfb8", "hop": "#6b7480", "wait for room": RED, "KV transfer": TEAL, "KV contention": PINK,
+    "next step": "#c9a8a1", "decode": GREEN, "preemption": "#8c2f39", "host": GOLD, "adapter loads": "#7a5195",
+    "communication": PURPLE, "delivery": "#b9c0c8",
+}
+
+
+def breakdown_chart(title: str, note: str, panels: Mapping[str, Mapping[str, Floats]], shown: Sequence[str]) -> Picture:
+    """One panel for each metric, with an axis of its own: bars by name, with the seconds of each group that is *shown*.
+    """
+    bars = sum(map(len, panels.values()))
+    return Picture(title, [_stack(name, each, shown) for name, each in panels.items()], note, 10,
+                 1.6 + 0.75 * len(panels) + 0.42 * bars, legend="right")
+
+
+def _stack(title: str, bars: Mapping[str, Floats], shown: Sequence[str]) -> Panel:
+    seconds = 1e3 * np.array(list(bars.values())).reshape(len(bars), len(shown))
+    begins, totals = np.cumsum(seconds, axis=1) - seconds, seconds.sum(axis=1)
+    marks: list[Mark] = [Bars(np.arange(len(bars)), seconds[:, place], group, COLOURS.get(group, GREY),
+                              begins[:, place], hover="%{customdata:,.4~g} ms of %{fullData.name}")
+                         for place, group in enumerate(shown)]
+    marks.append(Bars(np.arange(len(bars)), np.zeros(len(bars)), begins=totals, texts=[*map(number, totals.tolist())],
+                      hover=""))
+    return Panel(title, _milliseconds(1.12 * float(totals.max(initial=0.0))), Axis.names([*bars]), marks,
+                 tall=0.6 + len(bars))
+
+
+def changes_chart(title: str, note: str, rows: Sequence[Mapping[str, tuple[Floats, Floats]]],
+                  shown: Sequence[str]) -> Picture:
+    """A row of panels for each metric: from one run's total to the other's, group by group."""
+    widest = max(map(len, rows))
+    panels = [_waterfall(name, 1e3 * before, 1e3 * after, shown, named=not place)
+              for row in rows for place, (name, (before, after)) in enumerate(row.items())]
+    return Picture(title, panels, note, 3.7 * widest + 1.4, 3.2 * len(rows) + 0.8, widest)
+
+
+def _waterfall(title: str, before: Floats, after: Floats, shown: Sequence[str], named: bool) -> Panel:
+    """Steps from the sum of *before* to that of *after*; red where time is added, green where it is saved."""
+    changes, first, last = after - before, float(before.sum()), float(after.sum())
+    reached = first + np.cumsum(changes)
+    lengths, begins = np.concatenate([[first], changes, [last]]), np.concatenate([[0.0], reached - changes, [0.0]])
+    colours = [GREY, *(RED if change > 0 else GREEN for change in changes.tolist()), GREY]
+    texts = [number(first), *map(_signed, changes.tolist()), number(last)]
+    bars = Bars(np.arange(len(lengths)), lengths, "", colours, begins, texts)
+    most = float(np.maximum(begins, begins + lengths).max())
+    return Panel(title, _milliseconds(1.25 * most, 5), Axis.names(["first run", *shown, "second run"], named), [bars])
+
+
+def _milliseconds(most: float, ticks: int = 8) -> Axis:
+    return Axis("milliseconds", 0, most or 1.0, most=ticks)
+
+
+def _signed(change: float) -> str:
+    return "" if abs(change) < 5e-4 else f"{'+' if change > 0 else '-'}{number(abs(change))}"
