@@ -156,15 +156,17 @@ def _lines(mark: Line) -> Iterator[dict[str, Any]]:
     shared = {"type": "scatter", "name": safe(mark.name), "legendgroup": safe(mark.name) or None,
               "visible": "legendonly" if mark.waits else True}
     if len(mark.low):
-        # Up along the upper ends, and back along the lower ones.
-        yield {**shared, "mode": "lines", "x": numbers([*mark.x, *reversed(list(mark.x))]), "fill": "toself",
-               "y": numbers([*mark.high, *reversed(list(mark.low))]), "fillcolor": pale(mark.colour, 0.16),
+        # Up along the upper ends, and back along the lower ones, where they are known.
+        x, low, high = (np.asarray(each, float)[~np.isnan(np.asarray(mark.low, float))]
+                        for each in (mark.x, mark.low, mark.high))
+        yield {**shared, "mode": "lines", "x": numbers(np.concatenate([x, x[::-1]])), "fill": "toself",
+               "y": numbers(np.concatenate([high, low[::-1]])), "fillcolor": pale(mark.colour, mark.area or 0.15),
                "line": {"width": 0, "color": mark.colour}, "hoverinfo": "skip", "showlegend": False}
     line = {"color": mark.colour, "width": 1.2 * mark.width, "dash": mark.dash or "solid",
             "shape": "hv" if mark.steps else "linear"}
     marker = {"symbol": ["circle-open" if hollow else "circle" for hollow in mark.hollow] or "circle",
               "size": _POINT * mark.dots}
-    area = {"fill": "tozeroy", "fillcolor": pale(mark.colour, mark.area)} if mark.area else {}
+    area = {"fill": "tozeroy", "fillcolor": pale(mark.colour, mark.area)} if mark.area and not len(mark.low) else {}
     yield {**shared, "mode": "lines+markers" if mark.dots else "lines", "x": numbers(mark.x), "y": numbers(mark.y),
            "line": line, **({"marker": marker} if mark.dots else {}), **area, **_hover(mark.hover, mark.name)}
 
@@ -194,8 +196,8 @@ def _marks(mark: Dots) -> Iterator[dict[str, Any]]:
 @_traces.register
 def _bars(mark: Bars) -> Iterator[dict[str, Any]]:
     along, other = ("x", "y") if mark.across else ("y", "x")
-    if not np.any(mark.lengths):
-        return
+    if not mark.name and not np.any(mark.lengths):
+        return  # only its texts say something, which the table beside the figure says, too
     yield {"type": "bar", "orientation": "h" if mark.across else "v", "name": safe(mark.name),
            "legendgroup": safe(mark.name) or None, along: numbers(mark.lengths), other: numbers(mark.at),
            "base": numbers(mark.starts), "width": mark.thickness, "customdata": numbers(mark.lengths),

@@ -28,9 +28,9 @@ Values = Sequence[Any] | NDArray[Any]
 class Line:
     """A curve through points, with `steps` one that stays at each value until the next point.
 
-    `area` is the opacity of what is below it.  `dots` is the diameter of a dot at each point, in points; those that are
-    `hollow` are rings.  `low` and `high` are the ends of a band around it.  A page shows it at first unless it `waits`
-    for a click on its name.
+    `area` is the opacity of what is below it, or of the band between `low` and `high`, where it has one.  `dots` is the
+    diameter of a dot at each point, in points; those that are `hollow` are rings.  One that `waits` is shown on a page
+    after a click on its name, and not on paper.
     """
 
     x: Values
@@ -115,7 +115,6 @@ class Span:
     colour: str = GREY
     across: bool = False
     opacity: float = 0.1
-    hatched: bool = False
     ends: tuple[float, float] | None = None
 
 
@@ -149,7 +148,7 @@ class Axis:
     """An axis and its ends, where they are not those of the marks; `ticks` are the only ones, with their texts.
 
     `scale` is "linear", "log", "log2", "symlog", which is linear around 0, or "root", which shows -1 / sqrt(value).
-    Else there are at most `most` ticks, in plain numbers or with unit prefixes or as per cent.
+    Else there are at most `most` ticks, in plain numbers or as per cent; with `reverse`, the least value is at the top.
     """
 
     title: str = ""
@@ -158,7 +157,6 @@ class Axis:
     scale: str = "linear"
     ticks: Mapping[float, str] | None = None
     percent: bool = False
-    prefixed: bool = False
     reverse: bool = False
     most: int = 8
     grid: bool = True

@@ -34,7 +34,6 @@ from ksim.report.charts import (
     Span,
     Text,
     plain,
-    prefix,
 )
 from ksim.report.labels import Named, name_marks
 from ksim.results.steps import Floats
@@ -42,7 +41,7 @@ from ksim.results.steps import Floats
 #: Pillow's lowest level of compression: half the time of matplotlib's own PNGs, and files as large.
 _LEVEL = 1
 #: Dash patterns.
-_DASHES: dict[str, Any] = {"": "-", "dash": (0, (4, 3)), "dot": (0, (2, 1.5)), "dashdot": (0, (6, 2, 1, 2))}
+_DASHES: dict[str, Any] = {"": "-", "dash": (0, (4, 3)), "dot": (0, (2, 1.5))}
 
 _LOOKS: Any = {
     "font.size": 9.5,
@@ -283,9 +282,8 @@ def _limit(axes: Axes, name: str, axis: Axis) -> None:
         drawn.set_minor_locator(NullLocator())
     elif axis.scale == "linear":
         drawn.set_major_locator(MaxNLocator(axis.most))
-        shown = prefix if axis.prefixed else plain
         drawn.set_major_formatter(FuncFormatter(
-            (lambda share, _: f"{100 * share:g} %") if axis.percent else (lambda value, _: shown(value))))
+            (lambda share, _: f"{100 * share:g} %") if axis.percent else (lambda value, _: plain(value))))
     if axis.reverse:
         axes.tick_params(axis=name, labelcolor=INK)  # type: ignore[arg-type]
     if name == "x" and any("\n" in text for text in (axis.ticks or {}).values()):
@@ -315,12 +313,12 @@ def _line(mark: Line, axes: Axes) -> None:
             which = np.asarray(mark.hollow) == hollow
             axes.plot(x[which], y[which], "o", color=mark.colour, markersize=mark.dots,
                       markerfacecolor="white" if hollow else mark.colour)
-    if mark.area:
+    if len(mark.low):
+        axes.fill_between(x, np.asarray(mark.low, float), np.asarray(mark.high, float), color=mark.colour,
+                          alpha=mark.area or 0.15, linewidth=0)
+    elif mark.area:
         axes.fill_between(x, y, step="post" if mark.steps else None, color=mark.colour, alpha=mark.area, linewidth=0,
                           label=mark.name if mark.name and mark.area >= 0.5 else None)
-    if len(mark.low):
-        axes.fill_between(x, np.asarray(mark.low, float), np.asarray(mark.high, float), color=mark.colour, alpha=0.15,
-                          linewidth=0)
 
 
 def _sizes(mark: Dots) -> Sequence[float]:
@@ -372,8 +370,6 @@ def _rule(mark: Rule, axes: Axes) -> None:
 @_draw.register
 def _span(mark: Span, axes: Axes) -> None:
     looks: dict[str, Any] = {"facecolor": mark.colour, "linewidth": 0, "alpha": mark.opacity, "zorder": 0}
-    if mark.hatched:
-        looks = {"facecolor": "none", "edgecolor": mark.colour, "hatch": "///", "alpha": 0.25, "linewidth": 0}
     if mark.ends is not None:
         low, high = mark.ends
         boxes_of = PolyCollection([[(mark.low, low), (mark.high, low), (mark.high, high), (mark.low, high)]], **looks)

@@ -249,7 +249,8 @@ def markdown(table: Table) -> list[str]:
     """The lines of *table* in Markdown, whose columns stand one below the other; none where it is empty."""
     if not table.rows:
         return []
-    rows = [table.names, *(list(map(str, row.cells)) for row in table.rows)]
+    rows = [[str(cell).replace("|", r"\|") for cell in cells]
+            for cells in (table.names, *(row.cells for row in table.rows))]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     head, *body = [" | ".join(text.rjust(width) if column.number else text.ljust(width)
                               for text, width, column in zip(row, widths, table.columns, strict=True)) for row in rows]

@@ -46,32 +46,37 @@ _GOODPUT = "goodput"
 
 def capacity_chart(title: str, answer: Answer, fewest: int) -> Picture:
     """Attainment of each target, and goodput below it, over the rate; *fewest* replications have an interval."""
-    panels = [panel for _, panel in capacity_panels(answer, fewest)]
-    return Picture(f"Capacity: {title}", panels, "Bands are 95 % intervals of the traffic; a column is that of the"
-                 " highest rate, with the model's error", 8.6, 0.8 + 2.9 * len(panels), shared=True)
+    first, *others = [panel for _, panel in capacity_panels(answer, fewest)]
+    panels = [first, *(evolve(panel, legend="") for panel in others)]
+    return Picture(f"Capacity: {title}", panels, "Bands are 95 % intervals of the traffic, and a column that of the"
+                   " highest rate, with the model's error", 8.6, 0.8 + 2.6 * len(panels), shared=True)
 
 
 def capacity_panels(answer: Answer, fewest: int) -> Iterator[tuple[str, Panel]]:
     """A panel for each target and one for goodput, by these names; none where no rate was tried."""
     tried = [(one, points) for one in answer["set_ups"] if (points := tried_rates(one))]
+    searched = any(one["highest_rate"] for one, _ in tried)
     for name in (*answer["targets"], _GOODPUT) if tried else ():
         marks: list[Mark] = []
         for place, (one, points) in enumerate(tried):
-            marks += _set_up(one, points, name, place, fewest)
-        top = _reach(answer, tried)
+            waits = place >= _DRAWN or (searched and not one["highest_rate"])
+            marks += _set_up(one, points, name, PALETTE[place % len(PALETTE)], fewest, waits)
+        x = Axis("requests/s", 0, _reach(answer, tried))
         if answer["rate"]:
             marks.append(Rule(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
         if name == _GOODPUT:
-            marks.append(Line([0, top], [0, top], "every request", GREY, "dash", 1.0, hover=""))
-            yield name, Panel("Goodput: requests/s within all targets", Axis("requests/s", 0, top),
+            marks.append(Line([0, x.high], [0, x.high], "every request", GREY, "dash", 1.0, hover=""))
+            yield name, Panel("Goodput: requests/s within all targets, below the dashed line of every request", x,
                               Axis("goodput, requests/s", 0), marks, legend="upper left")
             continue
         if share := share_of(name):
             marks.append(Rule(share, RED, across=True, width=1.2))
-        lows = [low for one in marks if isinstance(one, Line) for low in one.low]
-        least = max(0.0, min([min(lows, default=1.0) - 0.05, 0.9]))
-        yield name, Panel(f"Requests within {name}", Axis("requests/s", 0, top),
-                          Axis("share of requests", least, 1.01, percent=True), marks, legend="lower left")
+        sure = [value for one in marks if isinstance(one, Line)
+                for value, hollow in zip(one.y, one.hollow, strict=True) if not hollow]
+        least = max(0.0, min(min(sure, default=0.0) - 0.05, 0.9))
+        yield name, Panel(f"Requests within {name}", x,
+                          Axis("share of requests", least, 1 + 0.04 * (1 - least), percent=True), marks,
+                          legend="lower left")
 
 
 def set_up_name(one: Answer) -> str:
@@ -95,20 +100,20 @@ def share_of(target: str) -> float | None:
         return None
 
 
-def _set_up(one: Answer, points: Sequence[Answer], name: str, place: int, fewest: int) -> Iterator[Mark]:
+def _set_up(one: Answer, points: Sequence[Answer], name: str, colour: str, fewest: int, waits: bool) -> Iterator[Mark]:
     """The curve of a set-up and the band of its rates that have intervals; the interval of its highest rate."""
-    colour = PALETTE[place % len(PALETTE)]
     found = [(point, estimate) for point in points
              if (estimate := point["goodput"] if name == _GOODPUT else point["targets"].get(name, {}).get("attainment"))
              and estimate["value"] is not None]
     values = [estimate["value"] for _, estimate in found]
     sure = [point["replications"] >= fewest for point, _ in found]
-    low, high = ([value if not known or estimate["interval"][end] is None else estimate["interval"][end]
-                  for value, known, (_, estimate) in zip(values, sure, found, strict=True)] for end in (0, 1))
+    ends = [estimate["interval"] if known else None for known, (_, estimate) in zip(sure, found, strict=True)]
+    low, high = ([math.nan if interval is None else value if interval[end] is None else interval[end]
+                  for value, interval in zip(values, ends, strict=True)] for end in (0, 1))
     yield Line([point["rate"] for point, _ in found], values, set_up_name(one), colour, dots=5.0, low=low, high=high,
-               hollow=[not known for known in sure], waits=place >= _DRAWN,
+               hollow=[not known for known in sure], waits=waits,
                hover=("%{y:,.4~g}" if name == _GOODPUT else "%{y:.2%}") + " at %{x:,.4~g} requests/s")
-    if (highest := one["highest_rate"]) and place < _DRAWN:
+    if (highest := one["highest_rate"]) and not waits:
         yield Rule(highest["rate"], colour, dash="", width=1.2)
         yield Span(highest["interval"][0] or 0.0, highest["interval"][1] or 2 * points[-1]["rate"], colour)
 
@@ -188,7 +193,7 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
                         for axis, scale in ((x, scales[1]), (y, scales[0])))
     places = [*(values[1] for values in corners for _ in range(2)), worst_x]
     edge = [worst_y, *(values[0] for values in corners for _ in range(2))]
-    return Line(places, edge, colour=BLUE, width=1.4, low=[worst_y] * len(edge), high=edge, hover="")
+    return Line(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
 
 
 @frozen
