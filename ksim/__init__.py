@@ -103,8 +103,8 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "workload": (27, 4_600, 8), "compute": (51, 8_100, 16), "oracles": (20, 3_900, 9), "network": (11, 1_600, 4),
     "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (28, 4_100, 8),
     "kv.transfer": (5, 900, 3), "kv.offload": (20, 3_300, 4), "engine": (12, 3_000, 8), "cluster": (39, 5_200, 6),
-    "results": (22, 5_100, 14), "report": (23, 4_500, 13), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
-    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1),
+    "results": (22, 5_100, 14), "report": (23, 4_800, 15), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
+    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16), "page": (14, 2_200, 1),
     "server": (23, 5_100, 4), "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
 }
 

@@ -5,28 +5,15 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from benchmarks.energylens.batches import BATCHES, TENSORS, BatchPoint, Phases, Survey
 from benchmarks.energylens.techniques import NONE, WAYS, Overlaps, Saving
-from ksim.report.plots.style import (
-    BLUE,
-    DASHES,
-    FAINT,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PLAIN,
-    PURPLE,
-    RED,
-    beside,
-    canvas,
-    grid_of,
-    log_axis,
-    percent_axis,
-)
+from ksim.report.charts import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, RED, decades, plain
+from ksim.report.drawing import beside, canvas, grid_of
 
+DASHES = (0, (4, 3))
+PLAIN = FuncFormatter(lambda value, _: plain(value))
 COLOURS = dict(zip(TENSORS, (BLUE, ORANGE, GREEN), strict=True))
 _MARKS = dict(zip(WAYS, "osD^", strict=True))
 #: From the smallest batch to the largest.
@@ -70,6 +57,11 @@ def _lines(axes: Axes, marks: Sequence[tuple[int, int, float]]) -> None:
         axes.plot(*zip(*own, strict=True), "o-", color=colour, markersize=4, label=f"{gpus} GPUs")
 
 
+def _percent(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+
+
 def shares_figure(points: Mapping[str, Sequence[BatchPoint]], paper: float) -> Figure:
     """How much of the time and of the energy all-reduces take, for kinds of steps on 2, 4 and 8 GPUs."""
     figure = canvas(9.5, 4.0, "All-reduces of Llama 3.1 70B", "their share of a step; dashed, EnergyLens' share of the"
@@ -84,7 +76,7 @@ def shares_figure(points: Mapping[str, Sequence[BatchPoint]], paper: float) -> F
         axes.axhline(paper, color=RED, linewidth=1.2, linestyle=DASHES)
         axes.set_xticks(list(places), [f"{point.gpus} GPUs" for point in steps])
         axes.grid(visible=False, axis="x")
-        percent_axis(axes)
+        _percent(axes)
         axes.set_ylim(0, 0.3)
         axes.legend(loc="upper left")
     return figure
@@ -104,7 +96,7 @@ def fusion_figure(savings: Mapping[str, Sequence[Saving]], ours: Phases, paper: 
         axes.axhline(mean, color=INK, linewidth=1.4)
         axes.axhline(theirs, color=RED, linewidth=1.2, linestyle=DASHES)
         beside(axes, f"mean {100 * mean:.1f} %; EnergyLens {100 * theirs:.1f} %")
-        percent_axis(axes)
+        _percent(axes)
         axes.set_ylim(0, 0.1)
         axes.xaxis.set_major_locator(MultipleLocator(2048))
         axes.xaxis.set_major_formatter(PLAIN)
@@ -124,7 +116,11 @@ def overlap_figure(overlaps: Overlaps) -> Figure:
                   markerfacecolor=colour if point.variant == NONE else "white", zorder=4 - (point.variant == NONE))
     best = overlaps.front
     axes.plot([1e3 * p.seconds for p in best], [p.joules_per_token for p in best], color=FAINT, linewidth=1.2, zorder=1)
-    log_axis(axes, 300, 25000, room=8)
+    axes.set_xscale("log")
+    axes.set_xlim(300, 25000)
+    axes.xaxis.set_major_locator(FixedLocator(decades(300, 25000, 8)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(PLAIN)
     axes.set_ylim(0.22, 0.31)
     axes.set_xlabel("milliseconds until all prompts are done")
     axes.set_ylabel("joules per token")

@@ -162,7 +162,7 @@ class Shown:
 
         import numpy as np
 
-        from ksim.report.plots import plot_cache_curve
+        from ksim.report.figures.trace import cache_chart
 
         ends = dict(zip(self.tiers, accumulate(self.tiers.values()), strict=True))
         shown = [*self.curve.sizes(), *self.sizes, *ends.values()]
@@ -170,9 +170,9 @@ class Shown:
         rates = {name: [self.curve.rates(self.curve.hits(policy, size))[1] for size in sizes]
                  for policy, name in _TITLES.items()}
         unit = self.block_bytes / GIB or 1
-        return plot_cache_curve(
-            path, [size * unit for size in sizes], rates, {name: end * unit for name, end in ends.items()}, title,
-            "GiB of KV" if self.block_bytes else f"blocks of {self.curve.block_tokens} tokens")
+        return cache_chart(
+            [size * unit for size in sizes], rates, {name: end * unit for name, end in ends.items()}, title,
+            "GiB of KV" if self.block_bytes else f"blocks of {self.curve.block_tokens} tokens").save(path)
 
 
 def _curve(replay: "Replay", block_size: int | None) -> "CacheCurve":

@@ -147,21 +147,18 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
 
 def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[str]) -> None:
     """Draw a row of waterfalls for each metric, or one row for the parts of a request."""
-    from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution import groups
+    from ksim.cli.phase_tables import PARTS, draw, title_of
+    from ksim.results.attribution import by_group, groups
 
     rows: dict[str, dict[str, Any]] = {}
     for key, pair in pairs.items():
         row = "" if key in PARTS else key.partition("_")[2]
-        before, after = (grouped(seconds, names) for seconds in pair)
+        before, after = (by_group(seconds, names) for seconds in pair)
         rows.setdefault(row, {})[PARTS.get(key) or title_of(key)] = before, after
 
-    def plot(path: Path) -> Path:
-        from ksim.report.plots import plot_changes
+    from ksim.report.figures.run import changes_chart
 
-        return plot_changes(path, title, note, list(rows.values()), groups(names))
-
-    if drawn := draw(folder, "diff.png", plot):
+    if drawn := draw(folder, "diff.png", changes_chart(title, note, list(rows.values()), groups(names))):
         console().print(drawn, markup=False)
 
 

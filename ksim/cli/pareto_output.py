@@ -150,8 +150,7 @@ def _file_name(point: ParetoPoint, count: int) -> str:
 
 
 def _draw(path: Path, title: str, points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:
-    from ksim.report.plots.studies import ParetoMark, Scale, pareto_figure
-    from ksim.report.plots.style import looks, write
+    from ksim.report.figures.studies import ParetoMark, Scale, pareto_chart
 
     settings = points[0].outcome.settings
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
@@ -159,5 +158,4 @@ def _draw(path: Path, title: str, points: Sequence[ParetoPoint], wanted: Sequenc
     left = f"; without {len(points) - len(marks)} that cannot count" if len(marks) < len(points) else ""
     note = f"{len(points)} points, those of the front by their {', '.join(short_names(list(settings)).values())}{left}"
     scales = [Scale(objective.key, objective.maximise) for objective in wanted]
-    with looks():
-        write(pareto_figure(title, note, scales, marks), path)
+    pareto_chart(title, note, scales, marks).save(path)

@@ -122,15 +122,13 @@ def _curve(found: "Payoff") -> Any:
 
 
 def _draw(found: "Payoff", path: Path) -> None:
-    from ksim.report.plots.style import looks, write
-    from ksim.report.plots.timeline import speculation_figure
+    from ksim.report.figures.studies import speculation_chart
 
     note = (f"{found.drafts} drafted tokens, {found.length:.2f} tokens a verification, {found.context:,} tokens of"
             f" context")
     said, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
     try:
-        with looks():
-            write(speculation_figure(found.title, note, said, *curves, found.pays), path)
+        speculation_chart(found.title, note, said, *curves, found.pays).save(path)
     except (OSError, ValueError) as error:
         raise ConfigError("--plot", f"{path}: cannot be written: {error}") from None
 

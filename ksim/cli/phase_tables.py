@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.text import Text
@@ -10,16 +10,14 @@ from rich.text import Text
 from ksim.foundation.errors import ConfigError
 from ksim.report.tables import Table
 from ksim.report.wording import number
-from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
+from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, by_group, groups, members
 from ksim.results.steps import Floats
+
+if TYPE_CHECKING:
+    from ksim.report.figures import Picture
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
-
-
-def grouped(seconds: Floats, names: Sequence[str]) -> Floats:
-    """The seconds of each group of phases."""
-    return np.array([sum(seconds[names.index(name)] for name in members(group, names)) for group in groups(names)])
 
 
 def title_of(key: str) -> str:
@@ -75,18 +73,18 @@ def by_phase(names: Sequence[str], seconds: Floats) -> dict[str, Any]:
 
 def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tuple[str, float]]:
     """The groups with the most seconds, of either sign, that are more than a twentieth of all."""
-    parts, titles = grouped(seconds, names), groups(names)
+    parts, titles = by_group(seconds, names), groups(names)
     order = np.argsort(-np.abs(parts), kind="stable")[:most]
     whole = float(np.abs(parts).sum())
     return ((titles[place], float(parts[place])) for place in order.tolist() if abs(parts[place]) > 0.05 * whole)
 
 
-def draw(folder: Path | None, name: str, plot: Callable[[Path], Path]) -> str:
-    """Draw into *folder*, if one is given, and return a line that says so; raises ConfigError."""
+def draw(folder: Path | None, name: str, picture: "Picture") -> str:
+    """Draw *picture* into *folder*, if one is given, and return a line that says so; raises ConfigError."""
     if folder is None:
         return ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return f"drawn into {plot(folder / name)}"
+        return f"drawn into {picture.save(folder / name)}"
     except OSError as error:
         raise ConfigError(str(folder), f"cannot be written: {error.strerror or error}") from error

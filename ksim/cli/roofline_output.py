@@ -191,18 +191,16 @@ def _written_at_once(folder: Path) -> Iterator[Path]:
 
 def _draw(report: RooflineReport, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta if there are GPUs to compare; return the names of the files."""
-    from ksim.report.plots.roofline import Roof, eta_figure, step_roofline_figure
-    from ksim.report.plots.style import looks, write
+    from ksim.report.figures.kernels import Roof, eta_map, step_roofline
 
     gpu, drawn = report.deployment.gpu, {step: _placed(points) for step, points in report.steps.items()}
     formats = dict.fromkeys(point.dtype for points in drawn.values() for point in points)
     roofs = [Roof(str(dtype), gpu.flops[dtype], gpu.bandwidth) for dtype in formats if isinstance(dtype, DType)]
-    with looks():
-        write(step_roofline_figure(f"Roofline: {report.title}", roofs, _panels(report, drawn)), folder / "roofline.png")
-        if not report.compares:
-            return ["roofline.png"]
-        title = f"Does eta carry over? {report.model} on {len(report.survey.gpus)} GPUs"
-        write(eta_figure(title, report.survey.gpus, *_map(report)), folder / "eta_map.png")
+    step_roofline(f"Roofline: {report.title}", roofs, _steps(report, drawn)).save(folder / "roofline.png")
+    if not report.compares:
+        return ["roofline.png"]
+    title = f"Does eta carry over? {report.model} on {len(report.survey.gpus)} GPUs"
+    eta_map(title, report.survey.gpus, *_map(report)).save(folder / "eta_map.png")
     return ["roofline.png", "eta_map.png"]
 
 
@@ -211,22 +209,22 @@ def _placed(points: Any) -> list[KernelPoint]:
     return [point for point in points if point.span.flops and point.span.bytes]
 
 
-def _panels(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
-    from ksim.report.plots.roofline import Mark, Panel
+def _steps(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
+    from ksim.report.figures.kernels import Kernel, Step
 
-    panels = []
+    steps = []
     for step, points in drawn.items():
-        marks = [Mark(point.span.label, point.span.flops / point.span.bytes, point.span.flops / point.span.seconds,
+        marks = [Kernel(point.span.label, point.span.flops / point.span.bytes, point.span.flops / point.span.seconds,
                       point.seconds, point.span.bound, point.span.flops / point.span.high,
                       point.span.flops / point.span.low) for point in points]
         total = sum(point.seconds for point in report.steps[step])
-        panels.append(Panel(report.heading(step), marks, sum(point.seconds for point in points) / total))
-    return panels
+        steps.append(Step(report.heading(step), marks, sum(point.seconds for point in points) / total))
+    return steps
 
 
 def _map(report: RooflineReport) -> tuple[dict[str, list[Any]], list[Any]]:
     """The families of each step, and the zones of the map."""
-    from ksim.report.plots.roofline import FamilyMark, ZoneArea
+    from ksim.report.figures.kernels import FamilyMark, ZoneArea
 
     marks: dict[str, list[Any]] = {report.heading(step): [] for step in report.steps}
     for family in report.survey.families:

@@ -244,21 +244,18 @@ def _heading(breakdown: "Breakdown", request: int | None) -> str:
 
 def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats]", names: list[str]) -> str:
     """Draw a panel for each metric, or, for one request, for each part of its time."""
-    from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution import groups
+    from ksim.cli.phase_tables import PARTS, draw, title_of
+    from ksim.results.attribution import by_group, groups
 
     panels: dict[str, dict[str, Any]] = {}
     for key, column in columns.items():
         panel = PARTS.get(key) or key.partition("_")[2].upper()
         bar = "" if key in PARTS else title_of(key).partition(" ")[0]
-        panels.setdefault(panel, {})[bar] = grouped(column, names)
+        panels.setdefault(panel, {})[bar] = by_group(column, names)
 
-    def plot(path: Path) -> Path:
-        from ksim.report.plots import plot_breakdown
+    from ksim.report.figures.run import breakdown_chart
 
-        return plot_breakdown(path, title, note, panels, groups(names))
-
-    return draw(folder, "explain.png", plot)
+    return draw(folder, "explain.png", breakdown_chart(title, note, panels, groups(names)))
 
 
 def _counter_example(path: Path) -> dict[str, Any]:

@@ -245,12 +245,12 @@ def _refuse_plot(wanted: bool) -> None:
 
 
 def _drawn(replay: "Replay", output: Path | None) -> Path:
-    from ksim.report.plots import plot_trace
+    from ksim.report.figures.trace import trace_chart
 
     rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
     arrivals, prompts, outputs = zip(*rows, strict=True)
     path = replay.path
-    return plot_trace(output or Path(f"{path.stem}.png"), arrivals, prompts, outputs, path.name)
+    return trace_chart(arrivals, prompts, outputs, path.name).save(output or Path(f"{path.stem}.png"))
 
 
 def _tables(groups: dict[str, dict[str, float]], timed: bool) -> Iterator[Table]:

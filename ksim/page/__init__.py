@@ -1,8 +1,8 @@
 """A run or a study as one HTML page that opens without a network.
 
 `write_page` reads a directory and writes the page.  `reading` and `studies.reading` read what others have written.
-`run` and `studies` have the sections.  `document` puts everything into one file, with the plain CSS and JavaScript of
-`assets`; it says what a figure and an element are.
+`run` and `studies` have the sections, whose charts `drawing` gives to Plotly.  `document` puts everything into one
+file, with the plain CSS and JavaScript of `assets`.
 """
 
 from pathlib import Path

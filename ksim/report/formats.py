@@ -4,11 +4,10 @@ Source of the block: vllm/benchmarks/serve.py at commit 009e6d4.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from ksim.report.pools_text import pool_rows
-from ksim.report.tables import Table
+from ksim.report.tables import Table, notebook
 from ksim.report.wording import Insight, endings, number, written
 from ksim.results.numbers import LATENCIES, NUMBERS, PERCENTILES, Summary
 
@@ -17,7 +16,6 @@ _WIDTH = 50
 _SHOWN = ("request_throughput", "request_goodput", "output_throughput", "gpu_busy_share", "kv_cache_usage_peak",
           "prefix_cache_hit_rate", "preemptions", "average_watts", "joules_per_output_token",
           "dollars_per_million_output_tokens")
-_RIGHT = ' style="text-align: right"'
 _LATENCIES = {
     "ttft": "Time to First Token",
     "tpot": "Time per Output Token (excl. 1st token)",
@@ -69,25 +67,6 @@ def _line(label: str, value: Any, style: str) -> str:
     return f"{label:<40} {value:<10{style}}"
 
 
-def html_block(title: str, *parts: str) -> str:
-    """A titled block of *parts*: tables made by `html_table`, and texts."""
-    inner = "".join(part if part.startswith("<table") else f"<p>{escape(part)}</p>" for part in parts if part)
-    return f"<div><p><b>{escape(title)}</b></p>{inner}</div>"
-
-
-def html_table(table: Table) -> str:
-    """*table* with all its columns."""
-    styles = [_RIGHT if column.number else "" for column in table.columns]
-    head = _html_row("th", styles, table.names)
-    body = "".join(_html_row("td", styles, list(map(str, row.cells))) for row in table.rows)
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
-
-
-def _html_row(tag: str, styles: Sequence[str], cells: Sequence[str]) -> str:
-    inner = "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))
-    return f"<tr>{inner}</tr>"
-
-
 def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str, Any]) -> str:
     """A run: its subject, latencies, throughput, energy, and insights."""
     title = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
@@ -95,14 +74,9 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
     statistics = ("mean", *(f"p{each}" for each in PERCENTILES))
     latencies = [(name.upper(), *(number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics))
                  for name in LATENCIES]
+    pools = summary.get("pools", {})
+    beside = [Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools))] if pools else []
     rows = [(NUMBERS[key].title, written(NUMBERS[key], summary[key])) for key in _SHOWN if summary[key] is not None]
-    return html_block(title, f"{ended} in {number(summary['duration'])} s of simulated time",
-                 html_table(Table.of("latency (ms)", *(f">{statistic}" for statistic in statistics), rows=latencies)),
-                 html_table(Table.of("run", ">", rows=rows)), *_html_pools(summary),
-                 *(note.text for note in notes))
-
-
-def _html_pools(summary: Summary) -> Iterator[str]:
-    """The pools side by side; nothing for a run without pools."""
-    if pools := summary.get("pools"):
-        yield html_table(Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools)))
+    return notebook(title, f"{ended} in {number(summary['duration'])} s of simulated time",
+                    Table.of("latency (ms)", *(f">{statistic}" for statistic in statistics), rows=latencies),
+                    Table.of("run", ">", rows=rows), *beside, *(note.text for note in notes))

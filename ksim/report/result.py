@@ -68,10 +68,11 @@ class Result(Measured):
 
     def plots(self, directory: Path | str) -> list[Path]:
         """Draw all figures into *directory*; return the files."""
-        from ksim.report.plots import save_plots
+        from ksim.report.figures.run import run_charts
 
-        return save_plots(self.history, self.usage, self.kernels, Path(directory), self.limits,
-                          self.summary, self.subject)
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        charts = run_charts(self.history, self.usage, self.kernels, self.limits, self.summary, self.subject)
+        return [chart.save(Path(directory) / f"{name}.png") for name, chart in charts]
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,
              window: tuple[float, float] | None = None) -> Path:

@@ -1,8 +1,12 @@
-"""Tables as values: what a table holds, and how it is laid out for a width so that nothing in it is cut."""
+"""Tables as values, and their writers: for a console, as Markdown, and as HTML for a page or a notebook.
+
+On a console, a table is laid out for a width so that nothing in it is cut.
+"""
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 from attrs import evolve, field, frozen
 from rich import box
@@ -13,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ksim.report.html import Markup, breakable, element
 from ksim.report.wording import UNLIMITED, WIDTH
 
 #: Between two columns.
@@ -25,8 +30,9 @@ WIDE: ContextVar[bool] = ContextVar("all columns", default=False)
 #: What a user can do to see hidden columns, such as "--wide, --json"; "" where there is nothing to do.
 REMEDY: ContextVar[str] = ContextVar("how hidden columns are shown", default="")
 
-#: A text as it stands, without markup; a rich one has colours, too.
-Cell = str | Text
+#: A text as it stands; a rich one has colours, too, on a console, and markup is HTML on a page.
+#: A pair is what is shown, and the value by which a page sorts it.
+Cell = Any
 
 
 @frozen
@@ -34,13 +40,19 @@ class Column:
     """A column of numbers, which are aligned to the right and never folded, or of texts.
 
     Where there is no room for all columns, those with the highest `priority` are left out first, and those with 0
-    never.  A column has at least `least` characters.
+    never.  A column has at least `least` characters.  On a page, a `long` one is wider than others.
     """
 
     name: str
     number: bool = False
     priority: int = 0
     least: int = 0
+    long: bool = False
+
+    @property
+    def style(self) -> str | None:
+        """Its class on a page."""
+        return "number" if self.number else "long" if self.long else None
 
 
 @frozen
@@ -71,13 +83,13 @@ class Table:
 
     @classmethod
     def of(cls, *names: str, rows: Iterable[Sequence[Cell]] = (), title: str = "", hide: Sequence[str] = ()) -> "Table":
-        """A table with columns of these *names*; those that begin with ">" hold numbers.
+        """A table with columns of these *names*; those that begin with ">" hold numbers, with "~" long texts.
 
         Where there is no room, the columns that *hide* names are left out, the first one first.
         """
-        ranks = {name.removeprefix(">"): len(hide) - place for place, name in enumerate(hide)}
-        columns = (Column(name.removeprefix(">"), name.startswith(">"), ranks.get(name.removeprefix(">"), 0))
-                   for name in names)
+        ranks = {name.lstrip(">~"): len(hide) - place for place, name in enumerate(hide)}
+        columns = (Column(name[name[:1] in (">", "~"):], name.startswith(">"), ranks.get(name.lstrip(">~"), 0),
+                          long=name.startswith("~")) for name in names)
         return cls(tuple(columns), [Row(tuple(cells)) for cells in rows], title)
 
     def add_row(self, *cells: Cell, style: str = "", end_section: bool = False) -> None:
@@ -231,3 +243,56 @@ def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
     console.print(renderable)
     assert isinstance(console.file, io.StringIO), "the console writes where it was told to"
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def markdown(table: Table) -> list[str]:
+    """The lines of *table* in Markdown, whose columns stand one below the other; none where it is empty."""
+    if not table.rows:
+        return []
+    rows = [[str(cell).replace("|", r"\|") for cell in cells]
+            for cells in (table.names, *(row.cells for row in table.rows))]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    head, *body = [" | ".join(text.rjust(width) if column.number else text.ljust(width)
+                              for text, width, column in zip(row, widths, table.columns, strict=True)) for row in rows]
+    rule = "|".join(f" {'-' * (width - 1)}{':' if column.number else '-'} "
+                    for width, column in zip(widths, table.columns, strict=True))
+    return [f"| {head} |", f"|{rule}|", *(f"| {line} |" for line in body)]
+
+
+def html(table: Table, sortable: bool = False, **attributes: Any) -> Markup:
+    """*table* for a page, with all its columns; its title is its caption.
+
+    The first cell of each row is its heading, and the headings of a *sortable* one are buttons.
+    """
+    styles = [column.style for column in table.columns]
+    head = (element("th", _heading(name, sortable), scope="col", cls=style)
+            for name, style in zip(table.names, styles, strict=True))
+    body = (element("tr", *map(_on_page, range(len(styles)), row.cells, styles)) for row in table.rows)
+    made = element("table", element("caption", element("span", table.title)) if table.title else None,
+                   element("thead", element("tr", *head)), element("tbody", *body),
+                   cls="sortable" if sortable else None, **attributes)
+    return element("div", made, cls="scroll", tabindex="0", role="region", aria_label=table.title or "table")
+
+
+def _heading(name: str, sortable: bool) -> Markup:
+    return element("button", breakable(name), type="button", cls="sorter") if sortable else breakable(name)
+
+
+def _on_page(place: int, cell: Cell, style: str | None) -> Markup:
+    shown, value = cell if isinstance(cell, tuple) else (cell, None)
+    if isinstance(shown, str) and not isinstance(shown, Markup):
+        shown = breakable(shown)
+    return element("td" if place else "th", shown, cls=style, data_value=value, **({} if place else {"scope": "row"}))
+
+
+def notebook(title: str, *parts: Table | str) -> Markup:
+    """A titled block for a notebook: tables with all their columns, and texts, of which "" says nothing."""
+    inner = (_plain_html(part) if isinstance(part, Table) else element("p", part) for part in parts if part)
+    return element("div", element("p", element("b", title)), *inner)
+
+
+def _plain_html(table: Table) -> Markup:
+    styles = ["text-align: right" if column.number else None for column in table.columns]
+    rows = [element("tr", *(element(tag, str(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+            for tag, cells in (("th", table.names), *(("td", row.cells) for row in table.rows))]
+    return element("table", element("thead", rows[0]), element("tbody", *rows[1:]))

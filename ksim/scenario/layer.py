@@ -19,8 +19,7 @@ from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.report.formats import html_block, html_table
-from ksim.report.tables import Table, as_text
+from ksim.report.tables import Table, as_text, notebook
 from ksim.report.wording import UNLIMITED, measure, number, percent
 from ksim.scenario.hardware import gpu_of, network_of, oracle_choice, system_of
 from ksim.scenario.scenario import COLLECTIVES
@@ -139,7 +138,7 @@ class LayerCost:
         return Comparison(self, other)
 
     def _repr_html_(self) -> str:
-        return html_block(self.title, "figures of one GPU", html_table(self._table), self._summary)
+        return notebook(self.title, "figures of one GPU", self._table, self._summary)
 
     def __str__(self) -> str:
         return f"{self.title}, figures of one GPU\n{as_text(self._table, UNLIMITED).strip()}\n\n{self._summary}"
@@ -186,7 +185,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         table, ratios = self._parts()
-        return html_block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU", html_table(table),
+        return notebook(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU", table,
                           ratios)
 
     def __str__(self) -> str:
@@ -295,7 +294,7 @@ class Layer:
                  str(getattr(operation, "equation", getattr(operation, "tensor", ""))),
                  ", ".join(f"{index}: {group}" for index, group in getattr(operation, "parallel", ())))
                 for operation in self.operations]
-        return html_block(self.name, sizes, html_table(Table.of("operation", "kind", "equation", "split", rows=rows)))
+        return notebook(self.name, sizes, Table.of("operation", "kind", "equation", "split", rows=rows))
 
     def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Op]]:
         """The tasks of each operation."""

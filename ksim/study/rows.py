@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from attrs import asdict, frozen
 
-from ksim.report.formats import html_block, html_table
-from ksim.report.tables import Table
+from ksim.report.tables import Table, notebook
 from ksim.report.wording import number
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import native, put
@@ -293,8 +292,7 @@ def sweep_html(title: str, rows: Sequence[Row]) -> str:
     """A study in a notebook: the best points, the first ones, and what failed."""
     points = points_of(rows)
     more = f"and {len(points) - _MOST} more points" if len(points) > _MOST else ""
-    tables = [html_table(table) for table in (best(points), first(points))]
-    return html_block(title, *tables, more, *remarks(rows))
+    return notebook(title, best(points), first(points), more, *remarks(rows))
 
 
 def _axes(points: Sequence[SweepPoint]) -> list[str]:

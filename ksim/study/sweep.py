@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-    from ksim.report.plots.studies import Picture
+    from ksim.report.figures import Picture
 
 
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> "Picture":
@@ -51,8 +51,7 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
 
     Raises UnknownName for what is neither an axis nor a number of the runs.
     """
-    from ksim.report.plots.studies import Line, Picture, sweep_figure
-    from ksim.report.plots.style import looks
+    from ksim.report.figures.studies import Curve, sweep_chart
 
     _check(points, x, y, by)
     lines: dict[str, list[tuple[Any, float, float]]] = {}
@@ -69,9 +68,7 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
                  for name, line in lines.items()}
     else:
         lines = {name: sorted(line) for name, line in lines.items()}
-    with looks():
-        x = f"{x}, {unit}" if unit else x
-        return Picture(sweep_figure(title, x, y, by or "", [Line(*line) for line in lines.items()]))
+    return sweep_chart(title, f"{x}, {unit}" if unit else x, y, by or "", [Curve(*line) for line in lines.items()])
 
 
 def _check(points: Sequence[SweepPoint], x: str, y: str, by: str | None) -> None:

@@ -17,10 +17,13 @@ from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.page import page_of, write_page
-from ksim.page.document import DARK, PALETTE, breakable, element, safe, table
+from ksim.page.document import table
+from ksim.page.drawing import DARK, safe
 from ksim.page.reading import Run
 from ksim.page.run.lead import MOST, kept
 from ksim.page.studies.reading import YARDSTICK, Study
+from ksim.report.charts import PALETTE
+from ksim.report.html import breakable, element
 from ksim.study.directory import StudyDirectory
 from tests.page.browser import KINDS
 from tests.page.made_up import EVIL

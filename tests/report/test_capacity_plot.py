@@ -1,34 +1,46 @@
 """The figure of a capacity question."""
 
-import io
 import math
 import warnings
 
 import pytest
 
-from ksim.report.plots.studies import Curve, capacity_figure
+from ksim.report.figures.studies import capacity_chart
+from tests.page.made_up import set_ups
+
+TARGET = "ttft:p99:1s"
 
 
-def test_a_highest_rate_may_have_an_open_interval():
+def answer(*found):
+    return {"targets": [TARGET], "rate": 10.0, "set_ups": found}
+
+
+def test_a_highest_rate_may_have_an_open_interval(tmp_path):
     """Few replications leave it without an upper end; the figure is drawn all the same."""
-    band = (0.9, 0.8, 1.0)
-    curve = Curve("TP8", [5.0, 10.0], goodput=[band, band], attainment={"ttft:p99:1s": [band, band]},
-                  shares={"ttft:p99:1s": 0.99}, highest=(16.3, 0.0, math.inf))
-    file = io.BytesIO()
+    first = next(set_ups())
+    highest = {**first["highest_rate"], "interval": [0.0, None]}
     with warnings.catch_warnings(action="error"):
-        capacity_figure("llama", [curve], rate=10.0).savefig(file)
-    assert file.getvalue().startswith(b"\x89PNG")
+        path = capacity_chart("llama", answer({**first, "highest_rate": highest}), 3).save(tmp_path / "curve.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("setups", [1, 2, 3])
-def test_each_band_has_a_colour_of_its_own_and_each_line_a_name(setups):
-    band = [(0.9, 0.8, 1.0)] * 2
-    targets = ("ttft:p99:1s", "tpot:p99:50ms")
-    curves = [Curve(f"TP{size}", [5.0, 10.0], band, dict.fromkeys(targets, band), dict.fromkeys(targets, 0.99),
-                    (8.0, 7.0, 9.0)) for size in range(1, 1 + setups)]
-    above, _ = capacity_figure("llama", curves).axes
-    bands = [tuple(one.get_facecolor()[0]) for one in above.collections]
-    assert len(bands) == len({*bands}) == 2 * setups
-    named = [text.get_text() for text in above.get_legend().get_texts()]
-    assert named == [f"TP{size}, {what}" for size in range(1, 1 + setups) for what in (*targets, "highest rate")]
-    assert not {patch.get_facecolor()[3] for patch in above.patches} - {0.0}  # hatched, so that bands show
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_band_has_a_colour_of_its_own_and_each_line_a_name(count):
+    found = list(set_ups())
+    attainment, goodput = capacity_chart("llama", answer(*found[:count], found[-1]), 3).figure.axes
+    for axes in (attainment, goodput):
+        bands = [tuple(one.get_facecolor()[0]) for one in axes.collections]
+        assert len(bands) == len({*bands}) == count
+    named = [text.get_text() for text in attainment.get_legend().get_texts()]
+    assert named == [*["3 x TP4", f"7 x {found[1]['name']}"][:count], "10 requests/s, as asked"]
+
+
+def test_rates_without_an_interval_are_hollow_and_only_a_few_set_ups_are_drawn():
+    first = next(set_ups())
+    names = [f"TP{place}" for place in range(6)]
+    (attainment, _) = capacity_chart("llama", answer(*({**first, "name": name} for name in names)), 3).panels
+    lines = [mark for mark in attainment.marks if getattr(mark, "dots", 0)]
+    assert [line.waits for line in lines] == [False] * 4 + [True] * 2
+    few = [point["replications"] < 3 for point in first["points"]]
+    assert list(lines[0].hollow) == few and any(few)
+    assert [math.isnan(low) for low in lines[0].low] == few

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from ksim.report.plots.studies import ParetoMark, Scale, pareto_figure
-from ksim.report.plots.style import looks
+from ksim.report.figures.studies import ParetoMark, Scale, pareto_chart
 
 ENERGY, LATENCY, RATE = Scale("joules"), Scale("e2el_ms"), Scale("output_throughput", maximise=True)
 
 
 def drawn(scales, marks):
-    with looks():
-        figure = pareto_figure("A front", "by max_num_seqs", scales, marks)
-        figure.draw_without_rendering()
+    figure = pareto_chart("A front", "by max_num_seqs", scales, marks).figure
+    figure.draw_without_rendering()
     return figure.axes
 
 

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ksim.report.plots import plot_trace, trace_figure
-from ksim.report.plots.energy import MOST, composition, largest
-from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
+from ksim.report.charts import PALETTE
+from ksim.report.drawing import canvas, grid_of, looks
+from ksim.report.figures.kernels import MOST, composition, largest
+from ksim.report.figures.trace import trace_chart
 from ksim.results.history import History
 from ksim.results.kernels import FamilyShare, KernelUsage
 from tests.results import fabricate
@@ -33,15 +34,14 @@ def test_families_that_draw_little_are_shown_together(count, shown):
 @pytest.mark.parametrize("arrivals", [np.cumsum(np.random.default_rng(0).exponential(1, 200)), np.zeros(200)])
 def test_a_trace_is_plotted_the_same_each_time(arrivals, tmp_path):
     lengths = np.random.default_rng(1).integers(1, 4000, 200)
-    files = [plot_trace(tmp_path / name, arrivals, lengths, lengths, "A trace") for name in ("a.png", "b.png")]
+    files = [trace_chart(arrivals, lengths, lengths, "A trace").save(tmp_path / name) for name in ("a.png", "b.png")]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert Image.open(files[0]).info.keys() <= {"dpi"}
 
 
 def test_one_late_arrival_does_not_stretch_a_trace():
     arrivals = [*np.linspace(0.0, 100.0, 200), 1e6]
-    with looks():
-        rate = trace_figure(arrivals, [10] * 201, [10] * 201, "A trace").axes[0]
+    rate = trace_chart(arrivals, [10] * 201, [10] * 201, "A trace").figure.axes[0]
     assert rate.get_xlim()[1] < 200 and rate.get_title(loc="right").endswith("1 later, the last at 1,000,000 s")
 
 
@@ -56,7 +56,7 @@ def test_headlines_stand_above_all_axes(note):
 
 
 def test_an_empty_trace_is_plotted(tmp_path):
-    assert plot_trace(tmp_path / "empty.png", [], [], []).stat().st_size > 0
+    assert trace_chart([], [], [], "none").save(tmp_path / "empty.png").stat().st_size > 0
 
 
 def test_the_users_settings_neither_matter_nor_change():

@@ -6,13 +6,13 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from ksim.report.plots.labels import Named, name_marks
-from ksim.report.plots.roofline import FamilyMark, Mark, Panel, Roof, ZoneArea, eta_figure, step_roofline_figure
-from ksim.report.plots.style import looks, write
+from ksim.report.drawing import looks
+from ksim.report.figures.kernels import FamilyMark, Kernel, Roof, Step, ZoneArea, eta_map, step_roofline
+from ksim.report.labels import Named, name_marks
 
 ROOFS = [Roof("bf16", 1e15, 4e12), Roof("fp8", 2e15, 4e12)]
-MARKS = [Mark("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), Mark("attention", 4.0, 1e13, 0.3, "memory"),
-         Mark("norm", 0.25, 2e11, 0.05, "launch"), Mark("last_norm", 0.25, 2e11, 0.05, "launch")]
+MARKS = [Kernel("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), Kernel("attention", 4.0, 1e13, 0.3, "memory"),
+         Kernel("norm", 0.25, 2e11, 0.05, "launch"), Kernel("last_norm", 0.25, 2e11, 0.05, "launch")]
 INF = float("inf")
 ZONES = [ZoneArea("safe", (0, 2), (0, 1.5)), ZoneArea("danger", (2, INF), (1.5, INF)),
          ZoneArea("portable", (2, INF), (0, 1.5)), ZoneArea("device-specific", (0, 2), (1.5, INF))]
@@ -25,7 +25,7 @@ def texts(axes):
 
 
 def dots(axes):
-    return sum(isinstance(drawn, PathCollection) for drawn in axes.collections)
+    return sum(len(drawn.get_offsets()) for drawn in axes.collections if isinstance(drawn, PathCollection))
 
 
 def clear_of_each_other(axes):
@@ -36,9 +36,8 @@ def clear_of_each_other(axes):
 
 @pytest.mark.parametrize("panels", [1, 2])
 def test_every_kernel_of_a_step_has_a_mark_and_a_name(panels):
-    with looks():
-        figure = step_roofline_figure("A step", ROOFS, [Panel("one", MARKS, 0.9)] * panels)
-        figure.draw_without_rendering()
+    figure = step_roofline("A step", ROOFS, [Step("one", MARKS, 0.9)] * panels).figure
+    figure.draw_without_rendering()
     assert len(figure.axes) == panels
     for axes in figure.axes:
         assert dots(axes) == len(MARKS)
@@ -51,15 +50,13 @@ def test_every_kernel_of_a_step_has_a_mark_and_a_name(panels):
 
 
 def test_a_step_of_nothing_but_copies_still_has_its_roof():
-    with looks():
-        figure = step_roofline_figure("Copies", ROOFS, [Panel("one", [], 0.0)])
+    figure = step_roofline("Copies", ROOFS, [Step("one", [], 0.0)]).figure
     assert dots(figure.axes[0]) == 0 and len(figure.axes[0].lines) == len(ROOFS)
 
 
 def test_every_family_has_a_mark_and_every_zone_a_name():
-    with looks():
-        figure = eta_figure("Eta", ["h200", "l4"], {"decode": FAMILIES, "prefill": FAMILIES[:1]}, ZONES)
-        figure.draw_without_rendering()
+    figure = eta_map("Eta", ["h200", "l4"], {"decode": FAMILIES, "prefill": FAMILIES[:1]}, ZONES).figure
+    figure.draw_without_rendering()
     for axes, families in zip(figure.axes, (FAMILIES, FAMILIES[:1]), strict=True):
         assert dots(axes) == len(families)
         assert texts(axes) == {zone.name for zone in ZONES} | {family.name for family in families}
@@ -69,15 +66,13 @@ def test_every_family_has_a_mark_and_every_zone_a_name():
 
 
 def test_a_family_that_beats_its_roof_is_on_the_map():
-    with looks():
-        figure = eta_figure("Eta", ["l4"], {"decode": [FamilyMark("rope", 0.6, 0.5, 0.7, 1.0)]}, ZONES)
+    figure = eta_map("Eta", ["l4"], {"decode": [FamilyMark("rope", 0.6, 0.5, 0.7, 1.0)]}, ZONES).figure
     assert figure.axes[0].get_xlim()[0] < 0.5
 
 
 def test_a_figure_is_the_same_each_time(tmp_path):
     for name in ("a.png", "b.png"):
-        with looks():
-            write(step_roofline_figure("A step", ROOFS, [Panel("one", MARKS)]), tmp_path / name)
+        step_roofline("A step", ROOFS, [Step("one", MARKS)]).save(tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.report.tables import REMEDY, Column, Row, Table, as_text, beside, hidden_line, laid_out
+from ksim.report.html import Markup
+from ksim.report.tables import (
+    REMEDY,
+    Column,
+    Row,
+    Table,
+    as_text,
+    beside,
+    hidden_line,
+    html,
+    laid_out,
+    markdown,
+    notebook,
+)
 from tests.properties import examples
 
 
@@ -118,3 +131,18 @@ def test_tables_stand_side_by_side_where_there_is_room():
     both = beside(*(Table.of(name, rows=[("1234567890",)]) for name in ("one", "other")))
     assert "one         other" in as_text(both, 30)
     assert {"one", "other"} < {*lines(both, 20)}
+
+
+def test_all_writers_have_all_cells_and_escape_what_is_markup_to_them():
+    table = Table.of("name", ">tokens", "~why", rows=[("a<b", "1,024", "it_is")])
+    assert as_text(table).split()[-3:] == ["a<b", "1,024", "it_is"]
+    assert markdown(table) == ["| name | tokens | why   |", "| ---- | -----: | ----- |", "| a<b  |  1,024 | it_is |"]
+    assert "<td>a&lt;b</td><td style=\"text-align: right\">1,024</td><td>it_is</td>" in notebook("title", table, "")
+    page = html(table)
+    assert '<th scope="row">a&lt;b</th><td class="number">1,024</td><td class="long">it_<wbr>is</td>' in page
+
+
+def test_a_page_shows_markup_and_sorts_by_values():
+    page = html(Table.of("name", ">n", rows=[(Markup("<i>x</i>"), ("2 of 3", 2.0))], title="A caption"), sortable=True)
+    assert '<th scope="row"><i>x</i></th><td class="number" data-value="2.0">2 of 3</td>' in page
+    assert page.count('class="sorter"') == 2 and "<caption><span>A caption</span></caption>" in page

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.plots import plot_breakdown, plot_changes
+from ksim.report.figures.run import breakdown_chart, changes_chart
 from ksim.report.result import Result
 from ksim.results.attribution import METRICS, STATISTICS, Breakdown, behind, paired
 from tests.properties import examples
@@ -84,7 +84,7 @@ def test_bad_runs_and_requests_are_clear_errors(runs, tmp_path):
 
 def test_figures_are_the_same_each_time(tmp_path):
     groups, seconds = ["queue", "decode"], np.array([0.5, 1.5])
-    for draw, panels in ((plot_breakdown, {"TTFT": {"mean": seconds, "p99": 2 * seconds}, "all": {"": 0 * seconds}}),
-                         (plot_changes, [{"mean": (seconds, 2 * seconds)}, {"p99": (seconds, 0 * seconds)}])):
-        files = [draw(tmp_path / name, "A title", "a note", panels, groups) for name in ("a.png", "b.png")]
+    for chart, panels in ((breakdown_chart, {"TTFT": {"mean": seconds, "p99": 2 * seconds}, "all": {"": 0 * seconds}}),
+                          (changes_chart, [{"mean": (seconds, 2 * seconds)}, {"p99": (seconds, 0 * seconds)}])):
+        files = [chart("A title", "a note", panels, groups).save(tmp_path / name) for name in ("a.png", "b.png")]
         assert files[0].read_bytes() == files[1].read_bytes()

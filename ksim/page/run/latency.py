@@ -11,56 +11,30 @@ All settings of the run, those that were set first, and all numbers of its summa
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle, pairwise
-from math import isnan, log10
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import isnan
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ksim.foundation.errors import KsimError
-from ksim.page import over_time
-from ksim.page.document import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    ORANGE,
-    PALETTE,
-    PURPLE,
-    RED,
-    Document,
-    Figure,
-    Markup,
-    area,
-    axis,
-    breakable,
-    details,
-    element,
-    figure,
-    label,
-    line,
-    missing,
-    note,
-    pale,
-    rule,
-    step_of,
-    table,
-    told,
-)
+from ksim.page.document import Document, details, missing, note, table, told
+from ksim.page.over_time import saved_moments
 from ksim.page.reading import Run
 from ksim.page.run.lead import shown
+from ksim.report.charts import Chart
+from ksim.report.figures.run import TITLES, Link, Moments, distribution, links_chart, over_time
+from ksim.report.html import Markup, breakable, element
 from ksim.report.pools_text import pool_numbers
 from ksim.report.run_directory import flat
 from ksim.report.wording import measure, number, percent, written
 from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.results.steps import Bools, Floats, Ints, sums
 
-TITLES = {name: title if name == "queue" else f"{title} ({name.upper()})" for name, title in LATENCIES.items()}
 #: Distributions that are drawn; gaps between tokens are in no table, so that only their percentiles are known.
 _DRAWN = ("ttft", "tpot", "e2el", "queue")
-_WIDE = 25.0
 
 
 def add_latency(document: Document, run: Run) -> None:
@@ -94,125 +68,37 @@ def _panel(document: Document, run: Run, name: str) -> Markup | None:
     values = values[~np.isnan(values)]
     if not len(values):
         return missing(f"{TITLES[name]}: no request has one.")
-    limit = run.targets.get(name)
-    met = "" if limit is None else f"; {percent(float((values <= limit).mean()))} within {number(limit)} ms, the target"
     caption = element("span", element("strong", TITLES[name]),
-                      f": share of {len(values):,} requests that took at most so long{met}.")
+                      f": share of {len(values):,} requests that took at most so long.")
     rows = [(f"p{share}", shown(run.summary, f"p{share}_{name}_ms")) for share in PERCENTILES]
-    return document.figure(f"latency-{name}", _drawn(run, name, values, limit), caption, ("share", ">ms"), rows)
+    panel = distribution(name, values, run.targets.get(name), run.summary)
+    return document.figure(f"latency-{name}", Chart("", [panel]), caption, ("share", ">ms"), rows, 300)
 
 
-def _drawn(run: Run, name: str, values: Floats, limit: float | None) -> Figure:
-    x, shares = step_of(values)
-    curve = line(x, 100 * shares, "requests", BLUE, "%{y:.3~g} % within %{x:,.4~g} ms<extra></extra>", fill="tozeroy",
-                 fillcolor=pale(BLUE, 0.10), line={"shape": "hv"} if len(x) <= 60 else {})
-    marks = {share: run.summary[f"p{share}_{name}_ms"] for share in (50, 90, 99)}
-    texts = [f"p{share} {number(value)}" for share, value in marks.items()]
-    points = {"type": "scatter", "mode": "markers+text", "x": list(marks.values()), "y": list(marks), "text": texts,
-              "name": "percentiles", "marker": {"color": BLUE, "size": 8}, "textposition": "bottom right",
-              "textfont": {"size": 12, "color": INK}, "showlegend": False,
-              "hovertemplate": "p%{y}: %{x:,.4~g} ms<extra></extra>"}
-    low, high = float(x[min(2, len(x) - 1)]), float(x[-1])
-    wide = low > 0 and high / low > _WIDE
-    near = [limit] if limit is not None and limit < 20 * high else []
-    return figure([curve, points], 300, xaxis=_across(wide, float(x[0]), max(high, *near, 0.0), low), showlegend=False,
-                  yaxis=axis("share of requests, %", range=[0, 103]), shapes=[*_bands(run, name), *map(rule, near)],
-                  annotations=[_target(target, wide) for target in near])
-
-
-def _across(wide: bool, first: float, last: float, low: float) -> dict[str, Any]:
-    """The axis of milliseconds, with room on the right for the name of the p99."""
-    if not wide:
-        return axis("milliseconds", range=[0, 1.3 * last or 1.0])
-    left = log10(max(0.8 * first, 0.5 * low))
-    return axis("milliseconds (logarithmic)", type="log", range=[left, left + 1.28 * (log10(last) - left)], dtick=1)
-
-
-def _target(limit: float, wide: bool) -> dict[str, Any]:
-    return label(f"target {number(limit)}", log10(limit) if wide else limit, 0.03, yref="paper", xanchor="right",
-                 yanchor="bottom", xshift=-4, font={"size": 12, "color": RED})
-
-
-def _bands(run: Run, name: str) -> Iterator[dict[str, Any]]:
-    """The intervals of the median and the p99, at their height."""
-    for statistic, share in (("median", 50), ("p99", 99)):
-        low, high = (run.summary.get(f"{statistic}_{name}_{side}_ms") for side in ("low", "high"))
-        if low is not None:
-            yield {"type": "line", "x0": low, "x1": high, "y0": share, "y1": share,
-                   "line": {"color": PURPLE, "width": 5}, "opacity": 0.55}
-
-
-#: Points of a curve, and bins for requests, of which there are far fewer than tokens.
-POINTS, _REQUEST_BINS = 480, 96
 _TABLE_ROWS = 12
-_HOVER = "%{y:,.4~g} at %{x:,.4~g} s"
 
 
 def add_timeline(document: Document, run: Run) -> None:
     """Add five panels, one above the other, over the same seconds."""
-    panels = _panels(run, np.linspace(0, run.duration, POINTS + 1))
-    coarse = np.linspace(0, run.duration, _TABLE_ROWS + 1)
-    caption = (f"Each point is the mean over {number(run.duration / POINTS)} s, of offered and served requests over"
-               f" {number(run.duration / _REQUEST_BINS)} s. Drag to zoom, double-click to go back.")
-    document.section("timeline", "The run over time",
-                     document.figure("timeline", _stacked(run, panels), caption, *_timeline_table(run, coarse)),
-                     *_timeline_remarks(run))
+    moments = saved_moments(run)
+    caption = (f"Each point is the mean over {number(run.duration / len(moments.tokens))} s, of offered and served"
+               f" requests over {number(run.duration / len(moments.rates['offered']))} s. Drag to zoom, double-click to"
+               " go back.")
+    document.section("timeline", "The run over time", document.figure(
+        "timeline", over_time(moments), caption, *_timeline_table(saved_moments(run, _TABLE_ROWS, _TABLE_ROWS)),
+        height=860), *_timeline_remarks(run))
 
 
-Panels = Mapping[str, Sequence[tuple[str, Floats, str]]]
-
-
-def _panels(run: Run, edges: Floats) -> Panels:
-    """The curves of each panel by its axis title: name, values between *edges*, and colour."""
-    rough = max(1, (len(edges) - 1) * _REQUEST_BINS // POINTS)
-    return {
-        "requests": [("running", over_time.running(run).means(edges), BLUE),
-                     ("waiting", over_time.waiting(run).means(edges), ORANGE)],
-        "requests/s": [("offered", over_time.arrivals(run, rough, edges), PURPLE),
-                       ("served", over_time.completions(run, rough, edges), GREEN)],
-        "output tokens/s": [("output tokens/s", over_time.tokens(run, edges), GREEN)],
-        "KV cache, %": [*_coloured(over_time.kv_usage(run, edges), "KV cache", PURPLE)],
-        "W per GPU": [*_coloured(over_time.watts(run, edges), "W per GPU", ORANGE)],
-    }
-
-
-def _coloured(curves: Mapping[str, Floats], name: str, colour: str) -> Iterator[tuple[str, Floats, str]]:
-    """A curve for each pool, or one of this *name* and *colour*."""
-    for (pool, values), own in zip(curves.items(), cycle(PALETTE), strict=False):
-        yield (f"{name}, {pool}", values, own) if pool else (name, values, colour)
-
-
-def _stacked(run: Run, panels: Panels) -> Figure:
-    """A panel below the other, each with a legend of its own where it has several curves."""
-    traces: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {}
-    height = 1 / len(panels)
-    for place, (title, curves) in enumerate(panels.items()):
-        own, top = "" if place == 0 else str(place + 1), 1 - place * height - 0.03
-        layout[f"yaxis{own}"] = axis(title, domain=[top - height + 0.06, top], rangemode="tozero", anchor="x", nticks=5)
-        layout[f"legend{own}"] = {"orientation": "h", "x": 1, "xanchor": "right", "y": top, "yanchor": "bottom",
-                                  "font": {"color": INK}, "traceorder": "normal"}
-        places = {"yaxis": f"y{own}", "legend": f"legend{own}", "showlegend": len(curves) > 1}
-        traces += [_curve(run, *curve, len(curves) > 1, places) for curve in curves]
-    layout["xaxis"] = axis("seconds from the start of the run", anchor=f"y{len(panels)}", range=[0, run.duration],
-                           showspikes=True, spikemode="across", spikethickness=1, spikecolor=FAINT, spikedash="dot")
-    return figure(traces, 860, **layout)
-
-
-def _curve(run: Run, name: str, values: Floats, colour: str, among: bool, places: Mapping[str, Any]) -> dict[str, Any]:
-    """A curve through the means of equal parts of the run, over a pale area unless it is *among* others."""
-    edges = np.linspace(0, run.duration, len(values) + 1)
-    return (line if among else area)((edges[:-1] + edges[1:]) / 2, values, name, colour,
-                                     f"{_HOVER}<extra>%{{fullData.name}}</extra>", line={"width": 1.6}, **places)
-
-
-def _timeline_table(run: Run, edges: Floats) -> tuple[list[str], list[list[str]]]:
+def _timeline_table(moments: Moments) -> tuple[list[str], list[list[str]]]:
     """The same in a few rows."""
-    curves = [curve for panel in _panels(run, edges).values() for curve in panel]
-    rows = [[f"{number(float(begin))} to {number(float(end))}",
-             *(number(float(values[place * len(values) // (len(edges) - 1)])) for _, values, _ in curves)]
+    curves = {**moments.requests, **{f"{name}/s": values for name, values in moments.rates.items()},
+              "output tokens/s": moments.tokens,
+              **{f"KV cache, %{f', {pool}' * bool(pool)}": 100 * values for pool, values in moments.kv.items()},
+              **{f"W per GPU{f', {pool}' * bool(pool)}": values for pool, values in moments.watts.items()}}
+    edges = np.linspace(0, moments.end, _TABLE_ROWS + 1).tolist()
+    rows = [[f"{number(begin)} to {number(end)}", *(number(float(values[place])) for values in curves.values())]
             for place, (begin, end) in enumerate(pairwise(edges))]
-    return ["seconds", *(f">{name}" for name, _, _ in curves)], rows
+    return ["seconds", *(f">{name}" for name in curves)], rows
 
 
 def _timeline_remarks(run: Run) -> Iterator[Any]:
@@ -260,23 +146,13 @@ def _links(document: Document, run: Run) -> Markup:
         return missing("The use of links is not known: the run was streamed, or written by an older ksim.")
     if not links["busiest"]:
         return element("p", "No link was used.")
+    shown = [Link(each["name"], each["capacity"], each["mean"], each["peak"], np.array(each["use"]))
+             for each in links["busiest"]]
     caption = (f"The busiest of {links['count']:,} links, each in its own direction: share of its capacity in use, each"
-               f" point the mean over {number(run.duration / len(links['busiest'][0]['use']))} s.")
-    rows = [[link["name"], measure(link["capacity"], "B/s"), percent(link["mean"]), percent(link["peak"])]
-            for link in links["busiest"]]
-    drawn = _pools_drawn(run, links["busiest"])
-    return document.figure("links", drawn, caption, ("link", ">capacity", ">mean", ">peak"), rows)
-
-
-def _pools_drawn(run: Run, links: list[Mapping[str, Any]]) -> Figure:
-    edges = np.linspace(0, run.duration, len(links[0]["use"]) + 1)
-    middles = (edges[:-1] + edges[1:]) / 2
-    curves = [line(middles, 100 * np.array(link["use"]), link["name"], PALETTE[place % len(PALETTE)],
-                   "%{y:.3~g} % at %{x:,.4~g} s<extra>%{fullData.name}</extra>", line={"width": 1.4},
-                   visible=True if place < 4 else "legendonly") for place, link in enumerate(links)]
-    return figure(curves, 340 + 22 * len(links), xaxis=axis("seconds from the start of the run"),
-                  yaxis=axis("share of the link's capacity, %", rangemode="tozero"),
-                  legend={"y": -0.2, "yanchor": "top"})
+               f" point the mean over {number(run.duration / len(shown[0].use))} s.")
+    rows = [[link.name, measure(link.capacity, "B/s"), percent(link.mean), percent(link.peak)] for link in shown]
+    return document.figure("links", links_chart("", shown, links["count"], run.duration), caption,
+                           ("link", ">capacity", ">mean", ">peak"), rows, 90 + 110 * len(shown))
 
 
 #: What is shown of engines at the moments when they were chosen: columns of routing.parquet, and their titles.

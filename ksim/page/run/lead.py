@@ -10,33 +10,21 @@ Requests that missed their targets, and why: the phases in which they spent more
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isnan
 from typing import Any
 
 import numpy as np
 
-from ksim.page.document import (
-    BLUE,
-    RED,
-    Document,
-    Figure,
-    Markup,
-    axis,
-    element,
-    figure,
-    missing,
-    note,
-    numbers,
-    safe,
-    table,
-    told,
-)
-from ksim.page.over_time import by_group, colour, largest
+from ksim.page.document import Document, missing, note, table, told
+from ksim.page.drawing import Figure, axis, dots, figure, numbers
 from ksim.page.reading import STREAMED, Run
+from ksim.report.charts import BLUE, GREY
+from ksim.report.figures.run import COLOURS, breakdown_chart
+from ksim.report.html import Markup, element
 from ksim.report.wording import DOWN, UP, endings, number, percent
-from ksim.results.attribution import groups
+from ksim.results.attribution import by_group, groups
 from ksim.results.steps import Bools, Floats, Ints
 
 Summary = Mapping[str, Any]
@@ -226,7 +214,7 @@ def _phases(run: Run, rows: Ints) -> dict[str, Any] | None:
     titles = groups(run.breakdown.names)
     parts = [by_group(seconds, run.breakdown.names)[there] for seconds in (run.breakdown.to_first, run.breakdown.after)]
     used = [at for at in range(len(titles)) if any(part[there >= 0, at].any() for part in parts)]
-    return {"titles": [titles[at] for at in used], "colours": [colour(titles[at]) for at in used],
+    return {"titles": [titles[at] for at in used], "colours": [COLOURS.get(titles[at], GREY) for at in used],
             "to_first": [_known(parts[0][:, at], there) for at in used],
             "after": [_known(parts[1][:, at], there) for at in used]}
 
@@ -237,13 +225,9 @@ def _known(seconds: Floats, there: Ints) -> list[int]:
 
 def _places() -> Figure:
     """The requests in a plane; requests.js fills in the latency that is chosen."""
-    dots = {"type": "scatter", "mode": "markers", "x": [], "y": [], "name": "requests", "showlegend": False,
-            "marker": {"color": BLUE, "size": 5, "opacity": 0.55},
-            "hovertemplate": "request %{customdata}<br>arrived %{x:,.4~g} s<br>%{y:,.4~g} ms<extra></extra>"}
-    ring = {"type": "scatter", "mode": "markers", "x": [], "y": [], "name": "chosen", "showlegend": False,
-            "hoverinfo": "skip",
-            "marker": {"color": "rgba(0,0,0,0)", "size": 15, "line": {"color": RED, "width": 3}}}
-    return figure([dots, ring], 320, xaxis=axis("arrival, seconds from the start of the run"),
+    hover = "request %{customdata}<br>arrived %{x:,.4~g} s<br>%{y:,.4~g} ms<extra></extra>"
+    return figure([dots("requests", BLUE, 5, marker={"opacity": 0.55}, showlegend=False, hovertemplate=hover),
+                   dots("chosen", "", 15)], xaxis=axis("arrival, seconds from the start of the run"),
                   yaxis=axis("milliseconds", rangemode="tozero"))
 
 
@@ -319,18 +303,9 @@ def _figure(document: Document, run: Run, name: str, seconds: Floats, late: Bool
                f" {'all' if first[1] == count else f'{first[1]:,}'} of them is {first[0]}.")
     rows = [(titles[place], number(float(slow[place])), number(float(fast[place])),
              number(float(slow[place] - fast[place]))) for place in shown]
-    drawn = _drawn([titles[place] for place in shown], slow[shown], fast[shown] if (~late).any() else None)
-    return document.figure(f"missed-{name}", drawn, caption, ("phase, ms", ">missed", ">met", ">difference"), rows)
-
-
-def _drawn(titles: list[str], slow: Floats, fast: Floats | None) -> Figure:
-    bars = {"missed": slow, **({} if fast is None else {"met": fast})}
-    traces = [{"type": "bar", "orientation": "h", "name": safe(title), "y": list(bars)[::-1],
-               "x": numbers([float(values[place]) for values in bars.values()])[::-1],
-               "marker": {"color": colour(title)},
-               "hovertemplate": "%{x:,.4~g} ms of %{fullData.name}<extra>%{y}</extra>"}
-              for place, title in enumerate(titles)]
-    return figure(traces, 210, barmode="stack", xaxis=axis("milliseconds, mean", rangemode="tozero"), yaxis=axis())
+    bars = {"missed": slow[shown] / 1e3, **({"met": fast[shown] / 1e3} if (~late).any() else {})}
+    drawn = breakdown_chart("", "", {"": bars}, [titles[place] for place in shown])
+    return document.figure(f"missed-{name}", drawn, caption, ("phase, ms", ">missed", ">met", ">difference"), rows, 210)
 
 
 def _worst(run: Run) -> Markup:
@@ -368,4 +343,11 @@ def _missed_phases(run: Run, name: str, place: int | None) -> str:
     parts = {"ttft": run.breakdown.to_first[place], "tpot": run.breakdown.after[place]}
     whole = run.breakdown.to_first[place] + run.breakdown.after[place]
     seconds = by_group(parts.get(name, whole), run.breakdown.names)
-    return ", ".join(f"{title} {percent(share, 0)}" for title, share in largest(seconds, groups(run.breakdown.names)))
+    return ", ".join(f"{title} {percent(share, 0)}" for title, share in _largest(seconds, groups(run.breakdown.names)))
+
+
+def _largest(seconds: Floats, titles: Sequence[str], most: int = 3) -> list[tuple[str, float]]:
+    """The groups with the most seconds that are more than a twentieth of all, and their shares."""
+    whole = float(seconds.sum()) or 1.0
+    order = np.argsort(-seconds, kind="stable")[:most].tolist()
+    return [(titles[place], float(seconds[place]) / whole) for place in order if seconds[place] > 0.05 * whole]

@@ -1,38 +1,18 @@
 """Capacity: the sentence, the table of set-ups, and the curves of goodput and attainment with their bands."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ksim.page.document import (
-    INK,
-    PALETTE,
-    RED,
-    Document,
-    Figure,
-    Markup,
-    axis,
-    element,
-    figure,
-    line,
-    missing,
-    note,
-    numbers,
-    pale,
-    rule,
-    safe,
-    table,
-)
+from ksim.page.document import Document, missing, note, table
 from ksim.page.studies.reading import Study
 from ksim.page.studies.sections import toml
+from ksim.report.charts import Chart
+from ksim.report.figures.studies import Answer, capacity_panels, set_up_name, tried_rates
+from ksim.report.html import Markup, element
 from ksim.report.wording import DOWN, UP, number, percent
 from ksim.study.capacity.answer import COSTS
 from ksim.study.capacity.targets import FEWEST
-
-Answer = Mapping[str, Any]
-#: The most set-ups that are drawn from the start; a click on the legend shows others.
-_DRAWN = 4
 
 
 def lead(answer: Answer) -> Iterator[Markup]:
@@ -123,53 +103,32 @@ def _left(answer: Answer) -> Iterator[Markup]:
         yield table(("set-up", "why it does not stand"), rows, "Set-ups that do not keep the targets")
 
 
-def _points(one: Answer) -> list[Answer]:
-    """The rates that were tried, in order."""
-    return sorted(one["points"] or ([one["point"]] if one["point"] else []), key=lambda point: point["rate"])
-
-
-def _sure(point: Answer) -> bool:
-    """Whether a rate was tried often enough for an interval."""
-    return bool(point["replications"] >= FEWEST)
-
-
 def _curves(document: Document, answer: Answer) -> Iterator[Any]:
-    tried = [(one, points) for one in answer["set_ups"] if (points := _points(one))]
+    tried = [(one, points) for one in answer["set_ups"] if (points := tried_rates(one))]
     if not tried:
         yield missing("No rate was tried.")
         return
     asked = f" The dotted line is the rate that was asked for, {number(answer['rate'])}." if answer["rate"] else ""
-    for at, target in enumerate(answer["targets"]):
-        drawn = _drawn(answer, tried, partial(_attainment, target), "requests within the limit, %", 100.0)
-        share = _share(target)
-        drawn["layout"]["shapes"] += [_level(100 * share)] if share else []
-        caption = (f"Share of requests within the limit of {target} over the rate of requests, with the interval of"
+    for at, (name, panel) in enumerate(capacity_panels(answer, FEWEST)):
+        if name not in answer["targets"]:
+            yield document.figure(name, Chart("", [panel]), "Requests per second within all targets, over the rate of"
+                                  " requests: the table above has them.", height=380)
+            continue
+        caption = (f"Share of requests within the limit of {name} over the rate of requests, with the interval of"
                    f" each rate. The dashed line is what the target asks for, a pale column the interval of a highest"
                    f" rate. Hollow marks were tried less than {FEWEST} times, and have no interval."
                    f" A double-click shows all rates.{asked}")
-        yield document.figure(f"attainment-{at}", drawn, caption, *_tried(tried, target))
-    yield document.figure("goodput", _drawn(answer, tried, lambda point: point["goodput"], "goodput, requests/s", 1.0),
-                          "Requests per second within all targets, over the rate of requests: the table above has"
-                          " them.")
-
-
-def _attainment(target: str, point: Answer) -> Answer | None:
-    found: Answer = point["targets"].get(target, {})
-    return found.get("attainment")
+        yield document.figure(f"attainment-{at}", Chart("", [panel]), caption, *_tried(tried, name), height=380)
 
 
 def _tried(tried: Sequence[tuple[Answer, list[Answer]]], target: str) -> tuple[list[str], list[list[Any]]]:
     """The rates that were tried, as a table."""
-    rows = [[_name(one), number(point["rate"]), point["replications"],
-             *(_said(estimate, _sure(point), show) for estimate, show in (
+    rows = [[set_up_name(one), number(point["rate"]), point["replications"],
+             *(_said(estimate, point["replications"] >= FEWEST, show) for estimate, show in (
                  (point["targets"][target]["attainment"], percent), (point["targets"][target]["seconds"], number),
                  (point["goodput"], number)))]
             for one, points in tried for point in points if target in point["targets"]]
     return ["set-up", ">rate, 1/s", ">replications", ">attainment", ">s", ">goodput, 1/s"], rows
-
-
-def _name(one: Answer) -> str:
-    return f"{one['replicas']} x {one['name']}" if (one["replicas"] or 1) > 1 else str(one["name"])
 
 
 def _said(estimate: Answer, sure: bool, show: Any) -> str:
@@ -178,61 +137,3 @@ def _said(estimate: Answer, sure: bool, show: Any) -> str:
     said: str = show(estimate["value"])
     known = sure and low is not None and high is not None
     return f"{said} ({show(low, rounding=DOWN)} to {show(high, rounding=UP)})" if known else said
-
-
-def _share(target: str) -> float | None:
-    """The share that a target such as ttft:p99:1s asks for; None for a mean."""
-    statistic = target.split(":")[1] if target.count(":") == 2 else ""
-    if statistic == "median":
-        return 0.5
-    try:
-        return float(statistic.removeprefix("p")) / 100 if statistic.startswith("p") else None
-    except ValueError:
-        return None
-
-
-def _level(height: float) -> dict[str, Any]:
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
-            "line": {"color": RED, "width": 1.5, "dash": "dash"}}
-
-
-def _drawn(answer: Answer, tried: Sequence[tuple[Answer, list[Answer]]], of: Any, title: str, scale: float) -> Figure:
-    traces: list[dict[str, Any]] = []
-    for place, (one, points) in enumerate(tried):
-        colour, name = PALETTE[place % len(PALETTE)], _name(one)
-        known = [point for point in points if of(point) and of(point)["value"] is not None]
-        symbols = ["circle" if _sure(point) else "circle-open" for point in known]
-        curve = line([point["rate"] for point in known], [scale * of(point)["value"] for point in known], name, colour,
-                     mode="lines+markers", marker={"symbol": symbols, "size": 7},
-                     hover="%{y:,.4~g} at %{x:,.4~g} requests/s<extra>%{fullData.name}</extra>")
-        group = {"legendgroup": safe(name), "visible": True if place < _DRAWN else "legendonly"}
-        traces += [_band(of, list(filter(_sure, known)), colour, scale) | group, curve | group]
-    asked = [rule(answer["rate"], INK, "dot")] if answer["rate"] else []
-    return figure(traces, 380, xaxis=axis("requests/s", range=[0, _reach(answer, tried)]), yaxis=axis(title),
-                  shapes=[*asked, *_highest(tried)], showlegend=True)
-
-
-def _reach(answer: Answer, tried: Sequence[tuple[Answer, list[Answer]]]) -> float:
-    """Up to which rate figures show: past what is asked for and found, but not up to every rate that was tried."""
-    rates = [point["rate"] for _, points in tried for point in points]
-    answers = [one["highest_rate"] for one, _ in tried if one["highest_rate"]]
-    found = [found["interval"][1] or found["rate"] for found in answers]
-    return float(min(1.05 * max(rates), 1.6 * max([*found, answer["rate"] or 0.0]) or max(rates)))
-
-
-def _highest(tried: Sequence[tuple[Answer, list[Answer]]]) -> Iterator[dict[str, Any]]:
-    """The interval of the highest rate of each set-up that has one, as a pale column."""
-    for place, (one, _) in enumerate(tried[:_DRAWN]):
-        if one["highest_rate"] and None not in (ends := one["highest_rate"]["interval"]):
-            yield {"type": "rect", "yref": "paper", "x0": ends[0], "x1": ends[1], "y0": 0, "y1": 1, "layer": "below",
-                   "fillcolor": pale(PALETTE[place % len(PALETTE)], 0.10), "line": {"width": 0}}
-
-
-def _band(of: Any, points: list[Answer], colour: str, scale: float) -> dict[str, Any]:
-    """The intervals as a pale area: up along the upper ends, and back along the lower ones."""
-    rates, estimates = [point["rate"] for point in points], [of(point) for point in points]
-    low, high = ([estimate["value"] if estimate["interval"][end] is None else estimate["interval"][end]
-                  for estimate in estimates] for end in (0, 1))
-    return {"type": "scatter", "mode": "lines", "x": numbers([*rates, *rates[::-1]]), "fill": "toself",
-            "y": numbers([scale * value for value in (*high, *low[::-1])]), "fillcolor": pale(colour, 0.16),
-            "line": {"width": 0, "color": colour}, "hoverinfo": "skip", "showlegend": False}

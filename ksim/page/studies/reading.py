@@ -14,7 +14,7 @@ from attrs import define, frozen
 
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import in_one_unit
-from ksim.page.document import Markup, element
+from ksim.report.html import Markup, element
 from ksim.report.wording import number, outwards
 from ksim.results.numbers import MORE, number_of
 from ksim.study.directory import StudyDirectory

@@ -17,28 +17,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ksim.page.document import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    Document,
-    Figure,
-    Markup,
-    axis,
-    breakable,
-    details,
-    element,
-    figure,
-    line,
-    missing,
-    note,
-    numbers,
-    safe,
-    table,
-)
+from ksim.page.document import Document, details, missing, note, table
+from ksim.page.drawing import axis, dots, figure, numbers
 from ksim.page.studies.reading import Point, Study, mean, plain, settings_text, shown_keys
+from ksim.report.charts import BLUE, GREY, ORANGE
+from ksim.report.figures.studies import Trial, best_so_far, search_chart
+from ksim.report.html import Markup, breakable, element
 from ksim.study.grid import short_names
 
 
@@ -157,9 +141,11 @@ def add_front(document: Document, study: Study) -> None:
     x, y = _first(study)
     document.data["study"] = _columns(study) | {"x": x, "y": y}
     dotted = {"color": BLUE, "width": 1.5, "dash": "dot"}
-    drawn = figure([_dots("other points", GREY, 8), _dots("does not count", ORANGE, 8, "x"),
-                    _dots("on the front", BLUE, 11, mode="lines+markers", line=dotted),
-                    _ring()], 460, xaxis=axis(x), yaxis=axis(y), showlegend=True)
+    hover = {"hovertemplate": "point %{customdata}<br>%{text}<br>%{x:,.4~g}, %{y:,.4~g}<extra></extra>"}
+    drawn = figure([dots("other points", GREY, 8, **hover),
+                    dots("does not count", ORANGE, 8, marker={"symbol": "x"}, **hover),
+                    dots("on the front", BLUE, 11, mode="lines+markers", line=dotted, **hover),
+                    dots("chosen", "", 19)], 460, xaxis=axis(x), yaxis=axis(y))
     document.section(
         "front", "The front", _controls(study, x, y),
         document.figure("front", drawn, "Points that no other beats in both numbers are on the front. A click shows a"
@@ -178,17 +164,6 @@ def _first(study: Study) -> tuple[str, str]:
         return wanted[0], wanted[1]
     x = study.objectives[0] if study.objectives else (costs or wanted)[0]
     return x, next((key for key in (*latencies, *wanted) if key != x), x)
-
-
-def _dots(name: str, colour: str, size: int, symbol: str = "circle", **more: Any) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "markers", "x": [], "y": [], "name": name,
-            "marker": {"color": colour, "size": size, "symbol": symbol},
-            "hovertemplate": "point %{customdata}<br>%{text}<br>%{x:,.4~g}, %{y:,.4~g}<extra></extra>", **more}
-
-
-def _ring() -> dict[str, Any]:
-    return {"type": "scatter", "mode": "markers", "x": [], "y": [], "name": "chosen", "showlegend": False,
-            "hoverinfo": "skip", "marker": {"color": "rgba(0,0,0,0)", "size": 19, "line": {"color": RED, "width": 3}}}
 
 
 def _columns(study: Study) -> dict[str, Any]:
@@ -229,35 +204,17 @@ def add_history(document: Document, study: Study) -> None:
 
 
 def _figure(document: Document, study: Study, key: str) -> Markup:
-    more, found = study.more(key), list[Point]()
-    counting = [point for point in study.counting if key in point.means]
-    for point in counting:
-        if not found or (point.means[key] > found[-1].means[key] if more else point.means[key] < found[-1].means[key]):
-            found.append(point)
+    more, counting = study.more(key), {id(point) for point in study.counting}
+    trials = [Trial(point.number, point.means[key], id(point) in counting, settings_text(point, study.axes))
+              for point in study.points if key in point.means]
+    found = best_so_far(trials, more)
     bounds = f" of points that keep {' and '.join(map(str, study.required))}" if study.required else ""
     best = f" The best is point {found[-1].number}." if found else " No trial counts."
-    rows = [(point.number, mean(point, key), settings_text(point, study.axes)) for point in found]
+    by_number = {point.number: point for point in study.points}
+    rows = [(trial.number, mean(by_number[trial.number], key), trial.said) for trial in found]
     caption = f"{key} of each trial in order, and the {'highest' if more else 'lowest'} so far{bounds}.{best}"
-    return document.figure(f"history-{key}", _drawn(study, key, counting, found), caption,
-                           ("trial", f">{key}, best so far", "settings"), rows)
-
-
-def _drawn(study: Study, key: str, counting: list[Point], found: list[Point]) -> Figure:
-    others = [point for point in study.points if key in point.means and point not in counting]
-    x, y = [point.number for point in found], [point.means[key] for point in found]
-    best = line([*x, study.points[-1].number], [*y, *y[-1:]], "best so far", GREEN, line={"shape": "hv"})
-    return figure([_trials(study, key, "does not count", others, GREY, "x"),
-                   _trials(study, key, "trial", counting, BLUE),
-                   *([best] if found else [])], 360, xaxis=axis("trial"), yaxis=axis(key), showlegend=True)
-
-
-def _trials(study: Study, key: str, name: str, points: list[Point], colour: str,
-          symbol: str = "circle") -> dict[str, Any]:
-    return {"type": "scatter", "mode": "markers", "name": name, "x": [point.number for point in points],
-            "y": numbers([point.means[key] for point in points]),
-            "marker": {"color": colour, "size": 7, "symbol": symbol},
-            "text": [safe(settings_text(point, study.axes)) for point in points],
-            "hovertemplate": "trial %{x}: %{y:,.4~g}<br>%{text}<extra></extra>"}
+    return document.figure(f"history-{key}", search_chart("", "", key, trials, more), caption,
+                           ("trial", f">{key}, best so far", "settings"), rows, 360)
 
 
 #: Numbers that have an axis at first.

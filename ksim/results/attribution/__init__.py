@@ -88,6 +88,12 @@ def members(group: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if any(name.startswith(of) if of.endswith(".") else name == of for of in own)]
 
 
+def by_group(seconds: Floats, names: Sequence[str]) -> Floats:
+    """The seconds of each group of phases: the last dimension goes from *names* to groups."""
+    return np.stack([seconds[..., [names.index(name) for name in members(group, names)]].sum(axis=-1)
+                     for group in groups(names)], axis=-1)
+
+
 #: Largest rounding error of sums over all steps of a run, in seconds or as a share.
 _ROUNDING = 1e-8
 

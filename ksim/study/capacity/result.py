@@ -2,15 +2,13 @@
 
 The set-ups of a capacity question as capacity.json has them; docs/capacity.md says what each key means.
 
-The figure of a capacity question: what it shows of each set-up.
-
-The answer to a capacity question as a table, and that in Markdown, which reads as well as plain text.
+The answer to a capacity question as a table.
 
 The answer to a capacity question in one sentence.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from math import inf, isfinite
@@ -20,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from ksim.foundation.errors import MissingExtra
-from ksim.report.formats import html_block, html_table
-from ksim.report.tables import Table
+from ksim.report.tables import Table, markdown, notebook
 from ksim.report.wording import DOWN, model_name, number, outwards
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.answer import COSTS, Standing, closest, milliseconds, unreached
@@ -34,7 +31,7 @@ from ksim.study.capacity.trial import Plan
 if TYPE_CHECKING:
     import pandas
 
-    from ksim.report.plots.studies import Curve, Picture
+    from ksim.report.figures import Picture
 
 
 def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str, Any]]:
@@ -99,44 +96,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def curve(title: str, standings: Sequence[Standing], rate: float | None) -> "Picture":
-    """Attainment and goodput over the rate, of the set-ups whose highest rate was searched for."""
-    from ksim.report.plots.studies import Picture, capacity_figure
-    from ksim.report.plots.style import looks
-
-    with looks():
-        return Picture(capacity_figure(_subject(title, standings), list(_curves(standings)), rate))
-
-
 def _subject(title: str, standings: Sequence[Standing]) -> str:
     """What is asked about: models, as set-ups have them; else the *title*."""
     models = dict.fromkeys(model_name({"model_id": one.setup.scenario.model}) for one in standings
                            if one.setup.scenario)
     return ", ".join(models) or title
-
-
-def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":
-    from ksim.report.plots.studies import Curve
-
-    for one in [one for one in standings if one.answer] or standings:
-        if points := _shown(one):
-            targets = points[0].attainment
-            yield Curve(
-                one.setup.name if one.replicas < 2 else f"{one.replicas} x {one.setup.name}",
-                [point.rate for point in points],
-                [_band(*point.goodput) for point in points],
-                {str(target): [_band(*point.attainment[target]) for point in points] for target in targets},
-                {str(target): target.share for target in targets},
-                (one.answer.rate, one.answer.interval.low, one.answer.interval.high) if one.answer else None)
-
-
-def _shown(one: Standing) -> Sequence[RatePoint]:
-    """The rates that were tried often enough for a band, or all of them where none was."""
-    return [point for point in one.points if point.replications >= FEWEST] or one.points
-
-
-def _band(value: float, interval: Interval) -> tuple[float, float, float]:
-    return value, interval.low, interval.high
 
 
 def sentence(standings: Sequence[Standing], rate: float | None, confidence: float) -> str:
@@ -253,24 +217,6 @@ def left_out(standings: Sequence[Standing]) -> list[str]:
     return [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
 
 
-def markdown(table: Table) -> list[str]:
-    """The lines of *table* in Markdown; none where it is empty."""
-    if not table.rows:
-        return []
-    rows = [table.names, *(list(map(str, row.cells)) for row in table.rows)]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    head, *body = [_line(row, widths, table) for row in rows]
-    rule = "|".join(f" {'-' * (width - 1)}{':' if column.number else '-'} "
-                    for width, column in zip(widths, table.columns, strict=True))
-    return [head, f"|{rule}|", *body]
-
-
-def _line(row: Sequence[str], widths: Sequence[int], table: Table) -> str:
-    cells = [text.rjust(width) if column.number else text.ljust(width)
-             for text, width, column in zip(row, widths, table.columns, strict=True)]
-    return f"| {' | '.join(cells)} |"
-
-
 def _binds(one: Standing) -> str:
     """What a higher rate would miss first."""
     return str(one.binds) if one.binds else "backlog" if one.answer else ""
@@ -366,7 +312,9 @@ class Capacity:
 
     def plot(self) -> "Picture":
         """Attainment and goodput over the rate, with bands; a notebook shows it."""
-        return curve(self.title, self.standings, self.rate)
+        from ksim.report.figures.studies import capacity_chart
+
+        return capacity_chart(_subject(self.title, self.standings), self.document, FEWEST)
 
     def save(self, folder: Path) -> None:
         """Write capacity.json, best.toml and plots/curve.png into *folder*."""
@@ -375,16 +323,13 @@ class Capacity:
         if (best := self.best_scenario) is not None:
             (folder / "best.toml").write_text(best.to_toml(), encoding="utf-8")
         if any(one.points for one in self.standings):
-            from ksim.report.plots.style import looks
-
             (folder / "plots").mkdir(exist_ok=True)
-            with looks():
-                self.plot().save(folder / "plots" / "curve.png")
+            self.plot().save(folder / "plots" / "curve.png")
 
     def _repr_html_(self) -> str:
-        table = [html_table(self.set_ups)] if self.best else []
+        table = [self.set_ups] if self.best else []
         left = [line.removeprefix("- ") for line in left_out(self.standings)]
-        return html_block(self.title, self.sentence, *table, *left, *self.remarks)
+        return notebook(self.title, self.sentence, *table, *left, *self.remarks)
 
 
 def _flat(one: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:

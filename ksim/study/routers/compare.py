@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import Factory, define, evolve, field, frozen
 
-from ksim.report.formats import html_block, html_table
 from ksim.report.result import Result
-from ksim.report.tables import Table, as_text
+from ksim.report.tables import Table, as_text, notebook
 from ksim.report.wording import UNLIMITED
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, sums
@@ -33,7 +32,7 @@ from ksim.study.sweep import Sweep, check_names, run_into
 from ksim.study.workers import PROCESSES, check, workers
 
 if TYPE_CHECKING:
-    from ksim.report.plots.studies import Picture
+    from ksim.report.figures import Picture
 
 
 @define(eq=False, slots=False)
@@ -86,7 +85,7 @@ class RouterComparison(Sweep):
         return picture(self.title, self.ranking)
 
     def _repr_html_(self) -> str:
-        return html_block(self.title, html_table(self.shown), *self.notes, *self.explanations)
+        return notebook(self.title, self.shown, *self.notes, *self.explanations)
 
 
 @frozen(eq=False)

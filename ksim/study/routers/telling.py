@@ -16,7 +16,8 @@ from ksim.study.routers.plan import OMNISCIENT, PAIR_ROUTER, ROUTER, STALENESS, 
 from ksim.study.rows import SweepPoint
 
 if TYPE_CHECKING:
-    from ksim.report.plots.studies import Picture
+    from ksim.report.figures import Picture
+    from ksim.report.figures.studies import Dot
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
@@ -127,12 +128,20 @@ PANELS = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms", "p
 
 def picture(title: str, points: Sequence[SweepPoint]) -> "Picture":
     """A line for each router, a panel for each number, and a dot for each age of signals."""
-    from ksim.report.plots.studies import Dot, Picture, routers_figure
-    from ksim.report.plots.style import looks
+    from ksim.report.figures.studies import routers_chart
+
+    panels = {name: dots_of(points, key) for key, name in PANELS.items()}
+    return routers_chart(title, {name: dots for name, dots in panels.items() if dots})
+
+
+def dots_of(points: Sequence[SweepPoint], key: str) -> list["Dot"]:
+    """A dot for each of *points* that have this number; intervals end where values do: times at 0, and shares at 1."""
+    from ksim.report.figures.studies import Dot
 
     beside = lanes(list(dict.fromkeys(map(age, points))))
-    panels = {name: [Dot(router_of(point), age_title(age(point)), float(point.value(key)), point.half_width(key),
-                         beside[age(point)])
-                     for point in points if point.value(key) is not None] for key, name in PANELS.items()}
-    with looks():
-        return Picture(routers_figure(title, {name: dots for name, dots in panels.items() if dots}))
+    least, most = -math.inf if "regret" in key else 0.0, 1.0 if key.endswith("hit_rate") else math.inf
+    found = [(point, float(value), point.half_width(key)) for point in points
+             if (value := point.value(key)) is not None]
+    return [Dot(router_of(point), age_title(age(point)), value, math.nan if math.isnan(width) else max(
+        least, value - width), math.nan if math.isnan(width) else min(most, value + width), beside[age(point)])
+        for point, value, width in found]

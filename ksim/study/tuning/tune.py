@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError, MissingExtra
-from ksim.report.formats import html_block, html_table
-from ksim.report.tables import Table
+from ksim.report.tables import Table, notebook
 from ksim.report.wording import number
 from ksim.scenario.scenario import Scenario
 from ksim.study import directory
@@ -39,36 +38,29 @@ from ksim.study.tuning.space import KIND, ROUND, Space, Trials, TunePlan, at_sto
 from ksim.study.workers import PROCESSES, check, workers
 
 if TYPE_CHECKING:
-    from ksim.report.plots.studies import Picture
+    from ksim.report.figures import Picture
 
 
 def tuning_plot(tuning: Trials) -> "Picture":
     """The first objective of each trial and the best so far; of several objectives, the front."""
-    from ksim.report.plots.style import looks
+    from ksim.report.figures.studies import ParetoMark, Scale, Trial, pareto_chart, search_chart
 
-    with looks():
-        return _over_trials(tuning) if len(tuning.wanted) == 1 else _front(tuning)
-
-
-def _over_trials(tuning: Trials) -> "Picture":
-    from ksim.report.plots.studies import Picture, Scale, tuning_figure
-
-    objective = tuning.wanted[0]
-    numbers = {id(point.outcome): point.number for point in tuning.points}
-    told = [(numbers[id(point.outcome)], point.values[0], not point.problem) for point in tuning.ranked if point.values]
-    without = len(tuning.points) - len(told)
-    note = f"{len(tuning.points)} trials{f', {without} of them without a value' if without else ''}"
-    label = Scale(objective.key, objective.maximise).label
-    return Picture(tuning_figure(tuning.title, note, label, sorted(told), objective.maximise))
-
-
-def _front(tuning: Trials) -> "Picture":
-    from ksim.report.plots.studies import ParetoMark, Picture, Scale, pareto_figure
-
-    marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
-             for point in tuning.ranked if not point.problem]
     scales = [Scale(objective.key, objective.maximise) for objective in tuning.wanted]
-    return Picture(pareto_figure(tuning.title, f"{len(marks)} of {len(tuning.points)} trials count", scales, marks))
+    if len(scales) > 1:
+        marks = [ParetoMark(point.values, point.on_front, _settings(point.outcome.settings))
+                 for point in tuning.ranked if not point.problem]
+        return pareto_chart(tuning.title, f"{len(marks)} of {len(tuning.points)} trials count", scales, marks)
+    numbers = {id(point.outcome): point.number for point in tuning.points}
+    trials = [Trial(numbers[id(point.outcome)], point.values[0], not point.problem, _settings(point.outcome.settings))
+              for point in tuning.ranked if point.values]
+    without = len(tuning.points) - len(trials)
+    note = f"{len(tuning.points)} trials{f', {without} of them without a value' if without else ''}"
+    return search_chart(tuning.title, note, scales[0].label, sorted(trials, key=lambda trial: trial.number),
+                        scales[0].maximise)
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(map(value_text, settings.values()))
 
 
 #: Fewer trials tell nothing.
@@ -154,7 +146,7 @@ def refusal(tuning: Trials) -> str:
 
 def tuning_html(tuning: Trials) -> str:
     """A tuning in a notebook."""
-    return html_block(tuning.title, html_table(best_table(tuning)), refusal(tuning), *remarks(tuning))
+    return notebook(tuning.title, best_table(tuning), refusal(tuning), *remarks(tuning))
 
 
 def _away(tuning: Trials, point: SweepPoint) -> float:

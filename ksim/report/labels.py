@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
-from ksim.report.plots.style import GREY, INK
+from ksim.report.charts import GREY, INK
 
 Floats = NDArray[np.float64]
 
