@@ -15,9 +15,9 @@ import tomli_w
 from attrs import frozen
 
 from benchmarks.counting import lines, peak
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
+from ksim.views.result import Result
 
 BUDGETS = Path("tests/speed_budgets.toml")
 #: A count may be so many times its budget: other versions of Python and of libraries count a little differently.

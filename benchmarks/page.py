@@ -10,9 +10,9 @@ from benchmarks.apart import best, spent
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.workloads import conversations
 from benchmarks.yardstick import beside
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.views.result import Result
 
 #: Goals for a run of 5,000 requests.
 SECONDS, MEGABYTES = 2.0, 3.0

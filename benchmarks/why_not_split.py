@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.pages import put
-from ksim.report.reasons import reasons
-from ksim.report.result import Result
-from ksim.report.run_directory import Whole
-from ksim.report.wording import number, percent
 from ksim.results.attribution import Breakdown, paired
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.views.reasons import reasons
+from ksim.views.result import Result
+from ksim.views.run_directory import Whole
+from ksim.views.wording import number, percent
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence" / "why_not_split.md", ROOT / "scenarios" / "fleets"

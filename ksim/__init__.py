@@ -27,11 +27,11 @@ Data flows one way, and each package answers one question about it:
     network     how long does a message?    cost        how long a step, how much energy?
     kv          what stays cached?          scheduling  what runs next?
     engine      what happens when?          cluster     where does it happen?
-    results     how good was it?            report      how is it shown?
+    results     how good was it?            views       how is it shown?
     scenario    what is asked for?          simulation  how does it run?
-    study       what do many runs answer?   page        how does it look in a browser?
-    server      how does it answer a client? deploy     how do users run it?
+    study       what do many runs answer?   deploy      how do users run it?
     validation  how close is it to reality? calibration what do measurements teach?
+    server      how does it answer a client?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
 """
@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.compute.notation.pointwise import pointwise
     from ksim.compute.notation.product import op
     from ksim.foundation.errors import KsimError
-    from ksim.report.result import Result
     from ksim.scenario.layer import Layer
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.simulate import simulate
@@ -54,13 +53,14 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.study.routers.compare import routers
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
+    from ksim.views.result import Result
 
 __version__ = "0.2.0"
 
 __all__ = ["FENCES", "LAYERS", "ROOMS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend",
            "capacity", "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
 
-#: Which rooms each room may import: packages, and those within `kv`.  `tests/test_architecture.py` enforces it.
+#: Which rooms each room may import: packages, and those within `kv` and `views`.
 LAYERS: dict[str, set[str]] = {
     "foundation": set(),
     "specs": {"foundation"},
@@ -78,22 +78,22 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "scheduling", "kv.transfer"},
     "cluster": {"foundation", "specs", "flow", "kv.transfer", "engine"},
     "results": {"foundation", "flow"},
-    "report": {"foundation", "flow", "results"},
+    "views": {"foundation", "flow", "results"},
     "scenario": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "calibration",
-                 "kv.cache", "scheduling", "engine", "cluster", "results", "report"},
+                 "kv.cache", "scheduling", "engine", "cluster", "results", "views"},
     "simulation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv.cache",
-                   "scheduling", "kv.transfer", "kv.offload", "engine", "cluster", "results", "report", "scenario"},
+                   "scheduling", "kv.transfer", "kv.offload", "engine", "cluster", "results", "views", "scenario"},
     "validation": {"foundation", "specs", "flow", "workload", "oracles", "network", "cost", "calibration", "kv.cache",
-                   "scheduling", "kv.offload", "engine", "results", "report", "scenario", "simulation"},
+                   "scheduling", "kv.offload", "engine", "results", "views", "scenario", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv.cache", "scheduling", "scenario"},
-    "study": {"foundation", "specs", "flow", "workload", "cost", "engine", "results", "report", "scenario",
+    "study": {"foundation", "specs", "flow", "workload", "cost", "engine", "results", "views", "scenario",
               "simulation"},
-    "page": {"foundation", "flow", "results", "report", "scenario", "study"},
+    "views.page": {"foundation", "flow", "results", "views", "scenario", "study"},
     "server": {"foundation", "flow", "workload", "scheduling", "engine", "cluster", "results", "scenario",
                "simulation"},
     "deploy": {"foundation", "specs", "cluster", "scenario", "simulation"},
-    "cli": {"foundation", "specs", "flow", "workload", "calibration", "results", "report", "scenario", "simulation",
-            "validation", "testing", "study", "page", "server", "deploy"},
+    "cli": {"foundation", "specs", "flow", "workload", "calibration", "results", "views", "scenario", "simulation",
+            "validation", "testing", "study", "views.page", "server", "deploy"},
 }
 
 #: The size of each room: its modules, its lines, in hundreds that have begun, and its doors, which are the modules that
@@ -103,8 +103,8 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "workload": (27, 4_600, 8), "compute": (51, 8_100, 16), "oracles": (20, 3_900, 9), "network": (11, 1_600, 4),
     "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (28, 4_100, 8),
     "kv.transfer": (5, 900, 3), "kv.offload": (20, 3_300, 4), "engine": (12, 3_000, 8), "cluster": (39, 5_200, 6),
-    "results": (22, 5_100, 14), "report": (23, 4_800, 15), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
-    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16), "page": (14, 2_200, 1),
+    "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
+    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16), "views.page": (14, 2_200, 1),
     "server": (23, 5_100, 4), "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
 }
 
@@ -112,10 +112,10 @@ ROOMS: dict[str, tuple[int, int, int]] = {
 FENCES: dict[str, set[str]] = {
     "simpy": {"network", "kv.transfer", "kv.offload", "engine", "cluster", "simulation"},
     "networkx": {"network"},
-    "matplotlib": {"report"},
-    "PIL": {"report"},
-    "pyarrow": {"foundation", "calibration", "results", "report", "study", "page"},
-    "plotly": {"page"},
+    "matplotlib": {"views"},
+    "PIL": {"views"},
+    "pyarrow": {"foundation", "calibration", "results", "views", "study", "views.page"},
+    "plotly": {"views.page"},
     "optuna": {"study"},
     "ray": {"study"},
     "sklearn": {"calibration"},
@@ -133,12 +133,12 @@ FENCES: dict[str, set[str]] = {
     "tokenizers": {"workload", "server"},
     "jinja2": {"server"},
     "typer": {"cli"},
-    "rich": {"report", "cli"},
+    "rich": {"views", "cli"},
 }
 
 #: Where the public names are defined.
 _HOMES = {
-    "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
+    "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.views.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
     "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",

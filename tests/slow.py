@@ -25,7 +25,8 @@ SLOW = frozenset({
     "cli/test_bad_inputs.py", "cli/test_files.py", "scenario/test_numbers.py",
     # Figures and traces, drawn and written.
     "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_pareto.py", "cli/test_roofline.py",
-    "page/test_browser.py", "report/test_perfetto.py", "report/test_run_plots.py", "simulation/test_why_not_split.py",
+    "views/page/test_browser.py", "views/test_perfetto.py", "views/test_run_plots.py",
+    "simulation/test_why_not_split.py",
     # The whole repository.
     "scenario/test_scenario_examples.py", "test_contributing.py", "test_gallery.py", "test_manual.py",
     "test_notebooks.py", "test_package.py", "test_readme.py", "test_speed_gate.py",

@@ -57,7 +57,7 @@ def may_import(path: Path, name: str) -> bool:
     if top != "ksim":
         return room(path) in ksim.FENCES.get(top, {room(path)})
     allowed = {*ksim.LAYERS[room(path)], room(path), "__version__"}
-    return any(f"{rest}.".startswith(f"{layer}.") for layer in allowed)
+    return any(f"{rest}.".startswith(f"{layer}.") and room_of(f"ksim.{layer}") == room_of(name) for layer in allowed)
 
 
 def test_imports_point_down_and_libraries_stay_behind_their_fences():

@@ -17,7 +17,7 @@ from ksim.foundation.errors import DISTRIBUTION
 ROOT = Path(ksim.__file__).parents[1]
 #: What a type checker has to read to know the public types; it passes over the rest.
 READ = [f"ksim/{each}.py" for each in ("__init__", "scenario/scenario", "simulation/simulate", "scenario/layer",
-                                       "report/result", "specs/settings", "compute/notation/product")]
+                                       "views/result", "specs/settings", "compute/notation/product")]
 
 
 def test_importing_it_loads_nothing_else():
@@ -59,7 +59,7 @@ def test_type_checkers_see_the_types(tmp_path, monkeypatch):
     assert not wrong
     lines = [line.partition("snippet.py:")[2] for line in said.splitlines() if "snippet.py:" in line]
     assert [line.partition('"')[2].partition('"')[0] for line in lines[:4]] == [
-        "ksim.specs.settings.EngineSettings", "ksim.report.result.Result", "str", "ksim.scenario.layer.Layer"]
+        "ksim.specs.settings.EngineSettings", "ksim.views.result.Result", "str", "ksim.scenario.layer.Layer"]
     assert "Module has no attribute" in lines[4] and len(lines) == 5
 
 

@@ -55,7 +55,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
              if path.is_file() and path.suffix != ".pyc"}
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if ".dist-info/" not in name} == files
-    assert {"ksim/py.typed", "ksim/data/scenario.schema.json", "ksim/page/assets/page.css"} <= files
+    assert {"ksim/py.typed", "ksim/data/scenario.schema.json", "ksim/views/page/assets/page.css"} <= files
     assert any(name.startswith("ksim/data/profiles/") for name in files)
 
 

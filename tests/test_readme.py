@@ -10,7 +10,7 @@ import pytest
 
 import ksim
 from ksim.cli import app
-from ksim.report.result import Result
+from ksim.views.result import Result
 from tests.cli.command import ksim_here
 
 ROOT = Path(ksim.__file__).parents[1]

@@ -11,7 +11,7 @@ from benchmarks.energylens.batches import TENSORS, BatchPoint, Phases, Survey
 from benchmarks.energylens.plots import batches_figure, fusion_figure, overlap_figure, shares_figure
 from benchmarks.energylens.techniques import MOST, NONE, Overlaps, Saving, savings
 from benchmarks.pages import put
-from ksim.report.drawing import looks, write
+from ksim.views.drawing import looks, write
 
 PAGE, IMAGES = Path("docs/evidence/energylens.md"), Path("docs/images")
 LLAMA, QWEN = "llama-3.1-70b", "qwen3-30b-a3b"

@@ -9,8 +9,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, Multiple
 
 from benchmarks.energylens.batches import BATCHES, TENSORS, BatchPoint, Phases, Survey
 from benchmarks.energylens.techniques import NONE, WAYS, Overlaps, Saving
-from ksim.report.charts import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, RED, decades, plain
-from ksim.report.drawing import beside, canvas, grid_of
+from ksim.views.charts import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, RED, decades, plain
+from ksim.views.drawing import beside, canvas, grid_of
 
 DASHES = (0, (4, 3))
 PLAIN = FuncFormatter(lambda value, _: plain(value))

@@ -15,7 +15,7 @@ import typer
 from ksim.cli.flags import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.help import App
 from ksim.foundation.errors import KsimError
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from benchmarks.research.ladders import Cell, Compared, LadderReport

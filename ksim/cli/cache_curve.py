@@ -10,7 +10,7 @@ from attrs import frozen
 from ksim.cli.flags import words_of
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.units import GIB, measured
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -162,7 +162,7 @@ class Shown:
 
         import numpy as np
 
-        from ksim.report.figures.trace import cache_chart
+        from ksim.views.figures.trace import cache_chart
 
         ends = dict(zip(self.tiers, accumulate(self.tiers.values()), strict=True))
         shown = [*self.curve.sizes(), *self.sizes, *ends.values()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ksim.cli.flags import STDOUT, JsonFile, Wide, console, write_json
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.cli.records import Record

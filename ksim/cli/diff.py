@@ -12,16 +12,16 @@ from attrs import frozen
 from ksim.cli.flags import JsonInFolder, Wide, console, write_json
 from ksim.cli.run import Figures
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.report.tables import Table
-from ksim.report.wording import number, percent
 from ksim.results.numbers import number_of
+from ksim.views.tables import Table
+from ksim.views.wording import number, percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ksim.report.run_directory import Whole
     from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
+    from ksim.views.run_directory import Whole
 
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
 Pairs = dict[str, "tuple[Floats, Floats]"]
@@ -48,8 +48,8 @@ def diff(
     json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
-    from ksim.report.reasons import reasons
-    from ksim.report.run_directory import Whole, readable
+    from ksim.views.reasons import reasons
+    from ksim.views.run_directory import Whole, readable
 
     with readable(run_a, run_b):
         runs = Whole.read(run_a), Whole.read(run_b)
@@ -156,7 +156,7 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
         before, after = (by_group(seconds, names) for seconds in pair)
         rows.setdefault(row, {})[PARTS.get(key) or title_of(key)] = before, after
 
-    from ksim.report.figures.run import changes_chart
+    from ksim.views.figures.run import changes_chart
 
     if drawn := draw(folder, "diff.png", changes_chart(title, note, list(rows.values()), groups(names))):
         console().print(drawn, markup=False)
@@ -164,7 +164,7 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
 
 def _content(one: "Whole", other: "Whole") -> dict[str, Any]:
     """The settings that differ and all numbers, for a JSON file: pairs of the first run's value and the second's."""
-    from ksim.report.run_directory import changed
+    from ksim.views.run_directory import changed
 
     known = one.settings is not None and other.settings is not None
     settings = changed(one.settings or {}, other.settings or {}) if known else None
@@ -179,7 +179,7 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
-    from ksim.report.pools_text import pool_tables
+    from ksim.views.pools_text import pool_tables
 
     yield from _settings(one, other)
     rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")
@@ -204,7 +204,7 @@ def _both(key: str, one: "Whole", other: "Whole") -> tuple[float | None, float |
 
 
 def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
-    from ksim.report.run_directory import changed
+    from ksim.views.run_directory import changed
 
     if one.settings is None or other.settings is None:
         gone = one if one.settings is None else other

@@ -28,9 +28,9 @@ from ksim.foundation.catalog import TRUST
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
-from ksim.report.tables import REMEDY, WIDE
-from ksim.report.wording import UNLIMITED
 from ksim.specs.settings import EngineSettings
+from ksim.views.tables import REMEDY, WIDE
+from ksim.views.wording import UNLIMITED
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch

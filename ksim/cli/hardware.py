@@ -20,8 +20,8 @@ from ksim.cli.help import App, Command
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import checked_unit, quantity
-from ksim.report.tables import Table
 from ksim.specs.hardware import ARCHITECTURES
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

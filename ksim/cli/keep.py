@@ -18,7 +18,7 @@ from ksim.cli.flags import console, report_console, say, write_json
 from ksim.cli.terminal import moves
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.scenario.defaults import Deployment, Derived
@@ -132,7 +132,7 @@ class Kept:
 
     def claimed(self) -> AbstractContextManager[None]:
         """Holds the directory while the run goes on; raises ConfigError for results that cannot be kept."""
-        from ksim.report import run_directory
+        from ksim.views import run_directory
 
         if self.stream and (self.output is None or self.window):
             raise ConfigError("--stream", "writes rows to a directory, and no trace; give -o, and no --trace-window")

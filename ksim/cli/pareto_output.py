@@ -11,11 +11,11 @@ from typing import Any
 
 from ksim.cli.flags import console
 from ksim.foundation.errors import ConfigError
-from ksim.report import run_directory
-from ksim.report.tables import Table
-from ksim.report.wording import number
 from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import Objective, ParetoPoint, Requirement
+from ksim.views import run_directory
+from ksim.views.tables import Table
+from ksim.views.wording import number
 
 #: The files by which the folder of an earlier front is recognised.
 MARKS = ("points.csv", "pareto.png")
@@ -150,7 +150,7 @@ def _file_name(point: ParetoPoint, count: int) -> str:
 
 
 def _draw(path: Path, title: str, points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:
-    from ksim.report.figures.studies import ParetoMark, Scale, pareto_chart
+    from ksim.views.figures.studies import ParetoMark, Scale, pareto_chart
 
     settings = points[0].outcome.settings
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))

@@ -36,7 +36,7 @@ from ksim.cli.flags import (
 )
 from ksim.cli.records import content, counted, totals
 from ksim.foundation.errors import ConfigError
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -122,7 +122,7 @@ def _curve(found: "Payoff") -> Any:
 
 
 def _draw(found: "Payoff", path: Path) -> None:
-    from ksim.report.figures.studies import speculation_chart
+    from ksim.views.figures.studies import speculation_chart
 
     note = (f"{found.drafts} drafted tokens, {found.length:.2f} tokens a verification, {found.context:,} tokens of"
             f" context")
@@ -288,7 +288,7 @@ def _numbers(flag: str, text: str) -> list[float]:
 
 
 def _table(priced: "list[Message]") -> Table:
-    from ksim.report.wording import measure, number
+    from ksim.views.wording import measure, number
 
     rows = Table.of("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",
                     hide=("pJ/bit", "idle", "mJ", "algorithm"),

@@ -8,13 +8,13 @@ import numpy as np
 from rich.text import Text
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.tables import Table
-from ksim.report.wording import number
 from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, by_group, groups, members
 from ksim.results.steps import Floats
+from ksim.views.tables import Table
+from ksim.views.wording import number
 
 if TYPE_CHECKING:
-    from ksim.report.figures import Picture
+    from ksim.views.figures import Picture
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}

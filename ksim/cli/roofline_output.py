@@ -16,9 +16,9 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import hidden_directory
 from ksim.foundation.units import DType
-from ksim.report.tables import Table
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
+from ksim.views.tables import Table
 
 
 @frozen
@@ -191,7 +191,7 @@ def _written_at_once(folder: Path) -> Iterator[Path]:
 
 def _draw(report: RooflineReport, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta if there are GPUs to compare; return the names of the files."""
-    from ksim.report.figures.kernels import Roof, eta_map, step_roofline
+    from ksim.views.figures.kernels import Roof, eta_map, step_roofline
 
     gpu, drawn = report.deployment.gpu, {step: _placed(points) for step, points in report.steps.items()}
     formats = dict.fromkeys(point.dtype for points in drawn.values() for point in points)
@@ -210,7 +210,7 @@ def _placed(points: Any) -> list[KernelPoint]:
 
 
 def _steps(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
-    from ksim.report.figures.kernels import Kernel, Step
+    from ksim.views.figures.kernels import Kernel, Step
 
     steps = []
     for step, points in drawn.items():
@@ -224,7 +224,7 @@ def _steps(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[
 
 def _map(report: RooflineReport) -> tuple[dict[str, list[Any]], list[Any]]:
     """The families of each step, and the zones of the map."""
-    from ksim.report.figures.kernels import FamilyMark, ZoneArea
+    from ksim.views.figures.kernels import FamilyMark, ZoneArea
 
     marks: dict[str, list[Any]] = {report.heading(step): [] for step in report.steps}
     for family in report.survey.families:

@@ -38,7 +38,7 @@ from ksim.cli.keep import explain_defaults as show_defaults
 from ksim.cli.pools import Pools, pool_changes, with_pools
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.results.attribution import Breakdown
@@ -172,8 +172,8 @@ def report(
                                          help="the page to write")] = Path("report.html"),
 ) -> None:
     """Write a run or a study as one HTML page that opens without a network."""
-    from ksim.page import write_page
-    from ksim.report.run_directory import readable
+    from ksim.views.page import write_page
+    from ksim.views.run_directory import readable
 
     with readable(directory):
         written = write_page(directory, output)
@@ -194,7 +194,7 @@ def explain(
     json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Say where requests' time went: queue, prefill, others' prefill, decode, host and more, kernel by kernel."""
-    from ksim.report.run_directory import readable
+    from ksim.views.run_directory import readable
 
     if run.is_file():
         _explain_counter_example(run, request, json_file, output)
@@ -253,7 +253,7 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
         bar = "" if key in PARTS else title_of(key).partition(" ")[0]
         panels.setdefault(panel, {})[bar] = by_group(column, names)
 
-    from ksim.report.figures.run import breakdown_chart
+    from ksim.views.figures.run import breakdown_chart
 
     return draw(folder, "explain.png", breakdown_chart(title, note, panels, groups(names)))
 

@@ -49,9 +49,9 @@ def serve(
     output: Output = None, force: Force = False,
 ) -> None:
     """Answer clients of OpenAI's API in real time, with the latencies of a simulated fleet."""
-    from ksim.report import run_directory
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.fleet import Fleet
+    from ksim.views import run_directory
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     wanted = _wanted(

@@ -18,7 +18,7 @@ from ksim.cli.doctor_checks import BROKEN, NOTE, OK, Finding
 from ksim.cli.flags import JsonFile, Wide, console, say, write_json
 from ksim.foundation import files
 from ksim.foundation.errors import KsimError
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 
 def new(

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from ksim.report.wording import UNLIMITED
+from ksim.views.wording import UNLIMITED
 
 #: The terminals, by TERM, that can neither colour nor move.
 DUMB = ("dumb", "unknown")

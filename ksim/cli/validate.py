@@ -17,7 +17,7 @@ import typer
 from ksim.cli.flags import JsonFile, Wide, console, say, status, words_of, write_json
 from ksim.cli.help import App
 from ksim.cli.validate_serving import serving, steps
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.calibration.accuracy import KernelReport

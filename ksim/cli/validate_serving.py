@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from ksim.cli.flags import JsonFile, Wide, console, oracle_of, say, status, write_json
 from ksim.cli.run import Settings
-from ksim.report.tables import Table
+from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.validation.benchmarks.comparison import Compared, Part

@@ -19,11 +19,11 @@ from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.report.tables import Table, as_text, notebook
-from ksim.report.wording import UNLIMITED, measure, number, percent
 from ksim.scenario.hardware import gpu_of, network_of, oracle_choice, system_of
 from ksim.scenario.scenario import COLLECTIVES
 from ksim.specs.hardware import Gpu, PowerSettings
+from ksim.views.tables import Table, as_text, notebook
+from ksim.views.wording import UNLIMITED, measure, number, percent
 
 _COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound", "source")
 

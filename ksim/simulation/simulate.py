@@ -20,9 +20,6 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.report import run_directory
-from ksim.report.formats import vllm_block
-from ksim.report.result import Result
 from ksim.results.measured import judged
 from ksim.results.numbers import LatencyTargets, Summary
 from ksim.results.streaming import Sink
@@ -34,6 +31,9 @@ from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.offloading import tiers_of_pool
 from ksim.simulation.processes import run_in_processes
+from ksim.views import run_directory
+from ksim.views.formats import vllm_block
+from ksim.views.result import Result
 from ksim.workload.rows import Ledger
 
 

@@ -11,10 +11,10 @@ from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import parquet_table, taken
-from ksim.report import run_directory
 from ksim.results import arrow
 from ksim.study.head import HEAD, SCENARIO, Head, changes, differences, plain, text_of
 from ksim.study.rows import NOT_RUN, Row, from_table, to_table
+from ksim.views import run_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa

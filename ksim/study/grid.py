@@ -18,10 +18,10 @@ from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario, native, pieces, setting
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate, try_to_build
+from ksim.views.result import Result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from attrs import asdict, frozen
 
 from ksim import __version__
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.report.run_directory import changed, flat
+from ksim.views.run_directory import changed, flat
 
 #: The format of a study's directory; one of another format is not read.
 FORMAT = 1

@@ -14,9 +14,9 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.report.wording import number
 from ksim.results.numbers import LESS, MORE, NUMBERS, derived
 from ksim.study.grid import Outcome
+from ksim.views.wording import number
 
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

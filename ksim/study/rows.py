@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from attrs import asdict, frozen
 
-from ksim.report.tables import Table, notebook
-from ksim.report.wording import number
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import native, put
 from ksim.study.grid import Outcome, Settings, short_names, value_text
 from ksim.study.pareto import Objective, rank
 from ksim.study.students_t import student
+from ksim.views.tables import Table, notebook
+from ksim.views.wording import number
 
 if TYPE_CHECKING:
     import pyarrow as pa

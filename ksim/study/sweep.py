@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-    from ksim.report.figures import Picture
+    from ksim.views.figures import Picture
 
 
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> "Picture":
@@ -51,7 +51,7 @@ def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str
 
     Raises UnknownName for what is neither an axis nor a number of the runs.
     """
-    from ksim.report.figures.studies import Curve, sweep_chart
+    from ksim.views.figures.studies import Curve, sweep_chart
 
     _check(points, x, y, by)
     lines: dict[str, list[tuple[Any, float, float]]] = {}

@@ -173,7 +173,7 @@ class _Call:
     def play(self, words, width, told):
         """Print it on the terminal as it is now."""
         from ksim.cli.flags import console
-        from ksim.report.tables import Table, as_text
+        from ksim.views.tables import Table, as_text
 
         if len(self.renderables) == 1 and isinstance(self.renderables[0], Table):
             table = self.renderables[0]

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from ksim.cli.diff import change
-from ksim.report.run_directory import changed
+from ksim.views.run_directory import changed
 
 from .command import SCENARIO, ksim_here
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from pyarrow import parquet
 
-from ksim.report import run_directory
+from ksim.views import run_directory
 from tests.cli.command import SCENARIO, ksim_here
 
 REPLAY = ("replay", "t.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "-o", "out", "--no-plots", "--no-trace")

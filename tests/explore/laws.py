@@ -19,11 +19,11 @@ from ksim.engine.lookahead_engine import LookaheadEngine
 from ksim.flow.events import GONE, Admitted, Arrived, Copied, LinkUsed, Transferred
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.report.result import Result
 from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
+from ksim.views.result import Result
 from ksim.workload.rows import Ledger
 from tests.explore.other_words import OTHER_WORDS, Table
 from tests.laws.happenings import facts, times

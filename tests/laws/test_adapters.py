@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from ksim.compute.adapters import AdapterInputs
 from ksim.flow.events import AdapterLoaded, Rejected
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.report.result import Result
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play, simulate, stream
+from ksim.views.result import Result
 from ksim.workload.replay import Replay, Workload
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform

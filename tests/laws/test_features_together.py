@@ -10,10 +10,10 @@ import pytest
 from attrs import evolve
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario, merged
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play, stream
+from ksim.views.result import Result
 from tests.laws.happenings import facts, times
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform

@@ -13,9 +13,9 @@ from ksim.engine.lookahead_engine import UndatedTurn
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.flow.events import Admitted, Chosen, Emitted, Preempted, Stepped
 from ksim.kv.cache.block_pool import TellingTrie
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.views.result import Result
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts
 from tests.laws.looking import NOTED

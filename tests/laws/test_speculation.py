@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ksim import Scenario, simulate
 from ksim.flow.events import Finished
-from ksim.report.result import Result
 from ksim.scenario.defaults import Deployment
 from ksim.simulation.simulate import play
+from ksim.views.result import Result
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ksim.report.result import Result
 from ksim.results import attribution
+from ksim.views.result import Result
 
 
 def parts(result: Result) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

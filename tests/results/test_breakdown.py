@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.figures.run import breakdown_chart, changes_chart
-from ksim.report.result import Result
 from ksim.results.attribution import METRICS, STATISTICS, Breakdown, behind, paired
+from ksim.views.figures.run import breakdown_chart, changes_chart
+from ksim.views.result import Result
 from tests.properties import examples
 
 from . import by_hand, fabricate

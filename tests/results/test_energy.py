@@ -4,7 +4,7 @@ from attrs import evolve
 from hypothesis import given
 
 from ksim.flow.log import Log
-from ksim.report.result import Result
+from ksim.views.result import Result
 from tests.properties import examples
 
 from . import by_hand, fabricate

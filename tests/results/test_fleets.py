@@ -13,7 +13,6 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.stretches import HANDOVER
 from ksim.results.history import History
@@ -23,6 +22,7 @@ from ksim.results.tiers import Rates
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import requests_of, serve, simulate
+from ksim.views.result import Result
 from ksim.workload.rows import Ledger
 from tests.kv.transfer.fleets import CONNECTORS, requests, run, scenario
 from tests.laws.tiny import TINY, uniform

@@ -1,7 +1,7 @@
 import pytest
 
-from ksim.report.result import Result
 from ksim.results.tiers import Rates
+from ksim.views.result import Result
 
 from . import by_hand
 

@@ -1,10 +1,10 @@
 import pytest
 
-from ksim.report.result import Result
 from ksim.results.history import History
 from ksim.results.metrics import saturation
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.views.result import Result
 
 from . import by_hand, fabricate
 

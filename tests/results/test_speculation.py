@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ksim import Scenario, simulate
-from ksim.report.result import Result
 from ksim.simulation.simulate import stream
+from ksim.views.result import Result
 
 SCENARIO = {
     "model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline",

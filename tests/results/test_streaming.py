@@ -26,7 +26,6 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.report.result import Result
 from ksim.results import metrics
 from ksim.results import streaming as module
 from ksim.results.attribution.energy import ENERGY_KEYS
@@ -35,6 +34,7 @@ from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, Latency
 from ksim.results.streaming import RESOLUTION, Histogram, Sink
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve, simulate
+from ksim.views.result import Result
 from tests.properties import examples
 
 from . import by_hand, fabricate, fleet

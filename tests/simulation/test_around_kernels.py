@@ -8,11 +8,11 @@ import pytest
 from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.report.result import Result
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import host_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
+from ksim.views.result import Result
 from tests.scenario.tables import TABLE
 from tests.specs.hosts import as_toml, host
 

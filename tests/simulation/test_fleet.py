@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario, alike, beside, merged
 from ksim.scenario.sizing import pack
 from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import independent, simulate, stream
+from ksim.views.result import Result
 from tests.properties import examples
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation import simulate as simulation
 from ksim.simulation.simulate import shares, simulate
+from ksim.views.result import Result
 from tests.properties import examples
 
 

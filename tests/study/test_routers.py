@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import ksim
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError, UnknownKey, UnknownName
-from ksim.report.charts import Dots
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.routers.compare import RouterComparison, Waits, imbalance, regrets
 from ksim.study.routers.plan import STALENESS, RoutersPlan, candidates, key_of, label, listed, parsed, yardstick
 from ksim.study.routers.telling import explained, picture, ranked, router_of
 from ksim.study.rows import OK, Row, points_of
+from ksim.views.charts import Dots
 from tests.properties import examples
 
 LOAD = {"count": 8, "arrivals": {"process": "poisson", "rate": 60.0}, "prefixes": {"groups": 5, "tokens": 512},

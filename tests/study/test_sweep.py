@@ -8,7 +8,6 @@ from pyarrow import parquet
 
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownName
-from ksim.report.charts import Dots
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -16,6 +15,7 @@ from ksim.study.grid import replication_seed
 from ksim.study.rows import Row, half_width, points_of
 from ksim.study.students_t import student
 from ksim.study.sweep import Sweep, sweep_plot
+from ksim.views.charts import Dots
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
                         "energy": {"price_per_gpu_hour": 3.0}, "workload": {"synthetic": {

@@ -9,11 +9,11 @@ from math import ceil, inf
 from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import KsimError, WorkerLost
-from ksim.report.wording import number
 from ksim.results.numbers import NUMBERS
 from ksim.study.capacity.judge import KEPT, Judge, Light, RateAnswer, SetUp, fewest
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
+from ksim.views.wording import number
 
 #: What a run costs, which compares set-ups, by the titles of the numbers: per output token, and per token of prompts
 #: and outputs together.

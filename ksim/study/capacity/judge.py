@@ -19,7 +19,6 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import DoesNotFit, KsimError
-from ksim.report.insights import step_bounds
 from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
@@ -33,6 +32,7 @@ from ksim.study.capacity.trial import Observation, Plan, Trial, throughput
 from ksim.study.grid import Axis, Settings, combinations, short_names, unbuildable, value_text
 from ksim.study.pareto import first_of
 from ksim.study.workers import Workers, in_order
+from ksim.views.insights import step_bounds
 
 #: Settings whose names people say in short.
 _SHORT = {"tensor_parallel_size": "TP", "pipeline_parallel_size": "PP", "data_parallel_size": "DP"}

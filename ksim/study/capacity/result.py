@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field
 
 from ksim.foundation.errors import MissingExtra
-from ksim.report.tables import Table, markdown, notebook
-from ksim.report.wording import DOWN, model_name, number, outwards
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.answer import COSTS, Standing, closest, milliseconds, unreached
 from ksim.study.capacity.judge import Light, RateAnswer
@@ -27,11 +25,13 @@ from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Plan
+from ksim.views.tables import Table, markdown, notebook
+from ksim.views.wording import DOWN, model_name, number, outwards
 
 if TYPE_CHECKING:
     import pandas
 
-    from ksim.report.figures import Picture
+    from ksim.views.figures import Picture
 
 
 def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str, Any]]:
@@ -312,7 +312,7 @@ class Capacity:
 
     def plot(self) -> "Picture":
         """Attainment and goodput over the rate, with bands; a notebook shows it."""
-        from ksim.report.figures.studies import capacity_chart
+        from ksim.views.figures.studies import capacity_chart
 
         return capacity_chart(_subject(self.title, self.standings), self.document, FEWEST)
 

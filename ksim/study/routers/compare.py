@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import Factory, define, evolve, field, frozen
 
-from ksim.report.result import Result
-from ksim.report.tables import Table, as_text, notebook
-from ksim.report.wording import UNLIMITED
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, sums
 from ksim.scenario.scenario import Scenario
@@ -30,9 +27,12 @@ from ksim.study.routers.telling import age, explained, notes, ranked, router_of,
 from ksim.study.rows import Row, SweepPoint
 from ksim.study.sweep import Sweep, check_names, run_into
 from ksim.study.workers import PROCESSES, check, workers
+from ksim.views.result import Result
+from ksim.views.tables import Table, as_text, notebook
+from ksim.views.wording import UNLIMITED
 
 if TYPE_CHECKING:
-    from ksim.report.figures import Picture
+    from ksim.views.figures import Picture
 
 
 @define(eq=False, slots=False)

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ksim.flow.events import TIERS
-from ksim.report.tables import Table
-from ksim.report.wording import number, written
 from ksim.results.numbers import number_of
 from ksim.study.grid import value_text
 from ksim.study.routers.plan import OMNISCIENT, PAIR_ROUTER, ROUTER, STALENESS, label
 from ksim.study.rows import SweepPoint
+from ksim.views.tables import Table
+from ksim.views.wording import number, written
 
 if TYPE_CHECKING:
-    from ksim.report.figures import Picture
-    from ksim.report.figures.studies import Dot
+    from ksim.views.figures import Picture
+    from ksim.views.figures.studies import Dot
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
@@ -128,7 +128,7 @@ PANELS = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms", "p
 
 def picture(title: str, points: Sequence[SweepPoint]) -> "Picture":
     """A line for each router, a panel for each number, and a dot for each age of signals."""
-    from ksim.report.figures.studies import routers_chart
+    from ksim.views.figures.studies import routers_chart
 
     panels = {name: dots_of(points, key) for key, name in PANELS.items()}
     return routers_chart(title, {name: dots for name, dots in panels.items() if dots})
@@ -136,7 +136,7 @@ def picture(title: str, points: Sequence[SweepPoint]) -> "Picture":
 
 def dots_of(points: Sequence[SweepPoint], key: str) -> list["Dot"]:
     """A dot for each of *points* that have this number; intervals end where values do: times at 0, and shares at 1."""
-    from ksim.report.figures.studies import Dot
+    from ksim.views.figures.studies import Dot
 
     beside = lanes(list(dict.fromkeys(map(age, points))))
     least, most = -math.inf if "regret" in key else 0.0, 1.0 if key.endswith("hit_rate") else math.inf

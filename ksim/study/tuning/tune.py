@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError, MissingExtra
-from ksim.report.tables import Table, notebook
-from ksim.report.wording import number
 from ksim.scenario.scenario import Scenario
 from ksim.study import directory
 from ksim.study.directory import StudyDirectory
@@ -36,14 +34,16 @@ from ksim.study.rows import FAILED, NOT_RUN, STOPPED, Row, SweepPoint
 from ksim.study.sweep import check_names
 from ksim.study.tuning.space import KIND, ROUND, Space, Trials, TunePlan, at_stop, objectives, requirements, violation
 from ksim.study.workers import PROCESSES, check, workers
+from ksim.views.tables import Table, notebook
+from ksim.views.wording import number
 
 if TYPE_CHECKING:
-    from ksim.report.figures import Picture
+    from ksim.views.figures import Picture
 
 
 def tuning_plot(tuning: Trials) -> "Picture":
     """The first objective of each trial and the best so far; of several objectives, the front."""
-    from ksim.report.figures.studies import ParetoMark, Scale, Trial, pareto_chart, search_chart
+    from ksim.views.figures.studies import ParetoMark, Scale, Trial, pareto_chart, search_chart
 
     scales = [Scale(objective.key, objective.maximise) for objective in tuning.wanted]
     if len(scales) > 1:

@@ -16,8 +16,6 @@ from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.report.result import Result
-from ksim.report.wording import number
 from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.model_card import WorkloadSize
@@ -27,6 +25,8 @@ from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import labels_of, targets_of
 from ksim.study.pareto import Requirement, value_of
+from ksim.views.result import Result
+from ksim.views.wording import number
 
 #: After which shares of its requests a run is looked at.  Each look takes about as long as a hundred steps.
 LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)

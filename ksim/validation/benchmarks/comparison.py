@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from attrs import asdict, evolve, frozen
 
-from ksim.report.result import Result
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
@@ -29,6 +28,7 @@ from ksim.validation.benchmarks.recorded import (
     mismatches,
     replayed,
 )
+from ksim.views.result import Result
 
 #: Parts into which the requests of a run are cut, by load and by length.
 _PARTS = 3

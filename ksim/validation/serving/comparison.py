@@ -17,13 +17,13 @@ from ksim.engine.loop_times import LoopTimes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.foundation.errors import ConfigError, DataError, KsimError
-from ksim.report.result import Result
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import limits
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, Limits
 from ksim.validation.serving import recordings
 from ksim.validation.serving.recordings import RecordedRun, Recording, Scheduled, ServerSpec
+from ksim.views.result import Result
 
 
 @frozen

@@ -15,13 +15,13 @@ from attrs import evolve, fields, frozen
 from ksim.calibration.reading.frames import load
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.report.result import Result
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.scenario.sizing import limits
 from ksim.simulation.simulate import play
 from ksim.specs.settings import EngineSettings
 from ksim.validation.cases import load_json
+from ksim.views.result import Result
 
 Row = dict[str, Any]
 #: Settings that the engine worked out, by their keys in an engine file, and our names for them.

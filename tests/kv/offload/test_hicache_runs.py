@@ -5,9 +5,9 @@ import pytest
 
 from ksim.flow.events import Copied
 from ksim.foundation.errors import ConfigError
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
+from ksim.views.result import Result
 from tests.kv.offload.hicache import with_hicache
 from tests.kv.offload.runs import BLOCK
 from tests.kv.transfer.fleets import run

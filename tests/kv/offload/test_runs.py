@@ -12,10 +12,10 @@ from pyarrow import parquet
 
 from ksim.flow.events import Copied, Event, Failed, LinkUsed, Prefilled, Released, Stepped, Transferred
 from ksim.flow.log import Log
-from ksim.report import perfetto
 from ksim.results.attribution import Breakdown, groups
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate, stream
+from ksim.views import perfetto
 from tests.kv.offload.runs import BLOCK, MULTI_TIER, SESSIONS, SPLIT, offloading, requests, scenario, turns
 from tests.kv.transfer.fleets import run
 from tests.laws.happenings import facts, happenings

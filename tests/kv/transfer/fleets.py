@@ -5,10 +5,10 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
-from ksim.report.result import Result
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
+from ksim.views.result import Result
 from tests.laws.tiny import uniform
 
 CONNECTORS = ("nixl", "mooncake", "sglang", "tensorrt_llm")

@@ -7,11 +7,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.report.tables import markdown
 from ksim.study.capacity.answer import contest
 from ksim.study.capacity.judge import fewest
 from ksim.study.capacity.result import left_out, rates_text, sentence, table
 from ksim.study.capacity.targets import Interval
+from ksim.views.tables import markdown
 from tests.properties import examples
 from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ksim.flow.events import Stepped
-from ksim.report.result import Result
 from ksim.validation.serving import recordings
 from ksim.validation.serving.recordings import RecordedRun, Recording, Sent
+from ksim.views.result import Result
 
 #: Two layers: quick to simulate.
 CONFIG = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,

@@ -1,0 +1,71 @@
+"""Routers side by side: the table that ranks them, and how long users wait by router and age of signals."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ksim.study.routers.plan import is_yardstick
+from ksim.study.routers.telling import (
+    COLUMNS,
+    age,
+    cell,
+    dots_of,
+    explained,
+    notes,
+    rank_key,
+    ranked,
+    router_of,
+    told,
+)
+from ksim.study.rows import SweepPoint, points_of
+from ksim.views.charts import Chart
+from ksim.views.figures.studies import routers_panel
+from ksim.views.html import Markup, element
+from ksim.views.page.document import Document, note, table
+from ksim.views.page.studies.reading import Study
+
+#: The numbers that are drawn, with the titles of their axes.
+_DRAWN = {"mean_latency_regret_ms": "mean e2e regret, ms", "mean_regret_ms": "mean regret, ms",
+          "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
+
+
+def add_routers(document: Document, study: Study) -> None:
+    """Add the ranking and its figures; only comparisons of routers have them."""
+    if study.kind != "routers":
+        return
+    points = points_of(study.rows)
+    good = ranked(points)
+    document.section(
+        "routers", "The routers", _table(good) if good else None,
+        *(note(text) for text in (*notes(points), *explained(good))),
+        note("Regret is how much longer a request waits for its first token (e2e: its last) than in the run of the same"
+             " requests in which the router sees the true state of all engines. All routers get the same requests."),
+        *_figures(document, good))
+
+
+def _table(points: Sequence[SweepPoint]) -> Markup:
+    keys = told(points)
+    rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
+            for point in points]
+    return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their"
+                 f" {COLUMNS[rank_key(points)]}, the least first; of several ages, the first counts", sortable=True)
+
+
+def _name(point: SweepPoint) -> str:
+    """The router of *point*, and whether it is the yardstick."""
+    return f"{router_of(point)}{' (yardstick)' * is_yardstick(point.settings)}"
+
+
+def _number(point: SweepPoint, key: str) -> Markup:
+    return element("data", cell(point, key), value=point.value(key), data_point=point.number, data_key=key)
+
+
+def _figures(document: Document, points: Sequence[SweepPoint]) -> Iterator[Any]:
+    for key, title in _DRAWN.items():
+        if dots := dots_of(points, key):
+            routers, ages = (list(dict.fromkeys(getattr(dot, name) for dot in dots)) for name in ("router", "age"))
+            panel = routers_panel(title, dots, routers, ages)
+            drawn = Chart("", [panel], legend="below" if len(ages) > 1 else "",
+                          legend_title="age of signals")
+            yield document.figure(f"routers-{key}", drawn, f"{key} of each router. Colours are ages of signals, one"
+                                  " below the other; bars are 95 % intervals of means over seeds. The table above has"
+                                  " all numbers.", height=120 + (22 + 6 * len(ages)) * len(routers))

@@ -1,0 +1,59 @@
+"""A log is data: another process reads it that can import nothing of what priced it."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ksim.views.perfetto import write_trace
+from ksim.views.result import Result
+
+#: What results may not need: packages that price.
+BLOCKED = ("ksim.compute", "ksim.cost", "ksim.network", "ksim.oracles", "ksim.engine", "ksim.simulation")
+
+READER = f"""
+import pickle, sys
+from importlib.abc import MetaPathFinder
+
+class Blocker(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith({BLOCKED!r}):
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocker())
+from tests.views.test_pickled_log import judged
+print(judged(pickle.load(open(sys.argv[1], "rb")), sys.argv[2]))
+"""
+
+
+def judged(result: Result, trace: str | Path) -> str:
+    """All that results say of a run; its trace is written beside."""
+    write_trace(result.history, Path(trace))
+    tables = [table.to_pylist() for table in (result.kernels, result.attribution, result.requests, result.steps)]
+    return json.dumps([result.summary, [str(insight) for insight in result.insights], *tables], default=repr)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"detail": "kernel", "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
+    {"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "max_model_len": 4096}},
+    {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}},
+], ids=["columns", "kernel by kernel", "data ranks", "pools"])
+def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
+    scenario = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 4096}, "workload": {"synthetic": {
+        "arrivals": {"process": "poisson", "rate": 50}, "count": 20, "max_tokens": 4000,
+        "prompt": {"kind": "lognormal", "median": 300, "sigma": 0.5},
+        "output": {"kind": "uniform", "low": 1, "high": 40}}}}
+    from ksim.scenario.scenario import Scenario  # here, as the other process cannot import them
+    from ksim.simulation.simulate import simulate
+
+    ran = simulate(Scenario.of({**scenario, **changes}))
+    assert ran.history.fleet == ("pools" in changes) == bool(ran.history.links)
+    result = Result(ran.log)
+    (tmp_path / "log").write_bytes(pickle.dumps(result))
+    read = subprocess.run([sys.executable, "-c", READER, tmp_path / "log", tmp_path / "theirs"], check=True,
+                          capture_output=True, text=True)
+    assert read.stdout.strip() == judged(result, tmp_path / "ours")
+    assert (tmp_path / "theirs").read_bytes() == (tmp_path / "ours").read_bytes()
