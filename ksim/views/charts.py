@@ -215,7 +215,7 @@ class Chart:
     """
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[Panel] = field(repr=False)
     note: str = ""
     width: float = 8.0
     height: float = 5.0
