@@ -72,17 +72,19 @@ def pages() -> dict[str, list[str]]:
 def _tables() -> Iterator[str]:
     for title, cls in SECTIONS.items():
         shown = f"`{title}`" if title != "Top level" else title
-        yield from (f"### {shown}", "", "| Key | Type | Unit | Default | Meaning |", "|---|---|---|---|---|")
-        yield from (_row(key) for key in keys(cls) if key.name != "kind")
+        yield from (f"### {shown}", "", "| Key | Type | Default | Meaning |", "|---|---|---|---|")
+        yield from (_row(key, of_vllm="[serve" in title) for key in keys(cls) if key.name != "kind")
         yield ""
 
 
-def _row(key: Key) -> str:
-    unit = key.labels.get("Unit", "none")
+def _row(key: Key, of_vllm: bool) -> str:
+    """A line of a table, *of_vllm* if its keys are vLLM's where their source is not said."""
+    unit, source = key.labels.get("Unit", "none"), key.labels.get("Source", "")
+    source = "" if of_vllm and source == "vLLM" else source
     said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.shown)}."] if key.shown else []),
-            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else []),
+            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {source}."] if source else []),
             *([f"Example: `{key.labels['Example']}`."] if "Example" in key.labels else [])]
-    cells = (f"`{key.name}`", typed(key), "" if unit == "none" else unit, _default(key), " ".join(said))
+    cells = (f"`{key.name}`", typed(key) + (f" ({unit})" if unit != "none" else ""), _default(key), " ".join(said))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
@@ -123,16 +125,9 @@ def _names(key: Key) -> str:
                      for folder in key.folders)
 
 
-def _source(key: Key) -> str:
-    said = key.labels.get("Source", "")
-    return f"`vllm serve --{key.name.replace('_', '-')}`" if said == "vLLM" else said
-
-
 def _examples() -> Iterator[str]:
     for path in sorted(EXAMPLES.glob("*.toml")):
-        title, text = path.stem.replace("_", " ").capitalize(), path.read_text(encoding="utf-8")
-        yield from (f"### {title}", "", f"`ksim run scenarios/workloads/{path.name}`", "",
-                    "```toml", *text.splitlines(), "```", "")
+        yield from (f"### {path.name}", "", "```toml", *path.read_text(encoding="utf-8").splitlines(), "```", "")
 
 
 def _plugins() -> Iterator[str]:
