@@ -46,6 +46,14 @@ SECTIONS: Mapping[str, type] = {
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }
+#: The pages that describe the plug-ins of a folder, one by one.
+TOPICS = {
+    "cluster.routers": "routing.md#the-routers-that-ship", "cluster.flow_controls": "routing.md#flow-control",
+    "cluster.pair_routers": "fleets.md#who-prefills-and-who-decodes", "kv.transfer.connectors": "fleets.md#timelines",
+    "scheduling.policies": "policies.md#policies-that-come-with-ksim",
+    "scheduling.admissions": "policies.md#admissions-that-come-with-ksim",
+    "scheduling.acceptances": "speculation.md#how-many-drafts-are-accepted", "workload.traces": "traces.md#formats",
+}
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "path",
                              Choice: "plug-in"}
 #: Options of this size and more set no limit.
@@ -133,10 +141,24 @@ def _examples() -> Iterator[str]:
 def _plugins() -> Iterator[str]:
     folders = dict.fromkeys(folder for cls in SECTIONS.values() for key in keys(cls) for folder in key.folders)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
-        yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
-        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
-                    for name in catalog.names(folder))
-        yield ""
+        yield from (f"### {folder}", "", *(_optional if folder in TOPICS else _whole)(folder), "")
+
+
+def _whole(folder: str) -> Iterator[str]:
+    yield from ("| Name | Options | What it is |", "|---|---|---|")
+    yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
+                for name in catalog.names(folder))
+
+
+def _optional(folder: str) -> Iterator[str]:
+    """The plug-ins of a *folder* that has a page of its own: only their options."""
+    options = {name: _options(catalog.find(folder, name)) for name in catalog.names(folder)}
+    plain = [f"`{name}`" for name, some in options.items() if not some]
+    yield f"[{TOPICS[folder].partition('#')[0]}]({TOPICS[folder]}) says what each is."
+    if plain:
+        yield f"Without options: {', '.join(plain)}."
+    yield from ("", "| Name | Options |", "|---|---|")
+    yield from (f"| `{name}` | {some} |" for name, some in options.items() if some)
 
 
 def _options(made: Any) -> str:
