@@ -90,6 +90,17 @@ def test_a_page_has_no_marks_of_a_merge(page):
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@each_page
+def test_files_of_the_package_that_a_page_names_are_there(page):
+    """Also without `ksim/` before them; NAME stands for any.  Pages of what was may name what is no more."""
+    if page.parent.name == "evidence" or page.name == "CHANGELOG.md":
+        return
+    packages = {path.name for path in (ROOT / "ksim").iterdir() if path.is_dir()}
+    named = re.findall(r"`(?:ksim/)?([a-z_]+)/([\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8"))
+    assert not [f"{package}/{rest}" for package, rest in named if package in packages
+                and not (ROOT / "ksim" / package / rest.partition("NAME")[0]).exists()]
+
+
 def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has():
     """`ksim` is another project on the package index."""
     sources = [*PAGES, *(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "ksim").rglob("*.py")]
