@@ -57,6 +57,15 @@ def _find(path, cls=Scenario):
         assert kind is Choice or kinds_of(kind)
 
 
+@each_page
+def test_commands_in_the_text_of_a_page_exist(page):
+    """Those that it shows on lines of their own are read above."""
+    headings = re.findall(r"^## (ksim .*)", "\n".join(made.lines()), re.MULTILINE)
+    known = {*headings, "ksim validate", "ksim gpu"}
+    named = re.findall(r"`(ksim (?:(?:validate|gpu) )?[a-z][\w-]*)", page.read_text(encoding="utf-8"))
+    assert page.name == "CHANGELOG.md" or {*named} <= known
+
+
 def test_a_key_that_is_not_there_is_noticed():
     with pytest.raises(AssertionError, match="no key max_num_sequences"):
         _find(["serve", "max_num_sequences"])
