@@ -3,7 +3,8 @@
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -17,6 +18,8 @@ from ksim.cli.flags import SERVE_PANEL
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 _TYPES = {str: "text", int: "integer", float: "number", Path: "path", bool: ""}
 _HEAD = ("| Option | Value | Default | Meaning |", "|---|---|---|---|")
+#: Rows that so many commands have are shown once for all of them.
+_OFTEN = 4
 
 
 @attrs.frozen
@@ -40,7 +43,15 @@ class Command:
 def lines() -> list[str]:
     """What docs/cli.md has between its marks."""
     every = [*_commands(app, "ksim")]
-    return [*_contents(every), *(line for command in every for line in _section(command)), *_shared(every)]
+    counts = Counter(_row(command, each) for command in every for each in command.own)
+    shared = {row for row, count in counts.items() if count >= _OFTEN and row.startswith("| `-")}
+    return [*_contents(every), *(line for command in every for line in _section(command, shared)),
+            "## Shared options", "", *_HEAD, *sorted(shared, key=_by_name), "", *_settings(every)]
+
+
+def _by_name(row: str) -> str:
+    """The long name of an option, by its row."""
+    return row.partition("`--")[2]
 
 
 def _commands(group: typer.Typer, words: str) -> Iterator[Command]:
@@ -65,25 +76,29 @@ def _first(text: str) -> str:
     return _cell(text.strip().partition("\n\n")[0])
 
 
-def _section(command: Command) -> Iterator[str]:
+def _section(command: Command, shared: Collection[str]) -> Iterator[str]:
     arguments = [each for each in command.parsed.params if _is_argument(each)]
     usage = " ".join([command.words, *(_shown(each) for each in arguments), "[OPTIONS]"])
     yield from (f"## {command.words}", "", *inspect.cleandoc(command.parsed.help).splitlines(), "", f"`{usage}`", "")
-    if command.own:
-        yield from (*_HEAD, *(_row(command, each) for each in command.own), "")
+    rows = {_row(command, each): each for each in command.own}
+    if own := [row for row in rows if row not in shared]:
+        yield from (*_HEAD, *own, "")
+    if also := [f"`{rows[row].opts[-1]}`" for row in sorted(shared & rows.keys(), key=_by_name)]:
+        yield from (f"Also [shared options](#shared-options): {', '.join(also)}.", "")
     if command.settings:
-        yield from ("It also takes the [engine settings](#engine-settings).", "")
+        yield from ("Also the [engine settings](#engine-settings).", "")
 
 
-def _shared(every: list[Command]) -> Iterator[str]:
-    """The engine settings, once for all commands that take them."""
+def _settings(every: list[Command]) -> Iterator[str]:
+    """How the keys of `[serve]` are written as options."""
     takers = [command for command in every if command.settings]
-    yield from ("## Engine settings", "", f"Flags of `vllm serve`, which {_list(takers)} take."
-                " [scenario.md](scenario.md#serve) says where each of them comes from.", "",
-                "| Option | Value | Meaning |", "|---|---|---|")
-    for setting in takers[0].settings:
-        yield f"| {_names(setting)} | {_value(takers[0], setting)} | {_cell(setting.help)} |"
-    yield ""
+    short = [_names(each) for each in takers[0].settings if len(each.opts) > 1]
+    yield from ("## Engine settings", "",
+                f"{_list(takers)} take the keys of [`[serve]`](scenario.md#serve) as flags, named as by `vllm serve`:",
+                "`max_num_seqs` is `--max-num-seqs`. A boolean has two, such as `--enforce-eager` and"
+                " `--no-enforce-eager`. A list is given value by value, each",
+                "with the flag, and a table as JSON.",
+                f"Flags with short names are {'; '.join(short)}.", "")
 
 
 def _list(commands: list[Command]) -> str:

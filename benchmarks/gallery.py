@@ -134,9 +134,8 @@ def entries() -> list[Entry]:
 
 
 def page(shown: Sequence[Entry]) -> Iterator[str]:
-    """The lines of the page: what there is, then a section for each scenario."""
-    yield from ("| Scenario | Question |", "|---|---|")
-    yield from (f"| [{entry.path.stem}](#{_anchor(entry.title)}) | {entry.question} |" for entry in shown)
+    """The lines of the page: its contents, then a section for each scenario."""
+    yield from (f"- [{entry.title}](#{_anchor(entry.title)})" for entry in shown)
     for entry in shown:
         yield from _section(entry)
 

@@ -42,6 +42,14 @@ SECTIONS: Mapping[str, type] = {
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
 }
+#: The pages that describe the plug-ins of a folder, one by one.
+TOPICS = {
+    "cluster.routers": "routing.md#the-routers-that-ship", "cluster.flow_controls": "routing.md#flow-control",
+    "cluster.pair_routers": "fleets.md#who-prefills-and-who-decodes", "kv.transfer.connectors": "fleets.md#timelines",
+    "scheduling.policies": "policies.md#policies-that-come-with-ksim",
+    "scheduling.admissions": "policies.md#admissions-that-come-with-ksim",
+    "scheduling.acceptances": "speculation.md#how-many-drafts-are-accepted", "workload.traces": "traces.md#formats",
+}
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "path",
                              Choice: "plug-in"}
 #: Options of this size and more set no limit.
@@ -68,17 +76,19 @@ def pages() -> dict[str, list[str]]:
 def _tables() -> Iterator[str]:
     for title, cls in SECTIONS.items():
         shown = f"`{title}`" if title != "Top level" else title
-        yield from (f"### {shown}", "", "| Key | Type | Unit | Default | Meaning |", "|---|---|---|---|---|")
-        yield from (_row(key) for key in keys(cls) if key.name != "kind")
+        yield from (f"### {shown}", "", "| Key | Type | Default | Meaning |", "|---|---|---|---|")
+        yield from (_row(key, of_vllm="[serve" in title) for key in keys(cls) if key.name != "kind")
         yield ""
 
 
-def _row(key: Key) -> str:
-    unit = key.labels.get("Unit", "none")
+def _row(key: Key, of_vllm: bool) -> str:
+    """A line of a table, *of_vllm* if its keys are vLLM's where their source is not said."""
+    unit, source = key.labels.get("Unit", "none"), key.labels.get("Source", "")
+    source = "" if of_vllm and source == "vLLM" else source
     said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.shown)}."] if key.shown else []),
-            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else []),
+            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {source}."] if source else []),
             *([f"Example: `{key.labels['Example']}`."] if "Example" in key.labels else [])]
-    cells = (f"`{key.name}`", typed(key), "" if unit == "none" else unit, _default(key), " ".join(said))
+    cells = (f"`{key.name}`", typed(key) + (f" ({unit})" if unit != "none" else ""), _default(key), " ".join(said))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
@@ -119,25 +129,32 @@ def _names(key: Key) -> str:
                      for folder in key.folders)
 
 
-def _source(key: Key) -> str:
-    said = key.labels.get("Source", "")
-    return f"`vllm serve --{key.name.replace('_', '-')}`" if said == "vLLM" else said
-
-
 def _examples() -> Iterator[str]:
     for path in sorted(EXAMPLES.glob("*.toml")):
-        title, text = path.stem.replace("_", " ").capitalize(), path.read_text(encoding="utf-8")
-        yield from (f"### {title}", "", f"`ksim run scenarios/workloads/{path.name}`", "",
-                    "```toml", *text.splitlines(), "```", "")
+        yield from (f"### {path.name}", "", "```toml", *path.read_text(encoding="utf-8").splitlines(), "```", "")
 
 
 def _plugins() -> Iterator[str]:
     folders = dict.fromkeys(folder for cls in SECTIONS.values() for key in keys(cls) for folder in key.folders)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
-        yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
-        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
-                    for name in catalog.names(folder))
-        yield ""
+        yield from (f"### {folder}", "", *(_optional if folder in TOPICS else _whole)(folder), "")
+
+
+def _whole(folder: str) -> Iterator[str]:
+    yield from ("| Name | Options | What it is |", "|---|---|---|")
+    yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {catalog.summary(folder, name)} |"
+                for name in catalog.names(folder))
+
+
+def _optional(folder: str) -> Iterator[str]:
+    """The plug-ins of a *folder* that has a page of its own: only their options."""
+    options = {name: _options(catalog.find(folder, name)) for name in catalog.names(folder)}
+    plain = [f"`{name}`" for name, some in options.items() if not some]
+    yield f"[{TOPICS[folder].partition('#')[0]}]({TOPICS[folder]}) says what each is."
+    if plain:
+        yield f"Without options: {', '.join(plain)}."
+    yield from ("", "| Name | Options |", "|---|---|")
+    yield from (f"| `{name}` | {some} |" for name, some in options.items() if some)
 
 
 def _options(made: Any) -> str:

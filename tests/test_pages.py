@@ -57,6 +57,15 @@ def _find(path, cls=Scenario):
         assert kind is Choice or kinds_of(kind)
 
 
+@each_page
+def test_commands_in_the_text_of_a_page_exist(page):
+    """Those that it shows on lines of their own are read above."""
+    headings = re.findall(r"^## (ksim .*)", "\n".join(made.lines()), re.MULTILINE)
+    known = {*headings, "ksim validate", "ksim gpu"}
+    named = re.findall(r"`(ksim (?:(?:validate|gpu) )?[a-z][\w-]*)", page.read_text(encoding="utf-8"))
+    assert page.name == "CHANGELOG.md" or {*named} <= known
+
+
 def test_a_key_that_is_not_there_is_noticed():
     with pytest.raises(AssertionError, match="no key max_num_sequences"):
         _find(["serve", "max_num_sequences"])
@@ -88,6 +97,17 @@ def test_links_lead_somewhere(page):
 @each_page
 def test_a_page_has_no_marks_of_a_merge(page):
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@each_page
+def test_files_of_the_package_that_a_page_names_are_there(page):
+    """Also without `ksim/` before them; NAME stands for any.  Pages of what was may name what is no more."""
+    if page.parent.name == "evidence" or page.name == "CHANGELOG.md":
+        return
+    packages = {path.name for path in (ROOT / "ksim").iterdir() if path.is_dir()}
+    named = re.findall(r"`(?:ksim/)?([a-z_]+)/([\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8"))
+    assert not [f"{package}/{rest}" for package, rest in named if package in packages
+                and not (ROOT / "ksim" / package / rest.partition("NAME")[0]).exists()]
 
 
 def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has():

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
@@ -209,10 +210,6 @@ _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["-
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
 #: The heading of engine settings in the help.
 SERVE_PANEL = "Engine settings, named as by vllm serve"
-#: What flags that take JSON may look like.
-_EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}',
-             "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
-             "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}
 
 
 def with_trust(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,7 +261,9 @@ def _json(key: Key, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(flag, f"is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigError(flag, f"expected a JSON object such as '{_EXAMPLES[flag]}', not {text}")
+        example = tomllib.loads(f"x = {key.labels['Example']}")["x"]
+        shown = json.dumps(example[0] if isinstance(example, list) else example)
+        raise ConfigError(flag, f"expected a JSON object such as '{shown}', not {text}")
     return value
 
 
@@ -274,7 +273,7 @@ def _has_tables(key: Key) -> bool:
 
 
 def _is_table(key: Key) -> bool:
-    return attrs.has(key.kind) and key.kind is not Choice
+    return get_origin(key.kind) is Mapping or (attrs.has(key.kind) and key.kind is not Choice)
 
 
 def given(table: dict[str, Any]) -> dict[str, Any]:
@@ -354,7 +353,8 @@ def scenario_of(where: str, **flags: Any) -> "Scenario":
 
 def _flag(key: Key) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means that the flag is not given."""
-    kind = str if attrs.has(key.kind) else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
+    text = attrs.has(key.kind) or _is_table(key)
+    kind = str if text else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
     option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=SERVE_PANEL)
@@ -370,4 +370,5 @@ def _listed(kind: Any) -> Any:
 def _help(key: Key) -> str:
     default = plain(key.default)
     shown = str(default).lower() if isinstance(default, bool) else default
-    return key.described if default is None else f"{key.described} Default: {shown}."
+    said = default is None or "Default" in key.labels
+    return key.described if said else f"{key.described} Default: {shown}."

@@ -1,6 +1,7 @@
 """Every key of a scenario is documented where it is defined, and the page and the schema say what the code says."""
 
 import inspect
+import re
 import tomllib
 from pathlib import Path
 from typing import get_args
@@ -9,6 +10,7 @@ import attrs
 import pytest
 
 from benchmarks import reference
+from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.keys import keys
 from ksim.scenario.scenario import Scenario
@@ -57,6 +59,12 @@ def test_the_page_is_what_the_code_says(name):
     text = reference.PAGE.read_text(encoding="utf-8")
     shown = text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->\n")[0]
     assert shown.splitlines() == reference.pages()[name], "run `python -m benchmarks.reference`"
+
+
+@pytest.mark.parametrize("folder", reference.TOPICS)
+def test_a_page_describes_every_plugin_of_its_folder(folder):
+    page = (reference.PAGE.parent / reference.TOPICS[folder].partition("#")[0]).read_text(encoding="utf-8")
+    assert not [name for name in catalog.names(folder) if not re.search(rf"^\| .*[`\"]{name}[`\"]", page, re.MULTILINE)]
 
 
 def test_the_schema_that_ships_is_what_the_code_says():
