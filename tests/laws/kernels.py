@@ -66,7 +66,7 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
     "selective_scan": st.builds(
         lambda part, pairs, channels, state: ScanLayer(part, channels, 16, state).over(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 20_000), VALUES[DType]).filter(bool),
-    "lora": st.builds(LoraGemm, st.sampled_from(["shrink", "expand"]), VALUES[Loads],
+    "lora_gemm": st.builds(LoraGemm, st.sampled_from(["shrink", "expand"]), VALUES[Loads],
                       st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 3)), min_size=1, max_size=2).map(tuple),
                       st.sampled_from([1, 8, 16, 64, 512])),
 }
