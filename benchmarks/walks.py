@@ -32,8 +32,8 @@ import ksim
 from benchmarks.findings import Findings, Sheet
 from ksim.cli.keep import Kept, run_and_keep
 from ksim.compute.kernels.gemm import Gemm
+from ksim.deploy.commands import Wanted
 from ksim.deploy.importing import scenario_text
-from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST

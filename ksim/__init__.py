@@ -106,7 +106,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "engine": (14, 3_000, 12), "cluster": (39, 5_200, 9), "results": (23, 4_700, 19), "report": (23, 4_700, 13),
     "scenario": (19, 4_200, 14), "simulation": (10, 1_800, 7), "validation": (24, 4_600, 11),
     "testing": (18, 2_400, 2), "study": (29, 6_400, 16), "page": (13, 2_600, 1), "server": (23, 5_100, 4),
-    "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
+    "deploy": (35, 7_400, 4), "cli": (28, 6_100, 0),
 }
 
 #: The only rooms that may import each third-party library.

@@ -11,7 +11,7 @@ from ksim.cluster.llm_d.assembly import picker_of
 from ksim.cluster.llm_d.cycle import Chance
 from ksim.cluster.llm_d.endpoint_picker import HANDLERS
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig
-from ksim.deploy.launches import Note
+from ksim.deploy.commands import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.containers import POOL, Pods
 from ksim.deploy.manifests.fields import listed, tabled, text, texts
