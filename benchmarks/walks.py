@@ -1,4 +1,4 @@
-"""How much code seven walks through ksim pass: distinct files and functions of `ksim/` that run, each counted once.
+"""How much code eight walks through ksim pass: distinct files and functions of `ksim/` that run, each counted once.
 
 A walk is counted when everything it needs has run before: imports, profiles, and whatever is kept from call to call.
 Methods that attrs generates and formulas that are compiled have no file and do not count; comprehensions and lambdas
@@ -13,8 +13,10 @@ count as part of the function around them.  Llama 3.1 8B on one H200 is simulate
 * **GEMM**: the estimate of one matrix product of a new size, from its shape on.
 * **run -o**: `ksim run -o` of three requests: the scenario read, the run, and all its files, with plots and trace.
 * **import line**: `ksim import` of a line with `vllm serve`, up to the scenario's text.
+* **chat**: a streamed `POST /v1/chat/completions` to `ksim serve`, from the ASGI application on.  The server is warm.
 """
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,14 +25,15 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+import httpx
 from attrs import frozen
 
 import ksim
 from benchmarks.findings import Findings, Sheet
 from ksim.cli.keep import Kept, run_and_keep
 from ksim.compute.kernels.basic import Gemm
+from ksim.deploy.commands import Wanted
 from ksim.deploy.importing import scenario_text
-from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
@@ -41,6 +44,13 @@ from ksim.oracles import estimate
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import gpu_of
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.server.http.application import Application
+from ksim.server.http.http_metrics import HttpMetrics
+from ksim.server.live import Live, warm_up
+from ksim.server.metrics import Meter
+from ksim.server.openai.api import Api
+from ksim.server.openai.kinds import Served
+from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
 
@@ -50,7 +60,7 @@ SCENARIO = {"model": "llama-3.1-8b", "gpu": "h200", "oracle": "measured", "serve
 LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384 --max-num-seqs 64"
 #: Most files that a walk passes; `tests/test_benchmarks.py` holds it.
 AIMS = {"new step": 26, "known step": 8, "request": 105, "split request": 120, "GEMM": 10,
-        "run -o": 152, "import line": 109}
+        "run -o": 152, "import line": 109, "chat": 40}
 
 #: Called with 0, 1 and so on, it does the same each time, of something new.
 Action = Callable[[int], object]
@@ -73,6 +83,7 @@ def actions() -> dict[str, Action]:
         "GEMM": lambda number: estimate(oracle, Gemm(100 + number, 4096, 4096), gpu),
         "run -o": _run_and_keep,
         "import line": lambda number: scenario_text([Pasted(LINE)], Wanted(gpu="h200")),
+        "chat": _chats(site),
     }
 
 
@@ -83,6 +94,26 @@ def _run_and_keep(number: int) -> None:
         path = Path(folder, "scenario.toml")
         path.write_text(Scenario.of(SCENARIO | {"workload": {"synthetic": load}}).to_toml(), encoding="utf-8")
         run_and_keep(Scenario.read(path), Kept(Path(folder, "run"), True, True, None), quiet=True, jobs=1)
+
+
+def _chats(site: Deployment) -> Action:
+    """Chats with a server of *site*, put together as `ksim serve` does it, in simulated time that flies."""
+    live = Live(Fleet.of(site), 1e6)
+    warm_up(live)
+    served, application = Served.of(live.fleet), Application()
+    meter, http = Meter(live, served.names[0]), HttpMetrics(application, application.paths)
+    application.api = Api(live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted)
+
+    async def chat(number: int) -> None:
+        playing = asyncio.create_task(live.run())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(http), base_url="http://ksim") as client:
+            answer = await client.post("/v1/chat/completions", json={
+                "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 10, "ignore_eos": True,
+                "stream": True})
+        playing.cancel()
+        answer.raise_for_status()
+
+    return lambda number: asyncio.run(chat(number))
 
 
 @frozen

@@ -105,7 +105,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "kv.transfer": (5, 900, 3), "kv.offload": (20, 3_300, 4), "engine": (12, 3_000, 8), "cluster": (39, 5_200, 6),
     "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
     "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16), "views.page": (14, 2_200, 1),
-    "server": (23, 5_100, 4), "deploy": (47, 7_500, 5), "cli": (28, 6_100, 0),
+    "server": (23, 5_100, 4), "deploy": (35, 7_400, 4), "cli": (28, 6_100, 0),
 }
 
 #: The only rooms that may import each third-party library.

@@ -78,8 +78,8 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Make a scenario of the line, script or manifest that starts your engines."""
+    from ksim.deploy.commands import Wanted
     from ksim.deploy.importing import scenario_text
-    from ksim.deploy.launches import Wanted
 
     wanted = Wanted(gpu, system, nodes, version, model, roles=tuple(role or ()), environment=_variables(env or []),
                     bench=bench)
@@ -119,8 +119,7 @@ def _texts(words: list[str]) -> list[Any]:
 def _pasted(words: str | list[str]) -> "Pasted":
     import shlex
 
-    from ksim.deploy.aiconfigurator import main_file
-    from ksim.deploy.texts import Pasted, names_path
+    from ksim.deploy.texts import Pasted, main_file, names_path
 
     if isinstance(words, list):
         return Pasted(shlex.join(words), folder=Path.cwd())

@@ -12,8 +12,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Word, behind
-from ksim.deploy.launches import Deployed, Launch, Note
+from ksim.deploy.commands import Command, Deployed, Launch, Note, Word, behind
 from ksim.deploy.shell.script import CONDITIONAL
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError, DataError

@@ -15,10 +15,9 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.deploy.commands import Command, Word, behind
+from ksim.deploy.commands import Command, Note, Wanted, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, value_of, where_of
 from ksim.deploy.flags.meaning import is_default, shown
-from ksim.deploy.launches import Note, Wanted
 from ksim.deploy.shell.script import Script
 from ksim.deploy.texts import Pasted, tidied
 from ksim.foundation.errors import ConfigError

@@ -24,6 +24,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
+from ksim.oracles import peak
 from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation
 from ksim.results.tiers import Rates
 from ksim.scenario.adapters import check_asked, with_adapters
@@ -35,7 +36,17 @@ from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_o
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sizing import check_step, kv_blocks, layout_of, longest_request, memory, shards_of, utilization
+from ksim.scenario.sizing import (
+    check_step,
+    kv_blocks,
+    layout_of,
+    limits,
+    longest_request,
+    memory,
+    shards_of,
+    utilization,
+)
+from ksim.scenario.vision import vision_of
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings, EngineVersion
@@ -365,6 +376,14 @@ class Deployment:
     def check_memory(self) -> None:
         """Raise DoesNotFit where the weights and the KV cache of one whole sequence do not fit into memory."""
         _ = self.kv_blocks
+
+    def check_plain(self) -> None:
+        """Raise the KsimError that building an engine of plain settings would: for memory, limits, images, formats."""
+        _ = self.kv_blocks, self.layout
+        limits(self.serve, self.version)
+        if vision := vision_of(self.model, self.serve):
+            _ = vision.limits
+        peak(self.gpu, self.serve.precision.activations)
 
     def check_step(self, batch: Batch) -> None:
         """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""

@@ -3,9 +3,8 @@
 import tomllib
 from pathlib import Path
 
-from ksim.deploy.commands import Command, launch_of
+from ksim.deploy.commands import Command, Wanted, launch_of
 from ksim.deploy.importing import scenario_text
-from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted
 from ksim.scenario.scenario import Scenario
 

@@ -9,10 +9,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.assembly import assembled
+from ksim.deploy.commands import Wanted
 from ksim.deploy.exporting import Outgoing, exported
-from ksim.deploy.importing import joined, read
-from ksim.deploy.launches import Wanted
+from ksim.deploy.importing import assembled, joined, read
 from ksim.deploy.texts import Pasted
 from ksim.deploy.vllm_line import VllmLine
 from ksim.deploy.writers.kubernetes import Kubernetes

@@ -5,10 +5,9 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks import flags as regenerated
-from ksim.deploy.engines import trtllm
 from ksim.deploy.flags.given import flag_table, plain_name
 from ksim.deploy.flags.meaning import meaning, names_of
-from ksim.deploy.programs import sglang, vllm
+from ksim.deploy.programs import sglang, trtllm, vllm
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.models import model_of

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ksim.deploy.assembly import assembled
-from ksim.deploy.importing import read
-from ksim.deploy.launches import Wanted
+from ksim.deploy.commands import Wanted
+from ksim.deploy.importing import assembled, read
 from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
 from tests.deploy.texts import DEPLOYMENT, SCRIPT, SERVICE

@@ -6,8 +6,7 @@ import shlex
 
 import pytest
 
-from ksim.deploy.aiconfigurator import main_file
-from ksim.deploy.texts import tidied
+from ksim.deploy.texts import main_file, tidied
 from ksim.foundation.errors import ConfigError, DataError
 from tests.deploy.launching import table_of, text_of
 

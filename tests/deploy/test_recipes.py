@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from ksim.deploy.aiconfigurator import main_file
-from ksim.deploy.assembly import assembled
-from ksim.deploy.importing import joined, read
-from ksim.deploy.launches import Wanted
-from ksim.deploy.texts import Pasted
+from ksim.deploy.commands import Wanted
+from ksim.deploy.importing import assembled, joined, read
+from ksim.deploy.texts import Pasted, main_file
 from ksim.foundation.errors import KsimError
 from tests.deploy.texts import BETA, CONFIG, GRAPH, PICKER, SLURM, STACK, VALUES, row
 

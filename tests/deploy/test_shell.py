@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.launches import Wanted
+from ksim.deploy.commands import Wanted
 from ksim.deploy.readers.lines import Lines
 from ksim.deploy.shell.script import Script
 from ksim.deploy.shell.variables import arithmetic

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.deploy.commands import Wanted
 from ksim.deploy.importing import scenario_text
-from ksim.deploy.launches import Wanted
 from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
 from ksim.scenario.scenario import Scenario

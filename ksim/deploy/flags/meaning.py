@@ -10,9 +10,8 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from ksim.deploy.commands import Word
+from ksim.deploy.commands import Note, Word
 from ksim.deploy.flags.given import Given, plain_name
-from ksim.deploy.launches import Note
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Word, launch_of, program_of, script_place
-from ksim.deploy.launches import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted, Word, launch_of, program_of, script_place
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.fields import gpu_of
 from ksim.deploy.shell.script import Script, Simple

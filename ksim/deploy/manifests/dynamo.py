@@ -9,8 +9,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Word
-from ksim.deploy.launches import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Deployed, Launch, Note, Wanted, Word
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Surroundings, environment, words_of
 from ksim.deploy.manifests.fields import listed, tabled, text

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from attrs import evolve
 
-from ksim.deploy.launches import Note
+from ksim.deploy.commands import Note
 from ksim.deploy.shell.variables import Piece, Variables
 from ksim.deploy.texts import Entry
 from ksim.foundation.errors import ConfigError, UnknownKey, nearest

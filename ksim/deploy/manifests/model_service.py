@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ksim.cluster.llm_d import assembly
-from ksim.deploy.launches import Note
+from ksim.deploy.commands import Note
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.containers import POOL, Pods
 from ksim.deploy.manifests.fields import listed, tabled, text, texts

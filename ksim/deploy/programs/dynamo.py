@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Word, launch_of
-from ksim.deploy.launches import Launch, Note, Wanted
+from ksim.deploy.commands import Command, Launch, Note, Wanted, Word, launch_of
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Dynamo"]

@@ -10,11 +10,10 @@ from typing import Any
 import yaml
 from attrs import evolve
 
-from ksim.deploy.aiconfigurator import load
-from ksim.deploy.commands import Command, Word, launch_of
-from ksim.deploy.launches import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted, Word, launch_of
 from ksim.deploy.manifests.dynamo import Frontend
 from ksim.deploy.proxies import flag_words, proxy_of
+from ksim.deploy.readers.aiconfigurator import load
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError

@@ -11,10 +11,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Command, Word
+from ksim.deploy.commands import Command, Launch, Note, Wanted, Word
 from ksim.deploy.flags.given import Given, Parser, value_of, word_of
 from ksim.deploy.flags.meaning import Reading, shown
-from ksim.deploy.launches import Launch, Note, Wanted
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError

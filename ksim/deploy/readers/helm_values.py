@@ -1,4 +1,4 @@
-"""Helm values of vLLM's production stack: `servingEngineSpec.modelSpec`, a Deployment of vLLM each, and the router."""
+"""Helm values of the charts of llm-d and of vLLM's production stack: engines, and the router before them."""
 
 import json
 import re
@@ -6,16 +6,89 @@ from collections.abc import Iterator, Mapping
 from math import inf, nan
 from typing import Any
 
-from ksim.deploy.launches import Deployed, Note, Wanted
+from ksim.deploy.commands import Deployed, Launch, Note, Wanted
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Pods
 from ksim.deploy.manifests.fields import listed, tabled, text, texts
+from ksim.deploy.manifests.model_service import engines, router_of_text
 from ksim.deploy.texts import RENDER, TEMPLATE, Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["ProductionStack"]
+__all__ = ["LlmDValues", "ProductionStack"]
 
-_ENGINES = re.compile(r"(?m)^\s{0,4}[\"']?servingEngineSpec[\"']?\s*:")
+
+_ARTIFACTS = re.compile(r"(?m)^\s{0,4}[\"']?modelArtifacts[\"']?\s*:")
+_ROUTER = re.compile(r"(?m)^\s{0,6}[\"']?(pluginsConfigFile|pluginsCustomConfig|inferenceExtension)[\"']?\s*:")
+#: What the endpoint picker's chart has under this name where the values do not say (chart inferencepool 1.0 and later).
+_DEFAULT_FILE = "default-plugins.yaml"
+_DEFAULT: dict[str, Any] = {
+    "apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
+    "plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "prefix-cache-scorer"}],
+    "schedulingProfiles": [{"name": "default", "plugins": [
+        {"pluginRef": "queue-scorer", "weight": 2}, {"pluginRef": "kv-cache-utilization-scorer", "weight": 2},
+        {"pluginRef": "prefix-cache-scorer", "weight": 3}]}],
+}
+
+
+class LlmDValues:
+    """Makes the pods that the chart makes of values, and reads those."""
+
+    def recognises(self, pasted: Pasted) -> bool:
+        return bool(_ARTIFACTS.search(pasted.text) or _ROUTER.search(pasted.text))
+
+    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+        """The engines, and the router; raises ConfigError for values that the chart does not know."""
+        parts: list[Deployed] = []
+        scenario: dict[str, Any] = {}
+        for values in documents(pasted):
+            if not values.is_table:
+                raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
+            parts += [containers.deployed(made, {}, wanted) for made in engines(values)]
+            scenario |= _router(values)
+        launches = [launch for part in parts for launch in part.launches]
+        if launches and not scenario:
+            scenario, remarks = _assumed(launches)
+            parts.append(Deployed((), remarks=tuple(remarks)))
+        return Deployed.of(parts, scenario)
+
+
+def _assumed(launches: list[Launch]) -> tuple[dict[str, Any], list[Note]]:
+    """llm-d's router with the defaults of its guides, where the values have none."""
+    splits = any(launch.role == "prefill" for launch in launches)
+    if not splits and sum(launch.replicas for launch in launches) < 2:
+        return {}, []
+    key = "pair_router" if splits else "router"
+    why = "the values have no endpoint picker: it is that of llm-d's guide; give its values too, if they are others"
+    return {key: "llm_d"}, [Note("", f'{key} = "llm_d"', why)]
+
+
+def _router(values: Entry) -> dict[str, Any]:
+    """The router of the endpoint picker's configuration, wherever the values of a chart have it."""
+    for table in _tables(values):
+        name, custom = table.get("pluginsConfigFile"), table.get("pluginsCustomConfig")
+        if name is None and custom is None:
+            continue
+        texts = custom.table if custom is not None else {}
+        chosen = name.text if name is not None else _DEFAULT_FILE
+        if chosen in texts:
+            return router_of_text(texts[chosen], texts[chosen].text)
+        if chosen == _DEFAULT_FILE:
+            return {"router": {"name": "llm_d", "config": _DEFAULT}}
+        assert name is not None, "another name was given"
+        raise name.error(f"{chosen!r} is none of pluginsCustomConfig ({', '.join(texts) or 'which is empty'}); give the"
+                         " endpoint picker's configuration, too")
+    return {}
+
+
+def _tables(entry: Entry, depth: int = 4) -> Iterator[Entry]:
+    """*entry* and the tables in it."""
+    if entry.is_table:
+        yield entry
+        for inner in entry.table.values() if depth else ():
+            yield from _tables(inner, depth - 1)
+
+
+_STACK = re.compile(r"(?m)^\s{0,4}[\"']?servingEngineSpec[\"']?\s*:")
 _WHY = "has no part in what engines do"
 _SCALES = "ksim does not scale engines"
 #: Keys that ask for a part of a GPU.
@@ -48,7 +121,7 @@ class ProductionStack:
     """Makes the pods that the chart makes of values, and reads those."""
 
     def recognises(self, pasted: Pasted) -> bool:
-        return bool(_ENGINES.search(pasted.text)) and "apiVersion" not in pasted.text
+        return bool(_STACK.search(pasted.text)) and "apiVersion" not in pasted.text
 
     def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
@@ -58,8 +131,8 @@ class ProductionStack:
             if not values.is_table:
                 raise values.error(RENDER if TEMPLATE in pasted.text else "expected keys and values")
             stack = values.get("vllm-stack") or values
-            parts += [containers.deployed(made, {}, wanted) for made in _engines(stack)]
-            router, remarks = _router(stack)
+            parts += [containers.deployed(made, {}, wanted) for made in _engines_of_stack(stack)]
+            router, remarks = _router_of_stack(stack)
             scenario |= router
             parts.append(Deployed((), remarks=(*remarks, *_transfers(stack))))
         deployed = Deployed.of(parts, scenario)
@@ -69,7 +142,7 @@ class ProductionStack:
         return deployed if several else Deployed(deployed.launches, {}, deployed.idle, deployed.remarks)
 
 
-def _engines(values: Entry) -> Iterator[Pods]:
+def _engines_of_stack(values: Entry) -> Iterator[Pods]:
     """The pods of each model."""
     spec = values.get("servingEngineSpec")
     enabled = spec.get("enableEngine") if spec is not None else None
@@ -170,7 +243,7 @@ def _gigabytes(size: Entry) -> float:
     return number
 
 
-def _router(values: Entry) -> tuple[dict[str, Any], list[Note]]:
+def _router_of_stack(values: Entry) -> tuple[dict[str, Any], list[Note]]:
     """The router by `routerSpec.routingLogic`, and what differs."""
     logic, enabled = values.get("routerSpec", "routingLogic"), values.get("routerSpec", "enableRouter")
     if logic is None or logic.text in _SPLIT or (enabled is not None and not enabled.flag):
