@@ -368,6 +368,12 @@ class Deployment:
         """How many KV blocks each rank has; raises DoesNotFit where there are too few."""
         return kv_blocks(self.model, self.shards, self.gpu, self.serve, self.system)
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of the KV cache; SGLang's cache has pages of one token."""
+        assert self.serve.block_size is not None, "settings are derived before engines are built"
+        return 1 if self.serve.prefix_cache == "sglang" else self.serve.block_size
+
     @cached_property
     def layout(self) -> CacheLayout:
         """How the layers of all stages share the KV blocks."""

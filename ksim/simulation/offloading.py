@@ -206,11 +206,10 @@ def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bo
 
     Latent attention keeps the same on all GPUs of a node: the first one stores it, and all load it.
     """
-    serve, layout = deployment.serve, kv_layout(deployment)
-    assert serve.block_size is not None, "settings are derived before engines are built"
+    layout = kv_layout(deployment)
     if stores and _replicated(deployment, gpus, links):
         gpus = gpus[:1]
-    lanes, tokens = [], 1 if serve.prefix_cache == "sglang" else serve.block_size
+    lanes, tokens = [], deployment.block_tokens
     for place, gpu in enumerate(gpus):
         stage = place // layout.ranks
         size = tokens * sum(layer.bytes for layer in layout.layers if layer.stage == stage)

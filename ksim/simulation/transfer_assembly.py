@@ -85,10 +85,10 @@ def _sends_first(pool: Pool) -> bool:
 def endpoint(network: TransferNetwork, pool: Pool, number: int, place: Placement) -> Endpoint:
     """The endpoint of engine *number* of *pool*."""
     deployment = pool.deployment
-    config, size = _config(deployment), deployment.serve.block_size
-    assert size is not None, "settings are derived before engines are built"
+    config = _config(deployment)
     placement = KvPlacement(pool.gpus(place), kv_layout(deployment))
-    return Endpoint(number, placement, size, network, config.consumes, config.kv_load_failure_policy == "recompute")
+    return Endpoint(number, placement, deployment.block_tokens, network, config.consumes,
+                    config.kv_load_failure_policy == "recompute")
 
 
 def collective_flows(network: TransferNetwork, pool: Pool, place: Placement) -> CollectiveFlows | None:

@@ -269,6 +269,8 @@ class SglangCache:
 
     def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
         """Whether both tables have the very same slot at *place*: they share the node that holds it."""
+        if table is other:
+            return place < table.num_slots
         node = self._node_at(table, place)
         return node is not None and node is self._node_at(other, place)
 

@@ -53,6 +53,7 @@ extras = st.fixed_dictionaries({}, optional={
     "prefixes": st.just({"groups": 2, "tokens": 40}), "prompt_logprobs": st.just(2)})
 serves = st.fixed_dictionaries({
     "async_scheduling": st.booleans(), "enable_prefix_caching": st.booleans(),
+    "prefix_cache": st.sampled_from(["vllm", "vllm", "sglang"]),
     "max_num_seqs": st.sampled_from([2, 8, 32]), "max_num_batched_tokens": st.sampled_from([32, 256]),
     "num_gpu_blocks_override": st.sampled_from([20, 40, 500]), "scheduler_reserve_full_isl": st.booleans(),
     "long_prefill_token_threshold": st.sampled_from([0, 0, 16])})

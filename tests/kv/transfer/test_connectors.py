@@ -125,8 +125,10 @@ def test_a_lease_that_ends_before_the_decode_engine_is_ready_fails_the_load_then
     assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 12
 
 
-def test_or_their_prompts_are_computed_again(model):
-    log = run(scenario(model, "nixl", options=LATE, policy="recompute", num_gpu_blocks_override=500)).log
+@pytest.mark.parametrize("cache", ["vllm", "sglang"])
+def test_or_their_prompts_are_computed_again(model, cache):
+    log = run(scenario(model, "nixl", options=LATE, policy="recompute", num_gpu_blocks_override=500,
+                       prefix_cache=cache)).log
     assert len([*log.of(Finished)]) == 20 and not any(log.of(Failed))
     assert all(event.cached == 0 for event in log.of(Admitted))
 
