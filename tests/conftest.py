@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ksim.foundation import process
 from tests.properties import load_profile
 from tests.slow import SLOW
 
@@ -19,6 +20,7 @@ os.environ.pop("COLUMNS", None)
 load_profile()
 # A collection looks through all that a session has loaded, and finds next to nothing.
 gc.set_threshold(50_000, 20, 100)
+process._MANY = 20_000_000  # nor do those that runs ask for
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,3 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(ROOT).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Nor do those at the end, of which pytest makes some, and Python another."""
+    gc.freeze()

@@ -51,7 +51,8 @@ def test_every_scenario_has_a_claim():
 
 
 #: Whose runs take longest, and are left to `make explore`.
-LONG = {"capacity_plan", "deepseek_v3", "mixture_without_nvlink", "offload", "reasoning"}
+LONG = {"agents", "capacity_plan", "deepseek_v3", "gpt_oss", "mixture_without_nvlink", "offload", "power_cap",
+        "reasoning", "upgrade"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.explore] * (name in LONG)) for name in CLAIMS])

@@ -32,9 +32,9 @@ def test_more_requests_take_no_more_lines_each():
 
 
 def test_a_step_takes_hardly_more_lines_for_more_sequences():
-    few, many = gate.batch(32), gate.batch(256)
+    few, many = gate.batch(16), gate.batch(128)
     assert many <= few * ABREAST, (
-        f"a step of 256 sequences takes {many / few - 1:.0%} more lines than one of 32: {many:.1f}, not {few:.1f}")
+        f"a step of 128 sequences takes {many / few - 1:.0%} more lines than one of 16: {many:.1f}, not {few:.1f}")
 
 
 def test_more_requests_hold_no_more_memory(monkeypatch):

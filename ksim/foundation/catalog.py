@@ -243,6 +243,12 @@ def _singular(folder: str) -> str:
 
 def entries(folder: str) -> list[str]:
     """List the data files in ``ksim/data/<folder>``, without their endings."""
+    return [*_entries(folder)]
+
+
+@cache
+def _entries(folder: str) -> list[str]:
+    """They are looked for a dozen times in each scenario."""
     return sorted(path.stem for path in (DATA / folder).iterdir() if path.suffix in _PARSERS)
 
 

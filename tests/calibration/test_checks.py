@@ -66,9 +66,13 @@ def test_times_in_a_wrong_unit_are_refused_with_the_right_unit(name, factor, uni
         check(evolve(EXTRACTED[name], seconds=EXTRACTED[name].seconds * factor), H200)
 
 
-@pytest.mark.parametrize("file", ["gemm", "attention_context", "attention_generation", "moe", "mla", "collectives"])
-def test_public_tables_are_not_mistaken_for_a_wrong_unit(tables, file):
-    for part in read(tables / f"{file}.parquet"):
+@pytest.mark.parametrize(("file", "rows"), [("gemm", 166_013), ("attention_context", 50_830), ("mla", 13_251),
+                                            ("attention_generation", 62_166), ("moe", 48_762), ("collectives", 1557)])
+def test_public_tables_are_read_whole_and_not_mistaken_for_a_wrong_unit(tables, file, rows):
+    """Those of all GPUs, and the rows of one of them are counted."""
+    parts = read(tables / f"{file}.parquet")
+    assert sum(len(part) for part in parts if part.gpu == "h200") == rows
+    for part in parts:
         if part.gpu and len(part) >= FEWEST:
             check(part, gpu_of(part))
 

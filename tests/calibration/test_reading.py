@@ -194,10 +194,9 @@ def test_number_formats_have_ksims_names():
         "bf16", "fp4", "fp8_block", "mystery"]
 
 
-@pytest.mark.parametrize(("name", "rows"), [("gemm", 166_013), ("attention_context", 50_830), ("mla", 13_251),
-                                            ("attention_generation", 62_166), ("moe", 48_762), ("collectives", 1557)])
-def test_public_tables_are_read_whole(tables, name, rows):
-    assert sum(len(part) for part in read(tables / f"{name}.parquet", gpu="h200")) == rows
+def test_rows_of_one_gpu_are_read_of_a_public_table(tables):
+    path = tables / "mla.parquet"
+    assert sum(len(part) for part in read(path, gpu="h200")) == 13_251 < sum(len(part) for part in read(path))
 
 
 def test_public_tables_without_a_family_are_refused(tables):

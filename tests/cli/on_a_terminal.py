@@ -1,6 +1,6 @@
 """All that commands print on a terminal, at several widths: each command runs once, and is printed once a width.
 
-`played` starts this module as a process on a pseudo-terminal of its own, which it widens as it goes.
+`played` forks a process on a pseudo-terminal of its own, which it widens as it goes.
 """
 
 import contextvars
@@ -10,9 +10,9 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from attrs import frozen
 from rich.cells import cell_len
 
-from tests.cli.command import PARSER, ROOT
+from tests.cli.command import PARSER
 
 WIDTHS = (80, 100, 120, 160)
 #: Between two outputs; no command prints it.
@@ -74,15 +74,11 @@ def missing(output: Output) -> Counter[str]:
 def played(folder, commands):
     """The outputs of *commands*, lists of words, in *folder*; one that fails raises AssertionError."""
     (folder / "commands.json").write_text(json.dumps(commands))
-    master, slave = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "NO_COLOR": "1", "TERM": "xterm"}
-    environment.pop("COLUMNS", None)
-    with (folder / "errors.txt").open("wb") as errors:
-        child = subprocess.Popen([sys.executable, "-m", "tests.cli.on_a_terminal"], cwd=folder, stdin=slave,
-                                 stdout=slave, stderr=errors, env=environment)
-        os.close(slave)
-        screen = _read(master)
-        assert child.wait() == 0, (folder / "errors.txt").read_text(encoding="utf-8")
+    child, master = pty.fork()
+    if not child:
+        _play(folder)
+    screen = _read(master)
+    assert os.waitpid(child, 0)[1] == 0, (folder / "errors.txt").read_text(encoding="utf-8")
     texts = re.sub(r"\x1b\[[0-9;]*m", "", screen.replace("\r\n", "\n")).split(_END)[:-1]
     told = [json.loads(line) for line in (folder / "told.jsonl").read_text(encoding="utf-8").splitlines()]
     return [Output(tuple(each["words"]), each["width"], each["columns"], each["texts"], text.removeprefix("\n"))
@@ -101,6 +97,23 @@ def _read(master):
             if not piece:
                 return b"".join(pieces).decode()
             pieces.append(piece)
+
+
+def _play(folder):
+    """Be the process on the terminal, which this one has become; it has loaded already what commands need."""
+    status = 1
+    try:
+        with (folder / "errors.txt").open("w", encoding="utf-8") as sys.stderr:
+            os.dup2(sys.stderr.fileno(), 2)
+            sys.stdin, sys.stdout = (os.fdopen(stream, mode, encoding="utf-8") for stream, mode in enumerate("rw"))
+            os.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
+            os.chdir(folder)
+            _main()
+            sys.stdout.flush()
+            status = 0
+    except BaseException:
+        (folder / "errors.txt").write_text(traceback.format_exc(), encoding="utf-8")
+    os._exit(status)
 
 
 def _main():
@@ -192,7 +205,3 @@ def _tell(told, words, width, columns, texts):
 
 def _end():
     print(_END, flush=True)
-
-
-if __name__ == "__main__":
-    _main()

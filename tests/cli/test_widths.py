@@ -23,14 +23,14 @@ SLOW = [
     "new n.toml", "init i.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
     "gpu new g.toml --name G --architecture hopper --sms 10 --clock 1000 --memory 80 --bandwidth 3000 --l2 50 --bf16"
     " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "schema -o s.json",
-    "run s.toml -o one", "run s.toml --explain-defaults", "replay t.csv --model llama-3.2-1b --gpu h200 -o other",
+    "run s.toml -o one --no-plots", "run s.toml --explain-defaults", "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
     "explain one", "diff one other", "report one",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
     *(f"list {kind}" for kind in ("systems", "models", "drafters", "grids", "traces", "templates")),
     "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm",
     f"sweep s.toml {OVER} -o study", f"pareto s.toml {OVER}", "pareto study",
-    "capacity s.toml --slo ttft:p99:1s --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 200"
+    "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
     " --replications 2 --jobs 1",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",

@@ -1,19 +1,41 @@
 """The garbage collector is as it was, whatever happens meanwhile, and what a pause leaves behind is found at last."""
 
 import gc
-import weakref
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from ksim.foundation import process
 
-
+ROOT = Path(process.__file__).parents[2]
+CYCLES = """
+import weakref
+from ksim.foundation import process
 class Circle:
-    """Something that only refers to itself."""
-
     def __init__(self):
         self.itself = self
+process._MANY = 1000
+with process.paused():
+    circle = Circle()
+    left, others = weakref.ref(circle), [[] for _ in range(2000)]
+    del circle
+assert left() is not None
+with process.paused():
+    assert left() is None
+assert len(others) == 2000
+"""
+FROZEN = """
+import gc
+from ksim.foundation import process
+gc.freeze()
+frozen = gc.get_freeze_count()
+with process.paused():
+    pass
+assert gc.get_freeze_count() >= frozen > 0
+"""
 
 
 @contextmanager
@@ -57,24 +79,7 @@ def test_objects_made_in_a_pause_are_not_scanned_at_its_end():
     assert not gc.get_freeze_count()
 
 
-def test_cycles_of_many_pauses_are_found_before_another_one(monkeypatch):
-    monkeypatch.setattr(process, "_MANY", 1000)
-    with process.paused():
-        circle = Circle()
-        left, others = weakref.ref(circle), [[] for _ in range(2000)]
-        del circle
-    assert left() is not None
-    with process.paused():
-        assert left() is None
-    assert len(others) == 2000
-
-
-def test_objects_frozen_by_others_stay_frozen():
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        with process.paused():
-            pass
-        assert gc.get_freeze_count() >= frozen > 0
-    finally:
-        gc.unfreeze()
+@pytest.mark.parametrize("code", [CYCLES, FROZEN], ids=["cycles", "frozen"])
+def test_cycles_are_found_before_a_later_pause_and_what_others_froze_stays_frozen(code):
+    """In a process of its own: to look through all that a session of tests has loaded takes seconds."""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -13,7 +13,7 @@ SHORT = {"prompt": {"kind": "uniform", "low": 50, "high": 400}, "output": {"kind
 LONG = {"prompt": {"kind": "fixed", "value": 7000}, "output": {"kind": "fixed", "value": 20}}
 
 
-def run(arrivals: dict, count: int = 400, lengths: dict = SHORT, seats: int = 4, seed: int = 0, **workload) -> Result:
+def run(arrivals: dict, count: int = 250, lengths: dict = SHORT, seats: int = 4, seed: int = 0, **workload) -> Result:
     """A toy deployment under load: at most *seats* requests at a time, 2,048 tokens a step."""
     return simulate(Scenario.of({
         "model": "llama-3.2-1b", "gpu": "l4", "oracle": "roofline", "seed": seed,
@@ -28,7 +28,7 @@ def poisson(rate: float) -> dict:
 @pytest.fixture(scope="module")
 def capacity() -> float:
     """Requests/s of a run in which all wait from the start."""
-    summary = run({"process": "burst"}, count=400).summary
+    summary = run({"process": "burst"}).summary
     assert summary["saturated"] is False
     return summary["completed"] / summary["duration"]
 
@@ -58,8 +58,7 @@ def test_a_load_beyond_capacity_is_told_with_the_rate_that_can_be_sustained(capa
 
 def test_at_that_rate_or_a_little_less_the_queue_holds(overloaded):
     rate = overloaded.summary["sustainable_request_rate"]
-    summary = run(poisson(0.85 * rate), count=400).summary
-    assert summary["saturated"] is False
+    assert run(poisson(0.85 * rate)).summary["saturated"] is False
     assert run(poisson(1.15 * rate), count=400).summary["saturated"] is True
 
 

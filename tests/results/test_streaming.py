@@ -122,8 +122,8 @@ def agrees(result: Result, written: tuple) -> None:
 @pytest.mark.parametrize("log", [
     fabricate.log(count=20), fabricate.log(count=25, engines=2, ranks=2, preempt_every=11), fabricate.pipelined(),
     fabricate.log(count=30, stages=2, seats=4), by_hand.small(), by_hand.sleepy(), Log([by_hand.ENGINE]),
-    fabricate.cut(fabricate.log(count=40), 1.5), fleet.log(count=40, rate=60, preempt_every=9),
-    fleet.log(count=40, rate=60, decode_first=True, style=fleet.Style(True, True, True)),
+    fabricate.cut(fabricate.log(count=40), 1.5), fleet.log(count=15, rate=60, preempt_every=4),
+    fleet.log(count=15, rate=60, decode_first=True, style=fleet.Style(True, True, True)),
     fabricate.cut(fleet.log(count=40, rate=60), 0.6)])
 def test_streamed_runs_say_what_kept_ones_say(log, tmp_path):
     agree(log, tmp_path, 3, told(log))

@@ -70,6 +70,7 @@ def test_a_sweep_on_ray_has_the_same_bytes_and_finds_plug_ins_in_the_working_dir
     assert (folder / "one" / "runs.parquet").read_bytes() == (folder / "two" / "runs.parquet").read_bytes()
 
 
+@pytest.mark.explore  # all studies ask their workers alike: tests/study/orders.py
 @pytest.mark.parametrize(("needs", "words"), [
     ("optuna", ("tune", "s.toml", "--minimize", "median_e2el_ms", "--space", "serve.max_num_seqs=1:16", "--trials", 6)),
     ("ray", ("capacity", "s.toml", "--slo", "ttft:p90:1s", "--requests", 60, "--replications", 3, "--no-model-error"))])

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ksim.views.perfetto import write_trace
 from ksim.views.result import Result
 
@@ -25,7 +23,8 @@ class Blocker(MetaPathFinder):
 
 sys.meta_path.insert(0, Blocker())
 from tests.views.test_pickled_log import judged
-print(judged(pickle.load(open(sys.argv[1], "rb")), sys.argv[2]))
+for number, result in enumerate(pickle.load(open(sys.argv[1], "rb"))):
+    print(judged(result, sys.argv[2] + str(number)))
 """
 
 
@@ -36,12 +35,15 @@ def judged(result: Result, trace: str | Path) -> str:
     return json.dumps([result.summary, [str(insight) for insight in result.insights], *tables], default=repr)
 
 
-@pytest.mark.parametrize("changes", [
+#: What is read: logs of engines alone, kernel by kernel, with ranks of one engine, and of a fleet.
+CHANGES = [
     {}, {"detail": "kernel", "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
     {"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "max_model_len": 4096}},
     {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}},
-], ids=["columns", "kernel by kernel", "data ranks", "pools"])
-def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
+]
+
+
+def test_pickled_logs_are_read_without_what_priced_them(tmp_path):
     scenario = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 4096}, "workload": {"synthetic": {
         "arrivals": {"process": "poisson", "rate": 50}, "count": 20, "max_tokens": 4000,
         "prompt": {"kind": "lognormal", "median": 300, "sigma": 0.5},
@@ -49,11 +51,14 @@ def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
     from ksim.scenario.scenario import Scenario  # here, as the other process cannot import them
     from ksim.simulation.simulate import simulate
 
-    ran = simulate(Scenario.of({**scenario, **changes}))
-    assert ran.history.fleet == ("pools" in changes) == bool(ran.history.links)
-    result = Result(ran.log)
-    (tmp_path / "log").write_bytes(pickle.dumps(result))
-    read = subprocess.run([sys.executable, "-c", READER, tmp_path / "log", tmp_path / "theirs"], check=True,
+    results = []
+    for changes in CHANGES:
+        ran = simulate(Scenario.of({**scenario, **changes}))
+        assert ran.history.fleet == ("pools" in changes) == bool(ran.history.links)
+        results.append(Result(ran.log))
+    (tmp_path / "logs").write_bytes(pickle.dumps(results))
+    read = subprocess.run([sys.executable, "-c", READER, tmp_path / "logs", tmp_path / "theirs"], check=True,
                           capture_output=True, text=True)
-    assert read.stdout.strip() == judged(result, tmp_path / "ours")
-    assert (tmp_path / "theirs").read_bytes() == (tmp_path / "ours").read_bytes()
+    for number, (result, line) in enumerate(zip(results, read.stdout.splitlines(), strict=True)):
+        assert line == judged(result, tmp_path / "ours")
+        assert (tmp_path / f"theirs{number}").read_bytes() == (tmp_path / "ours").read_bytes()

@@ -9,8 +9,9 @@ from ksim.study.capacity.judge import RateAnswer, decide, highest_rate
 from ksim.study.capacity.search import OutOfReach
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan, Trial, observe, runnable
-from ksim.study.workers import InProcess, workers
+from ksim.study.workers import InProcess
 from tests.study.capacity.loads import batching
+from tests.study.orders import backwards
 
 PLAN = Plan((Target.parse("ttft:p90:500ms"), Target.parse("tpot:mean:40ms")), requests=250, replications=4)
 
@@ -42,9 +43,9 @@ def test_points_tell_what_they_cost(answer):
     assert "usd_per_million_tokens" not in point.numbers
 
 
-def test_any_number_of_workers_gives_the_same_answer(answer):
-    with workers(2) as pool:
-        other = highest_rate(batching(), evolve(PLAN, model_errors=False), pool)
+def test_in_whatever_order_trials_end_the_answer_is_the_same(answer, monkeypatch):
+    monkeypatch.setattr(InProcess, "run", backwards)
+    other = highest_rate(batching(), evolve(PLAN, model_errors=False), InProcess())
     assert (other.rate, other.traffic) == (answer.rate, answer.traffic)
     assert [point.rate for point in other.points] == [point.rate for point in answer.points]
 

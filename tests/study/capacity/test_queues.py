@@ -26,15 +26,6 @@ def mean_wait(rate: float, seconds: Floats) -> float:
     return rate * float((seconds**2).mean()) / (2 * (1 - rate * float(seconds.mean())))
 
 
-def test_md1_mean(tmp_path):
-    scenario = one_server(tmp_path, CONSTANT)
-    seconds = services(scenario)
-    assert np.ptp(seconds) < 1e-9
-    answer = asked(scenario, "queue:mean", seconds.mean())
-    assert root(lambda rate: mean_wait(rate, seconds) - seconds.mean(), 1 / seconds.mean()) in answer.interval
-    assert answer.rate * seconds.mean() == pytest.approx(2 / 3, rel=0.06)
-
-
 def test_md1_percentile(tmp_path):
     scenario = one_server(tmp_path, CONSTANT)
     service = services(scenario).mean()
