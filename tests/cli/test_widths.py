@@ -23,7 +23,8 @@ SLOW = [
     "new n.toml", "init i.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
     "gpu new g.toml --name G --architecture hopper --sms 10 --clock 1000 --memory 80 --bandwidth 3000 --l2 50 --bf16"
     " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "schema -o s.json",
-    "run s.toml -o one --no-plots", "run s.toml --explain-defaults", "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
+    "run s.toml -o one --no-plots", "run s.toml --explain-defaults",
+    "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
     "explain one", "diff one other", "report one",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
