@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from ksim.views.perfetto import write_trace
 from ksim.views.result import Result
@@ -36,7 +37,7 @@ def judged(result: Result, trace: str | Path) -> str:
 
 
 #: What is read: logs of engines alone, kernel by kernel, with ranks of one engine, and of a fleet.
-CHANGES = [
+CHANGES: list[dict[str, Any]] = [
     {}, {"detail": "kernel", "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
     {"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "max_model_len": 4096}},
     {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}},
