@@ -149,3 +149,10 @@ def test_the_words_of_the_code_in_the_glossary_are_classes_of_the_code():
              for name in re.findall(r"`(\w+)`", row)}
     classes = {node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert len(named) > 40 and named <= classes
+
+
+def test_the_page_of_the_architecture_names_every_room():
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("| Package | Answers |")[1].split("\n\n")[0]
+    rooms = "".join(row.split("|")[1] for row in table.splitlines() if row)
+    assert {*re.findall(r"`([^`]+)`", rooms)} == {*ksim.LAYERS}
