@@ -29,9 +29,9 @@ Data flows one way, and each package answers one question about it:
     engine      what happens when?          cluster     where does it happen?
     results     how good was it?            views       how is it shown?
     scenario    what is asked for?          simulation  how does it run?
-    study       what do many runs answer?   deploy      how do users run it?
+    features    what may it have besides?   study       what do many runs answer?
+    deploy      how do users run it?        server      how does it answer a client?
     validation  how close is it to reality? calibration what do measurements teach?
-    server      how does it answer a client?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
 """
@@ -80,9 +80,11 @@ LAYERS: dict[str, set[str]] = {
     "results": {"foundation", "flow"},
     "views": {"foundation", "flow", "results"},
     "scenario": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "calibration",
-                 "kv.cache", "scheduling", "engine", "cluster", "results", "views"},
-    "simulation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv.cache",
-                   "scheduling", "kv.transfer", "kv.offload", "engine", "cluster", "results", "views", "scenario"},
+                 "kv.cache", "scheduling", "engine", "results", "views"},
+    "simulation": {"foundation", "specs", "flow", "workload", "oracles", "network", "cost", "kv.cache", "scheduling",
+                   "kv.transfer", "engine", "cluster", "results", "views", "scenario"},
+    "features": {"foundation", "specs", "flow", "workload", "compute", "network", "cost", "kv.cache", "scheduling",
+                 "kv.transfer", "kv.offload", "engine", "cluster", "scenario", "simulation"},
     "validation": {"foundation", "specs", "flow", "workload", "oracles", "network", "cost", "calibration", "kv.cache",
                    "scheduling", "kv.offload", "engine", "results", "views", "scenario", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv.cache", "scheduling", "scenario"},
@@ -90,10 +92,10 @@ LAYERS: dict[str, set[str]] = {
               "simulation"},
     "views.page": {"foundation", "flow", "results", "views", "scenario", "study"},
     "server": {"foundation", "flow", "workload", "scheduling", "engine", "cluster", "results", "scenario",
-               "simulation"},
+               "simulation", "features"},
     "deploy": {"foundation", "specs", "cluster", "scenario", "simulation"},
     "cli": {"foundation", "specs", "flow", "workload", "calibration", "results", "views", "scenario", "simulation",
-            "validation", "testing", "study", "views.page", "server", "deploy"},
+            "features", "validation", "testing", "study", "views.page", "server", "deploy"},
 }
 
 #: The size of each room: its modules, its lines, in hundreds that have begun, and its doors, which are the modules that
@@ -101,11 +103,11 @@ LAYERS: dict[str, set[str]] = {
 ROOMS: dict[str, tuple[int, int, int]] = {
     "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (6, 1_600, 5), "flow": (7, 1_900, 6),
     "workload": (27, 4_600, 8), "compute": (51, 8_100, 16), "oracles": (20, 3_900, 9), "network": (11, 1_600, 4),
-    "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (28, 4_100, 8),
-    "kv.transfer": (5, 900, 3), "kv.offload": (20, 3_300, 4), "engine": (12, 3_000, 8), "cluster": (39, 5_200, 6),
-    "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (17, 4_100, 11), "simulation": (10, 1_800, 7),
-    "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16), "views.page": (14, 2_200, 1),
-    "server": (23, 5_100, 4), "deploy": (35, 7_400, 4), "cli": (28, 6_100, 0),
+    "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (27, 4_100, 13),
+    "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
+    "features": (10, 1_600, 1), "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (16, 3_700, 12),
+    "simulation": (7, 1_200, 6), "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16),
+    "views.page": (14, 2_200, 1), "server": (23, 5_100, 4), "deploy": (35, 7_400, 4), "cli": (28, 6_100, 0),
 }
 
 #: The only rooms that may import each third-party library.

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
@@ -115,8 +117,29 @@ def test_small_modules_are_plug_ins_or_have_users():
 def plug_in_folders() -> set[Path]:
     """The folders of `catalog.METHODS`, and those that read and write what others made."""
     folders = {*catalog.METHODS, "compute.kernels", "validation.recordings", "deploy.programs", "deploy.readers",
-               "deploy.writers", "calibration.recipes"}
+               "deploy.writers", "calibration.recipes", "features"}
     return {ROOT.joinpath(*folder.split(".")) for folder in folders}
+
+
+PLAIN_RUN = """
+import sys
+from ksim import Scenario, simulate
+simulate(Scenario.read("scenarios/quickstart.toml").with_values({"workload.replay.limit": 3}))
+print(*(name for name in sys.modules if name.partition(".")[0] == "ksim"))
+"""
+#: Most modules that a plain run loads.
+MOST_LOADED = 200
+#: What it does not use: features, and what only they need.
+UNUSED = ("features.", "kv.offload", "kv.transfer", "study", "server", "cluster.gateway",
+          "scheduling.adapter", "scheduling.image", "scheduling.draft", "scheduling.connector_scheduler",
+          "scheduling.group", "engine.beam", "engine.event", "engine.connected")
+
+
+def test_a_plain_run_loads_few_modules_and_none_of_a_feature():
+    done = subprocess.run([sys.executable, "-c", PLAIN_RUN], cwd=ROOT.parent, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert len(loaded) <= MOST_LOADED
+    assert [name for name in loaded if name.removeprefix("ksim.").startswith(UNUSED)] == []
 
 
 def test_modules_say_what_they_are_for():

@@ -11,10 +11,10 @@ from ksim.cost.step import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
+from ksim.scenario.cache_layout import Memory
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
-from ksim.scenario.sizing import Memory, memory
-from ksim.scenario.vision import activations
+from ksim.scenario.sizing import activations, memory
 
 #: The grids of the paper: 7 batches, 32 lengths, 3 tensor-parallel sizes.
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

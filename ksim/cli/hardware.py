@@ -316,10 +316,9 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
 
 def _vision(card: "ModelCard") -> "Iterator[str]":
     """What there is to say of a vision encoder."""
-    if card.vision is None:
+    if (told := card.further.get("vision_encoder")) is None:
         return
-    told = card.vision.table()
-    whole = card.model.parameters() + card.vision.model.parameters()
+    whole = card.model.parameters() + told["parameters"]
     yield (f"vision encoder: {told['parameters'] / 1e6:,.2f} M parameters in {told['layers']} layers,"
            f" {told['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
     yield (f"  images of 256x256 and 1280x720 are {told['image_tokens_256x256']:,} and"

@@ -321,8 +321,9 @@ def _brief(value: Any) -> str:
 def _kv_blocks(deployment: "Deployment") -> "Derived":
     """The number of KV blocks that follows from the other settings."""
     from ksim.foundation.units import GIB
+    from ksim.scenario.cache_layout import RESERVED
     from ksim.scenario.defaults import Derived
-    from ksim.scenario.sizing import RESERVED, memory
+    from ksim.scenario.sizing import memory
 
     part = memory(deployment.model, deployment.shards[0], deployment.gpu, deployment.serve)
     budget = (f"{part.usable / GIB:.2f} GiB usable - {part.weights / GIB:.2f} weights - {part.activations / GIB:.2f}"

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ksim.flow.batch import Batch
     from ksim.flow.steps import KernelCost, StepCost
     from ksim.scenario.defaults import Deployment
+    from ksim.scenario.messages import Message
     from ksim.scenario.scenario import Scenario
-    from ksim.simulation.transfer_assembly import Message
     from ksim.study.speculation import Payoff
 
 
@@ -178,7 +178,7 @@ def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":
     """*batch* with the *images* that the flag names; raises ConfigError where the model takes none."""
     from attrs import evolve
 
-    from ksim.scenario.vision import vision_of
+    from ksim.features.images import vision_of
     from ksim.workload.images import image_size
 
     if not images:
@@ -269,7 +269,7 @@ def collectives(
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Price collectives by kind, size and GPU count: time, bus bandwidth and joules, as nccl-tests count them."""
-    from ksim.simulation.transfer_assembly import messages
+    from ksim.scenario.messages import messages
 
     priced = list(messages(gpu, system, nodes, words_of(kinds), [int(word) for word in _numbers("--ranks", ranks)],
                            _numbers("--sizes", sizes) or [float(_KIB * 4**power) for power in range(11)]))

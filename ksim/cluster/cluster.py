@@ -7,27 +7,27 @@ and a flow control before it share one sight of the engines.
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 from attrs import define, evolve, field, frozen
 
-from ksim.cluster.gateway import Gateway, Refusal
 from ksim.cluster.pair_routers import PairRouter
-from ksim.cluster.routers import Router
+from ksim.cluster.routers import Refusal, Router
 from ksim.cluster.signals import View, signals_of
 from ksim.cluster.signals.engine_views import EngineViews
-from ksim.engine.beam_search import BeamSearch
 from ksim.engine.engine import Engine, ParentRequest
-from ksim.engine.event_engine import Inbox
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, Arrived, Chosen, Failed, KvTransferParams, Rejected, Routed
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.kv.transfer.connectors import KvConnector
-from ksim.kv.transfer.transfer import Transfer, TransferNetwork
 from ksim.specs.settings import SignalSettings
+
+if TYPE_CHECKING:
+    from ksim.cluster.gateway import Gateway
+    from ksim.kv.transfer.connectors import KvConnector
+    from ksim.kv.transfer.transfer import TransferNetwork
 
 __all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
 
@@ -35,6 +35,7 @@ __all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "R
 def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
     """Have *engine* serve *request*; *done* is called at the end of all its sequences."""
     if request.beam_width:
+        from ksim.engine.beam_search import BeamSearch  # few requests need it
         BeamSearch.of(request, engine, done)
     elif request.n == 1:
         engine.submit(request, done, timely)
@@ -61,7 +62,7 @@ def first_token(request: Request) -> Request:
     return evolve(request, output=1, max_tokens=None)
 
 
-def rest_of(request: Request, decode: Engine, connector: KvConnector) -> tuple[Request, bool]:
+def rest_of(request: Request, decode: Engine, connector: "KvConnector") -> tuple[Request, bool]:
     """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
 
     It computes a token that is the only one by itself.  Where tokens are handed over, so are log-probabilities of the
@@ -144,11 +145,11 @@ class Cluster:
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
     pair_router: PairRouter | None = None
-    transfer_network: TransferNetwork | None = None
+    transfer_network: "TransferNetwork | None" = None
     prepare: Callable[[Request], Request] | None = None
     signals: SignalSettings = SignalSettings()
     seed: int = 0
-    gateway: Gateway | None = None
+    gateway: "Gateway | None" = None
     _slots: simpy.Resource | None = field(init=False)
     sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)
@@ -231,7 +232,7 @@ class Cluster:
         """
         if self.gateway is not None and self.gateway.abort(request):
             done()
-        elif had := [engine.number for engine in self.engines if isinstance(engine, Inbox) and engine.abort(request)]:
+        elif had := [engine.number for engine in self.engines if isinstance(engine, Engine) and engine.abort(request)]:
             self.log.add(Failed(self.env.now, request, had[-1], GONE))
             done()
 
@@ -308,7 +309,7 @@ class Cluster:
         other."""
         network = self.transfer_network
         assert network and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
-        transfer = Transfer(network, prefill.endpoint, decode.endpoint, request)
+        transfer = network.transfer(prefill.endpoint, decode.endpoint, request)
         decode.endpoint.expected.add(transfer)
         rest, handed_over = rest_of(request, decode, network.connector)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ksim.cluster.flow_controls import FlowControl
-from ksim.cluster.routers import EngineView
+from ksim.cluster.routers import EngineView, Refusal
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
@@ -20,16 +20,12 @@ from ksim.specs.settings import SignalSettings
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Gateway", "Refusal"]
+__all__ = ["Gateway"]
 
 #: How often llm-d tries to send one of the requests that wait (flowcontrol/controller/internal/processor.go).
 CYCLE = 1e-3
 #: Rounding of SimPy's clock.
 EARLY = 1e-9
-
-
-class Refusal(Exception):
-    """A router refuses a request, for the reason given."""
 
 
 @define(eq=False)

@@ -28,7 +28,7 @@ from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
 
-__all__ = ["StepTimer", "Pass", "Passes", "Timer", "without_inputs"]
+__all__ = ["StepTimer", "Pass", "Passes", "Timer"]
 
 
 #: Steps that are summarized sooner together than one by one.
@@ -112,6 +112,11 @@ class StepTimer:
     def share_with(self, other: "StepTimer") -> None:
         """Let the timer of another stage, with the same oracle and GPU, know what kernels of batches cost."""
         other._batches = self._batches
+
+    def beside(self, model: Model, shard: Shard, graphs: Graphs) -> "StepTimer":
+        """A timer of a further pass, of *model*, on the same GPUs: what it computes on is there already."""
+        inputs = evolve(self.host.inputs, copy=0.0, copy_sequence=0.0)
+        return evolve(self, model=model, shard=shard, graphs=graphs, host=evolve(self.host, inputs=inputs))
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
@@ -216,7 +221,7 @@ class Pass:
     """Forward passes of another model: `timer` prices the `batches_of` a step's batch, of which there may be none.
 
     They run after the target's pass, or `before` it.  `tokens_by_rank` says how many tokens data ranks have in the
-    pass of a number, given theirs in the target's: as many, by default.  The timer's host is `without_inputs`.
+    pass of a number, given theirs in the target's: as many, by default.  The timer is `StepTimer.beside` the target's.
     """
 
     timer: StepTimer
@@ -241,11 +246,6 @@ class Pass:
         for number in range(max(map(len, passes), default=0)):
             rows = [row for row, own in enumerate(passes) if len(own) > number]
             yield rows, [passes[row][number] for row in rows]
-
-
-def without_inputs(host: Host) -> Host:
-    """*host* as it drives a further pass: what it computes on is on the GPU already."""
-    return evolve(host, inputs=evolve(host.inputs, copy=0.0, copy_sequence=0.0))
 
 
 @define(eq=False)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import inf, nextafter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import simpy
 from attrs import define, evolve, field
@@ -36,12 +36,14 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import KsimError
-from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint, transfer_of
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, Run, Schedule, State
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
+
+if TYPE_CHECKING:
+    from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint
 
 
 @define(eq=False)
@@ -251,8 +253,8 @@ class Engine(ABC):
     governor: Supervised | None = None
     role: str = "both"
     gpus: Sequence[int] = ()
-    connector: ConnectorWorker | None = None
-    endpoint: Endpoint | None = None
+    connector: "ConnectorWorker | None" = None
+    endpoint: "Endpoint | None" = None
     logprobs: Callable[[Timer], Timer] | None = None
     seed: int = 0
     outstanding: int = field(default=0, init=False)
@@ -336,6 +338,10 @@ class Engine(ABC):
         """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""
         store = self.scheduler.adapters
         return store.place(name) if store else ""
+
+    def abort(self, request: int) -> bool:
+        """Drop *request*, as its client has gone; return whether this engine had it: one ahead of the clock has not."""
+        return False
 
     @abstractmethod
     def close(self) -> None:
@@ -428,7 +434,8 @@ class Engine(ABC):
             if job.kv_transfer_params is not None and job.kv_transfer_params.do_remote_decode:
                 connector.finish(job, now)
         for job in turn.output.sent if turn.output else ():
-            self.log.add(Released(now, job.request.id, self.number, transfer_of(job).blocks_lost))
+            assert job.kv_transfer_params is not None, "only blocks of split requests are sent"
+            self.log.add(Released(now, job.request.id, self.number, job.kv_transfer_params.transfer.blocks_lost))
 
     def _stuck(self, now: float, waiting: int, running: int) -> KsimError:
         policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))

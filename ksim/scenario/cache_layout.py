@@ -1,4 +1,7 @@
-"""How the layers of a model share one pool of KV blocks: vLLM's groups (0.33, v1/core/kv_cache_planning.py)."""
+"""What a rank's memory holds, and how the layers of a model share one pool of KV blocks there.
+
+The blocks are in vLLM's groups (0.33, v1/core/kv_cache_planning.py).
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,13 +14,42 @@ from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import GIB
 from ksim.kv.cache.groups import Group, Kind
-from ksim.scenario.drafters import drafted
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 
-__all__ = ["CacheGroup", "CacheLayout", "has_one_table", "kept_layers", "state_block_tokens"]
+__all__ = ["RESERVED", "CacheGroup", "CacheLayout", "Memory", "has_one_table", "kept_layers", "state_block_tokens"]
+
+
+#: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
+#: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
+RESERVED = 0.8 * GIB
+
+
+@frozen
+class Memory:
+    """One rank's memory, in bytes."""
+
+    usable: float
+    weights: float
+    activations: float
+    layers: tuple[LayerCache, ...]
+
+    @property
+    def cache_per_token(self) -> float:
+        """Bytes that a token takes in all layers that see it."""
+        return sum(layer.token_bytes for layer in self.layers)
+
+    @property
+    def free(self) -> float:
+        """Bytes left for KV blocks."""
+        return self.usable - self.weights - self.activations - RESERVED
+
+    def blocks(self, block_tokens: int) -> int:
+        """How many KV blocks fit, where all layers see all tokens."""
+        return int(self.free // (self.cache_per_token * block_tokens))
 
 
 #: What each rank of each pipeline stage keeps, layer by layer.
@@ -165,7 +197,7 @@ def _layer(layer: LayerCache, settings: EngineSettings) -> _Layer:
     if not layer.sequence_bytes:
         kind: Kind = "window" if layer.window else "chunk" if layer.chunk else "full"
         return _Layer(kind, layer.window or layer.chunk, size, size * layer.token_bytes, layer.token_bytes)
-    page, drafts = layer.sequence_bytes, drafted(settings)
+    page, drafts = layer.sequence_bytes, settings.drafted
     if settings.enable_prefix_caching is False:  # mamba_cache_mode "none"
         return _Layer("full", 0, settings.max_model_len, page, page, drafts=drafts)
     keeps = drafts and settings.speculative_config is not None and settings.speculative_config.keeps_cache

@@ -1,4 +1,4 @@
-"""What engines refuse of quantized models and of sampling, and what users of a run should know of its prices."""
+"""What engines refuse of quantized models, and what users of a run should know of its prices."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,19 +8,15 @@ from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
 from ksim.compute.sizes import Sizes
-from ksim.engine.engine import sampling_refusal
-from ksim.flow.request import Request
 from ksim.foundation.config import Choice, flat
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
-from ksim.scenario.vision import vision_of
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import WEIGHT_ONLY, Precision, Shard
-from ksim.workload.replay import Workload
 
-__all__ = ["check_quantized", "on_gpu", "price_remarks", "UNMEASURED", "remarks", "check_sampling"]
+__all__ = ["check_quantized", "on_gpu", "price_remarks", "UNMEASURED", "remarks"]
 
 
 #: A product of a decode, by which an oracle says how it prices a format.
@@ -104,19 +100,12 @@ def on_gpu(quantization: str, gpu: Gpu, version: EngineVersion) -> str:
 
 
 #: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
+#: Features have others (`ksim.scenario.features`).
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
-    "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
-    "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
-    "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
-    "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
     "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
     "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
-
-
-def _asks_logprobs(load: Any) -> bool:
-    return load is not None and load.prompt_logprobs is not None
 
 
 def remarks(deployment: Any) -> tuple[str, ...]:
@@ -132,20 +121,10 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     " the efficiencies known of it, and its joules per byte and FLOP")
     if gpu.architecture == "turing":
         told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
-    if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
+    unmeasured = [name for feature in deployment.features
+                  for name in feature.unmeasured(deployment.scenario.workload)]
+    if unmeasured := [*unmeasured, *(name for name, has in UNMEASURED.items() if has(deployment))]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
     told += price_remarks(deployment)
-    if vision_of(deployment.model, deployment.serve):
-        told.append("what the host does to images, and their way to the GPU, takes no time here")
-    return tuple(told)
-
-
-def check_sampling(workload: Workload, serve: EngineSettings) -> None:
-    """Raise ConfigError for a synthetic load of which engines would reject every request."""
-    load = workload.synthetic
-    if load is None or not (load.beam_width or load.prompt_logprobs):
-        return
-    asked = Request(0, 0.0, 1, 1, beam_width=load.beam_width, prompt_logprobs=load.prompt_logprobs)
-    if reason := sampling_refusal(asked, serve.max_logprobs):
-        key = "beam_width" if load.beam_width else "prompt_logprobs"
-        raise ConfigError(f"workload.synthetic.{key}", f"vLLM rejects such a request: {reason}")
+    return *told, *(remark for feature in deployment.features
+                    for remark in feature.remarks(deployment.model, deployment.serve))

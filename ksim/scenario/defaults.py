@@ -27,11 +27,9 @@ from ksim.network.network import Network
 from ksim.oracles import peak
 from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation
 from ksim.results.tiers import Rates
-from ksim.scenario.adapters import check_asked, with_adapters
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
-from ksim.scenario.checks import check_quantized, check_sampling, on_gpu, remarks
-from ksim.scenario.connector_parts import with_offloading
-from ksim.scenario.drafters import check, check_drafter, drafted, passes_of
+from ksim.scenario.checks import check_quantized, on_gpu, remarks
+from ksim.scenario.features import features_of
 from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
@@ -46,7 +44,6 @@ from ksim.scenario.sizing import (
     shards_of,
     utilization,
 )
-from ksim.scenario.vision import vision_of
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings, EngineVersion
@@ -62,7 +59,7 @@ def graphs(settings: EngineSettings) -> Graphs:
     verifies drafted tokens (v1/worker/gpu/cudagraph_utils.py, 0.33).  FULL means full graphs of any step, as
     FlashAttention 3 has them, whose attention takes any batch in a graph.
     """
-    mode, seqs, width = settings.cudagraph_mode, settings.max_num_seqs, 1 + drafted(settings)
+    mode, seqs, width = settings.cudagraph_mode, settings.max_num_seqs, 1 + settings.drafted
     assert mode is not None and seqs is not None and settings.cudagraph_capture_sizes is not None, "complete them first"
     sizes = tuple(sorted({*settings.cudagraph_capture_sizes}))
     most = min(seqs * width, max(sizes, default=0))
@@ -206,7 +203,7 @@ class Defaults:
         settings = self.settings
         given, largest = settings.cudagraph_capture_sizes, settings.max_cudagraph_capture_size
         if given is None:
-            width = 1 + drafted(settings)
+            width = 1 + settings.drafted
             twice = f"twice max_num_seqs{f' of {width} tokens' if width > 1 else ''}"
             most = self.version.budget(self.gpu.name, self.gpu.memory).graph(settings)
             why = f"{twice}, at most {most} ({self.version.name})" if largest is None else "max_cudagraph_capture_size"
@@ -302,7 +299,7 @@ class Deployment:
     """What the engines of a scenario have in common.
 
     `scenario` has every setting filled in.  Where it `skips`, an engine may compute several steps ahead of the clock;
-    the results are the same.
+    the results are the same.  `features` are what the engines have beside plain ones (`ksim.scenario.features`).
     """
 
     scenario: Scenario
@@ -316,6 +313,7 @@ class Deployment:
     routing: Routing = Routing()
     rates: Rates = Rates()
     skips: bool = True
+    features: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Deployment":
@@ -327,13 +325,14 @@ class Deployment:
         system = system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(scenario.gpu or system.gpu)
         version = engine_of(scenario.engine)
-        serve = Defaults(with_offloading(scenario.serve), version, model, gpu).complete()
-        check_drafter(model, serve)
+        features, serve = features_of(model, scenario.serve, scenario), scenario.serve
+        for feature in features:
+            serve = feature.settings(serve)
+        serve = Defaults(serve, version, model, gpu).complete()
         _check_gpus(serve, system)
-        check(serve)
-        model = with_adapters(model, serve, gpu, system)
-        check_asked(scenario.workload, serve)
-        check_sampling(scenario.workload, serve)
+        for feature in features:
+            model = feature.model(model, serve, gpu, system)
+            feature.check(model, serve, scenario.workload)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)), gpu)
         oracle = oracle_choice(scenario.oracle, system.gpu)
         named = evolve(scenario.gpu, name=system.gpu) if isinstance(scenario.gpu, Choice) else system.gpu
@@ -346,7 +345,7 @@ class Deployment:
         return cls(
             scenario=resolved, model=model, gpu=gpu, system=system, network=network, oracle=scaled,
             host=host_of(scenario.host), version=version, routing=routing_of(scenario.routing, model),
-            rates=rates_of(scenario.energy, system))
+            rates=rates_of(scenario.energy, system), features=tuple(features))
 
     @property
     def serve(self) -> EngineSettings:
@@ -384,11 +383,9 @@ class Deployment:
         _ = self.kv_blocks
 
     def check_plain(self) -> None:
-        """Raise the KsimError that building an engine of plain settings would: for memory, limits, images, formats."""
+        """Raise the KsimError that building an engine of plain settings would: for memory, limits, formats."""
         _ = self.kv_blocks, self.layout
         limits(self.serve, self.version)
-        if vision := vision_of(self.model, self.serve):
-            _ = vision.limits
         peak(self.gpu, self.serve.precision.activations)
 
     def check_step(self, batch: Batch) -> None:
@@ -421,7 +418,8 @@ class Deployment:
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)
-        return [Passes(timer, further) if (further := passes_of(timer, serve)) else timer for timer in timers]
+        further = [[one for feature in self.features for one in feature.passes(timer, serve)] for timer in timers]
+        return [Passes(timer, passes) if passes else timer for timer, passes in zip(timers, further, strict=True)]
 
 
 def _check_gpus(serve: EngineSettings, system: System) -> None:

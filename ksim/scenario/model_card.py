@@ -18,15 +18,13 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
 from ksim.oracles import peak
-from ksim.scenario.adapters import with_adapters
-from ksim.scenario.cache_layout import CacheLayout
+from ksim.scenario.cache_layout import RESERVED, CacheLayout, Memory
 from ksim.scenario.defaults import Defaults
-from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, kept_layers
+from ksim.scenario.features import cache_layers, features_of
 from ksim.scenario.hardware import engine_of, gpu_of, system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
-from ksim.scenario.vision import Vision, vision_of
+from ksim.scenario.sizing import layout_of, memory, shards_of, usable
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Shard
@@ -66,7 +64,7 @@ class ModelCard:
         model, version, gpus = model_of(name), engine_of(engine), gpus or catalog.entries("gpus")
         complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
         shard = Shard(precision=complete.precision)
-        slots = slots_of(with_adapters(model, complete, gpu_of(gpus[0]), system_of(gpus[0])), shard)
+        slots = slots_of(_served(model, complete, gpu_of(gpus[0]), system_of(gpus[0])), shard)
         return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
                    tuple(fits_on(gpus, model, settings, version, tensor_sizes)), slots)
 
@@ -74,13 +72,14 @@ class ModelCard:
     def layout(self) -> CacheLayout:
         """How all layers, with those of a drafter, share the KV blocks of a rank among `tensor_parallel_size`."""
         shard = Shard(tensor=self.settings.tensor_parallel_size, precision=self.settings.precision,
-                      drafts=drafted(self.settings))
-        return CacheLayout.of([kept_layers(self.model, self.settings, shard)], self.settings)
+                      drafts=self.settings.drafted)
+        return CacheLayout.of([cache_layers(self.model, self.settings, shard)], self.settings)
 
-    @property
-    def vision(self) -> Vision | None:
-        """Its vision encoder, if it has one."""
-        return vision_of(self.model, self.settings)
+    @cached_property
+    def further(self) -> dict[str, Any]:
+        """What there is to say of its vision encoder, and of the drafter that the settings ask for."""
+        return {key: value for feature in features_of(self.model, self.settings)
+                for key, value in feature.card(self.model, self.settings).items()}
 
     @property
     def weights(self) -> float:
@@ -97,15 +96,6 @@ class ModelCard:
         """Bytes that a sequence of any length takes beside its KV cache."""
         return sum(kind.bytes_per_sequence for kind in self.kinds)
 
-    @property
-    def drafter(self) -> dict[str, Any] | None:
-        """The drafter that the settings ask for, stored once: its name, its weights and its cache; None without one."""
-        if (drafter := drafter_of(self.model, self.settings)) is None:
-            return None
-        shard = drafter_shard(drafter, self.settings, Shard(precision=self.settings.precision))
-        return {"name": drafter.name, "parameters": drafter.parameters(), "weight_bytes": drafter.weights(shard),
-                "kv_cache_bytes_per_token": drafter.cache_per_token(shard)}
-
     def table(self) -> dict[str, Any]:
         """The card as plain keys and values, in bytes and tokens."""
         decoder, precision = self.model.decoder, self.settings.precision
@@ -114,7 +104,8 @@ class ModelCard:
             "longest_context": self.model.max_length,
             "parameters": self.model.parameters(), "active_parameters": self.model.active_parameters(),
             "experts": decoder.sizes.get("E", 0), "experts_per_token": decoder.top_k,
-            "mtp_modules": len(decoder.mtp), "mtp_parameters": drafters.parameters(self.model), "drafter": self.drafter,
+            "mtp_modules": len(decoder.mtp), "mtp_parameters": drafters.parameters(self.model),
+            "drafter": self.further.get("drafter"),
             "tied_embeddings": decoder.tied, "parts": [asdict(part) for part in self.parts],
             "quantization": self.settings.quantization, "weight_format": str(precision.weights),
             "activation_format": str(precision.activations), "kv_cache_format": str(precision.cache),
@@ -123,7 +114,7 @@ class ModelCard:
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],
             "kv_cache_groups": self.layout.table(), "kv_cache_block_bytes": self.layout.block_bytes[0],
-            **({"vision_encoder": self.vision.table()} if self.vision else {}),
+            **({"vision_encoder": self.further["vision_encoder"]} if "vision_encoder" in self.further else {}),
             **({"adapter_slot_bytes": self.slots} if self.slots else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }
@@ -189,7 +180,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     try:
         serve = Defaults(settings, version, model, gpu).complete()
         peak(gpu, serve.precision.activations)
-        ranks = _ranks(with_adapters(model, serve, gpu, system), gpu, serve, known)
+        ranks = _ranks(_served(model, serve, gpu, system), gpu, serve, known)
     except KsimError as error:
         return evolve(failed, why=str(error))
     assert serve.max_num_seqs and serve.max_model_len, "complete settings have both"
@@ -201,6 +192,13 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     return Fit(
         gpu=name, tensor=serve.tensor_parallel_size, gpus=needed, length=length, weights=weights, tokens=tokens,
         sequences=tokens // length, why=_shortage(ranks, layout, serve.max_num_seqs, tokens, length))
+
+
+def _served(model: Model, serve: EngineSettings, gpu: Gpu, system: System) -> Model:
+    """*model* as an engine with complete settings runs it."""
+    for feature in features_of(model, serve):
+        model = feature.model(model, serve, gpu, system)
+    return model
 
 
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:

@@ -3,8 +3,11 @@
 What is said of files that are no scenarios, and of keys that stand in the wrong table of one.
 
 A scenario as a table: values that are TOML's, keys with dots, and paths that are absolute.
+
+LoRA adapters that it names by their folders, as PEFT saves them.
 """
 
+import json
 import os
 import re
 import tomllib
@@ -19,8 +22,7 @@ from attrs.validators import ge, gt, in_, le, optional
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownKey
-from ksim.foundation.files import is_there, nearest
-from ksim.scenario.adapters import with_configs
+from ksim.foundation.files import LONGEST, is_there, nearest, regular_file
 from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.workload.arrivals import Arrivals
@@ -206,6 +208,58 @@ def pieces(where: str, key: str, text: str) -> list[str]:
     return parts
 
 
+#: What vLLM refuses of an adapter where it is set (0.33, vllm/lora/peft_helper.py).
+_REFUSED = ("use_dora", "lora_bias", "modules_to_save", "layer_replication", "alora_invocation_tokens", "use_qalora")
+#: What PEFT calls all modules.
+_ALL_MODULES = "all-linear"
+
+
+def with_adapter_configs(table: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """A scenario's *table* with the rank and the modules of adapters that it names by `path`, relative to *folder*.
+
+    The path is left out, so that a run's own scenario does not need the files.  Raises ConfigError or DataError for a
+    config that vLLM would refuse, or that cannot be read.
+    """
+    pools = {name: with_adapter_configs(pool, folder) if isinstance(pool, Mapping) else pool
+             for name, pool in table["pools"].items()} if isinstance(table.get("pools"), Mapping) else {}
+    table = {**table, "pools": pools} if pools else table
+    serve = table.get("serve")
+    modules = serve.get("lora_modules") if isinstance(serve, Mapping) else None
+    if not isinstance(modules, list) or not any(isinstance(each, Mapping) and "path" in each for each in modules):
+        return table
+    read = [_adapter(each, folder) if isinstance(each, Mapping) and isinstance(each.get("path"), str) else each
+            for each in modules]
+    return {**table, "serve": {**serve, "lora_modules": read}} if isinstance(serve, Mapping) else table
+
+
+def _adapter(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """An entry with what its config says, in the place of its `path`."""
+    path = folder / entry["path"] / "adapter_config.json"
+    try:
+        config = json.loads(regular_file(path, LONGEST).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), f"is not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(str(path), "is not a JSON object")
+    for key in _REFUSED:
+        if config.get(key):
+            raise ConfigError(f"{path}: {key}", f"is {config[key]!r}, and vLLM refuses adapters with it")
+    if config.get("rank_pattern"):
+        raise ConfigError(f"{path}: rank_pattern", "gives modules ranks of their own, which ksim does not know")
+    found = {"rank": config.get("r"), **_targets(config.get("target_modules", _ALL_MODULES), path)}
+    return {**{key: value for key, value in found.items() if value is not None},
+            **{key: value for key, value in entry.items() if key != "path"}}
+
+
+def _targets(modules: Any, path: Path) -> dict[str, list[str]]:
+    """The `target_modules`; none where they are all."""
+    if modules in (_ALL_MODULES, None):
+        return {}
+    if not isinstance(modules, list):
+        raise ConfigError(f"{path}: target_modules", f"is {modules!r}; ksim reads lists of names, and {_ALL_MODULES!r}")
+    return {"target_modules": sorted({str(module).rpartition(".")[2] for module in modules})}
+
+
 #: What the name of a pool is made of: no dots, which separate keys.
 _POOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -306,7 +360,7 @@ class Scenario:
         if not isinstance(table, Mapping):
             raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
                                      f" {table!r}; Scenario.read reads a file")
-        whole = with_configs(rooted(native(table, where), folder or Path()), folder or Path())
+        whole = with_adapter_configs(rooted(native(table, where), folder or Path()), folder or Path())
         try:
             made = structure(cls, whole, where)
         except UnknownKey as error:

@@ -11,54 +11,49 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import attrs
-from attrs import frozen
 
 from ksim.compute.adapters import slots_of
-from ksim.compute.drafters import Drafter
-from ksim.compute.graph import LayerCache
+from ksim.compute.graph import Collective, bind
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.compute.model import Model
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.foundation.units import GIB
-from ksim.scenario.cache_layout import CacheLayout, kept_layers
-from ksim.scenario.drafters import drafted, drafter_of, drafter_shard, hidden_states
-from ksim.scenario.vision import Vision, activations, vision_of
+from ksim.foundation.units import GIB, DType
+from ksim.scenario.cache_layout import RESERVED, CacheLayout, Memory, kept_layers
+from ksim.scenario.features import features_of
 from ksim.scheduling.job import Limits
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["of_free", "of_static", "utilization", "pack", "RESERVED", "Memory", "shards_of", "usable", "memory",
+__all__ = ["of_free", "of_static", "utilization", "pack", "activations", "shards_of", "usable", "memory",
            "layout_of", "kv_blocks", "longest_request", "check_step", "limits"]
 
 
-#: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
-#: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
-RESERVED = 0.8 * GIB
+#: How many tokens vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
+EXPERT_TOKENS = 16 * 1024
 
 
-@frozen
-class Memory:
-    """One rank's memory, in bytes."""
+def activations(model: Model, batch: Batch, logits: int, shard: Shard) -> float:
+    """Bytes that a step of *batch* with so many rows of *logits* needs beside weights and cache.
 
-    usable: float
-    weights: float
-    activations: float
-    layers: tuple[LayerCache, ...]
+    They are the residual stream, hidden states, and what the largest kernel reads and writes.
+    """
+    streams = 2 * batch.tokens * model.decoder.sizes["m"] * DType.BF16.bytes
+    blocks = model.graph(batch.tokens, logits, shard).blocks
+    kernels = (bind(op.kernel, batch) for block in blocks for op in block.ops)
+    return streams + max(_working_set(kernel) for kernel in kernels)
 
-    @property
-    def cache_per_token(self) -> float:
-        """Bytes that a token takes in all layers that see it."""
-        return sum(layer.token_bytes for layer in self.layers)
 
-    @property
-    def free(self) -> float:
-        """Bytes left for KV blocks."""
-        return self.usable - self.weights - self.activations - RESERVED
-
-    def blocks(self, block_tokens: int) -> int:
-        """How many KV blocks fit, where all layers see all tokens."""
-        return int(self.free // (self.cache_per_token * block_tokens))
+def _working_set(kernel: Kernel | Collective | None) -> float:
+    """Bytes of activations that *kernel* reads and writes; those of attention are small, and left out."""
+    if isinstance(kernel, Gemm):
+        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
+    if isinstance(kernel, GroupedGemm):
+        chunk = min(1.0, EXPERT_TOKENS / kernel.tokens)
+        return chunk * kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
+    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
 def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = None) -> list[Shard]:
@@ -68,7 +63,7 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
         tensor=serve.tensor_parallel_size, stage=stage, stages=serve.pipeline_parallel_size,
         precision=serve.precision, data=data, expert_parallel=serve.enable_expert_parallel,
         exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement,
-        drafts=drafted(serve))
+        drafts=serve.drafted)
             for stage in range(serve.pipeline_parallel_size)]
 
 
@@ -87,32 +82,9 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
         activations=activations(model, Batch.of((tokens, 0)), min(sequences, tokens), shard),
         layers=tuple(kept_layers(model, shard, gpu)),
     )
-    if shard.first and (vision := vision_of(model, settings)):
-        target = _with_encoder(target, vision)
-    drafter = drafter_of(model, settings) if shard.last else None
-    if drafter is None:
-        return target
-    return _with_drafter(target, model, drafter, drafter_shard(drafter, settings, shard), settings)
-
-
-def _with_encoder(target: Memory, vision: Vision) -> Memory:
-    """The memory of a rank with a *vision* encoder: vLLM profiles the largest batch of images, and then the decoder
-    with the embeddings that were kept."""
-    return attrs.evolve(target, weights=target.weights + vision.weights,
-                        activations=max(target.activations + vision.cache, vision.activations))
-
-
-def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, settings: EngineSettings) -> Memory:
-    """The memory of a rank that has a *drafter*, of which it holds *shard*, beside its target.
-
-    Their steps alternate, so the activations of one use the room of the other's.
-    """
-    tokens, sequences = settings.max_num_batched_tokens or 0, settings.max_num_seqs or 0
-    own = activations(drafter.first, Batch.of((tokens, 0)), min(sequences, tokens), shard)
-    return attrs.evolve(
-        target, weights=target.weights + drafter.weights(shard),
-        activations=max(target.activations, own) + hidden_states(model, drafter, tokens),
-        layers=(*target.layers, *drafter.cache_by_layer(shard)))
+    for feature in features_of(model, settings):
+        target = feature.memory(target, model, shard, settings)
+    return target
 
 
 def layout_of(ranks: Sequence[Memory], settings: EngineSettings) -> CacheLayout:
@@ -261,7 +233,7 @@ def sglang_reserve(version: EngineVersion, gpu: Gpu, settings: EngineSettings) -
     """
     assert settings.max_num_batched_tokens, "complete the settings first"
     ranks, graph = settings.data_parallel_size, settings.max_cudagraph_capture_size
-    width = 1 + drafted(settings)
+    width = 1 + settings.drafted
     most = graph // width if graph else version.budget(gpu.name, gpu.memory).graph(settings)
     kept: float = 512 + 1.5 * max(settings.max_num_batched_tokens, 2048) + 2 * most + 128 * settings.gpus * ranks
     if ranks > 1:

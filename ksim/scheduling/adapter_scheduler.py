@@ -9,13 +9,12 @@ from ksim.flow.batch import Batch
 from ksim.flow.request import AdapterLoad
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftSchedule
 from ksim.scheduling.job import Job, Schedule, State
 from ksim.scheduling.queues import WaitingQueue
-from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.scheduler import Rules, Scheduler
 
-__all__ = ["AdapterSchedule", "AdapterScheduler"]
+__all__ = ["AdapterSchedule", "AdapterScheduler", "adapting"]
 
 
 @define(eq=False)
@@ -82,7 +81,7 @@ class AdapterScheduler(Scheduler):
     def _admit(self, job: Job, wish: int) -> bool:
         if self.latest.preempted or len(self.running) >= self.limits.active or not self._exceeds(job):
             return super()._admit(job, wish)
-        if job.state is State.LOADING and isinstance(self, ConnectorScheduler):
+        if job.state is State.LOADING:
             self._promote(job)
         job.passed_over = True
         return True
@@ -100,3 +99,8 @@ class AdapterScheduler(Scheduler):
         names.pop("", None)
         schedule.loaded = self.adapters.activate(names)
         return schedule
+
+
+def adapting(store: AdapterStore) -> Sequence[Rules]:
+    """The rules of an engine whose LoRA adapters are in *store*."""
+    return (Rules(3, AdapterScheduler, {"adapters": store}),)

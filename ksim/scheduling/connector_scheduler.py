@@ -3,14 +3,16 @@
 The jobs of an engine with a KV connector, and what its workers report: loads and sends that end or fail.
 """
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from ksim.kv.cache import PrefixHit
 from ksim.scheduling.connector import Connector, ConnectorOutput, InvalidBlocks, TransferState
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, Load, Schedule, ScheduledTokens, State
-from ksim.scheduling.queues import HoldingQueue
-from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.queues import HoldingQueue, WaitingQueue
+from ksim.scheduling.scheduler import Rules, Scheduler
 
 NOTHING = ConnectorOutput()
 
@@ -203,6 +205,10 @@ class ConnectorScheduler(ConnectorQueues):
         self._foresees = self._foresees and not self.connector.follows_decodes
 
     @property
+    def asked(self) -> WaitingQueue:
+        return self.waiting.waiting
+
+    @property
     def steady(self) -> bool:
         """Whether the next schedule is like the latest, unless a job comes or ends, or a transfer ends.
 
@@ -358,3 +364,8 @@ class ConnectorScheduler(ConnectorQueues):
         else:
             grown = self.cache.allocate(job.block_table, self._slots(tokens))
             assert grown, "blocks that were free are gone"
+
+
+def connecting(connector: Connector) -> Sequence[Rules]:
+    """The rules of an engine with a KV *connector*."""
+    return (Rules(1, ConnectorScheduler, {"connector": connector}),)

@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 from attrs import define, field
@@ -12,9 +13,9 @@ from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.request import Request
 from ksim.kv.cache import BlockTable, PrefixHit
 from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
-from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.scheduler import Rules, Scheduler
 
-__all__ = ["DraftSchedule", "Speculation", "DraftScheduler"]
+__all__ = ["DraftSchedule", "DraftScheduler", "Speculation", "drafting"]
 
 
 @define(eq=False)
@@ -263,3 +264,8 @@ class DraftScheduler(Scheduler):
     def _takes(self, job: Job) -> bool:
         """Whether *job* gets the tokens of the batch that is taken in."""
         return job.state is not State.DONE
+
+
+def drafting(speculation: Speculation) -> Sequence[Rules]:
+    """The rules of an engine that decodes with *speculation*."""
+    return (Rules(0, DraftScheduler, {"speculation": speculation}),)

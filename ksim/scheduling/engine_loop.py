@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from attrs import define, field
 
 from ksim.scheduling.connector import ConnectorOutput
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.queues import ArrivalQueue, WaitingQueue
 from ksim.scheduling.scheduler import Scheduler
@@ -214,12 +213,9 @@ class ScheduleForecast:
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         scheduler = self.scheduler
-        latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
-        if isinstance(scheduler, ConnectorScheduler):
-            if not scheduler.steady:
-                return 0
-            waiting = scheduler.waiting.waiting  # those that load are not asked for
-        if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
+        latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.asked
+        if not scheduler.steady or scheduler.changed or latest.entries or latest.preempted or (
+                len(decodes.members) < len(scheduler.running)):
             return 0
         if waiting and not self._refuses_again(waiting):
             return 0

@@ -13,9 +13,9 @@ from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.scheduler import Rules, Scheduler
 
-__all__ = ["GroupDecodeSet", "GroupRules"]
+__all__ = ["GroupDecodeSet", "GroupRules", "grouping"]
 
 
 @define(eq=False)
@@ -145,3 +145,8 @@ def _table(job: Job) -> HybridTable:
     table = job.block_table
     assert isinstance(table, HybridTable)
     return table
+
+
+def grouping() -> Sequence[Rules]:
+    """The rules of an engine with a HybridCache."""
+    return (Rules(4, GroupRules),)

@@ -5,18 +5,18 @@ encoder's outputs (0.33).
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from attrs import define, field
 
 from ksim.flow.request import PlacedImage, Request
 from ksim.kv.cache import PrefixHit
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import EncoderLimits, Job, Schedule, State
+from ksim.scheduling.scheduler import Rules
 
-__all__ = ["EncoderCache", "Encoding", "ImageScheduler"]
+__all__ = ["EncoderCache", "Encoding", "ImageScheduler", "encoding"]
 
 
 @define(eq=False)
@@ -199,6 +199,10 @@ class ImageScheduler(DraftScheduler):
     encoding: Encoding = field(kw_only=True)
     encodes: ClassVar[bool] = True
 
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.encoding.shift = int(self.speculation is not None and self.speculation.drops_block)
+
     @property
     def releases_soon(self) -> bool:
         return bool(self.encoding.late)
@@ -242,7 +246,7 @@ class ImageScheduler(DraftScheduler):
 
     def _pass_over_unencoded(self, job: Job) -> bool:
         job.waits_for_encoder = False
-        return not isinstance(self, ConnectorScheduler) or self._pass_over(job)
+        return self._pass_over(job)
 
     def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
         tokens = super()._first_chunk(job, computed, wish)
@@ -283,3 +287,8 @@ class ImageScheduler(DraftScheduler):
     def abort(self, job: Job) -> None:
         super().abort(job)
         self.encoding.cache.release(job)
+
+
+def encoding(limits: EncoderLimits) -> Sequence[Rules]:
+    """The rules of an engine that encodes images within *limits*."""
+    return Rules(0, DraftScheduler), Rules(2, ImageScheduler, {"encoding": Encoding(limits)})

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import define, field
 from sortedcontainers import SortedDict
@@ -16,12 +16,14 @@ from sortedcontainers import SortedDict
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.kv.cache import BlockTable, Cache
-from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, Limits, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import Wish
+
+if TYPE_CHECKING:
+    from ksim.scheduling.adapter_store import AdapterStore
 
 Order = Callable[[Job], Any]
 
@@ -309,7 +311,17 @@ class JobQueues:
     #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
     encodes: ClassVar[bool] = False
     #: Where LoRA adapters are; only an `AdapterScheduler` has some.
-    adapters: ClassVar[AdapterStore | None] = None
+    adapters: ClassVar["AdapterStore | None"] = None
+
+    @property
+    def steady(self) -> bool:
+        """Whether no load or send of KV changes the next schedule."""
+        return True
+
+    @property
+    def asked(self) -> WaitingQueue:
+        """The waiting jobs that each schedule asks for; those whose KV is being loaded are not."""
+        return self.waiting
 
     @property
     def releases_soon(self) -> bool:

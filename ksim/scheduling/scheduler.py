@@ -6,10 +6,11 @@ that the steps between them decode fast.  `mixed` puts the rules that only some 
 class.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, TypeVar
 
-from attrs import define, field
+from attrs import Factory, define, field, frozen
 
 from ksim.flow.batch import Offsets
 from ksim.kv.cache import PrefixHit
@@ -17,7 +18,9 @@ from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.queues import JobQueues, OpenQueue
 
-__all__ = ["mixed", "Scheduler"]
+T = TypeVar("T")
+
+__all__ = ["Rules", "Scheduler", "mixed", "scheduler_of"]
 
 
 @define
@@ -254,11 +257,46 @@ class Scheduler(JobQueues):
                                                    prompt=admitted or not job.decoding))
 
 
+    def _pass_over(self, job: Job) -> bool:
+        """Have *job* wait for something other than room; return whether admission goes on with the next."""
+        return True
+
+    def _promote(self, job: Job) -> bool:
+        """Let *job*, whose KV is being loaded, go on if its load has ended; return whether it has."""
+        return True
+
+
+@frozen
+class Rules:
+    """Rules that a feature adds to a scheduler: those of a `kind`, which has these `fields`.
+
+    Of several, those with the highest `rank` are asked first.
+    """
+
+    rank: int
+    kind: type[Any]
+    fields: Mapping[str, Any] = Factory(dict)
+
+
+def scheduler_of(parts: Sequence[Any], rules: Iterable[Rules] = ()) -> Scheduler:
+    """A scheduler of these *parts*, which are limits, policy, cache and, unless all may start, admission."""
+    kind: Any = Scheduler
+    fields = dict[str, Any]()
+    for one in sorted(rules, key=_rank):
+        kind, fields = mixed(one.kind, kind), {**fields, **one.fields}
+    scheduler: Scheduler = kind(*parts, **fields)
+    return scheduler
+
+
+def _rank(rules: Rules) -> int:
+    return rules.rank
+
+
 @lru_cache
-def mixed(rules: type[Scheduler], kind: type[Scheduler]) -> type[Scheduler]:
-    """The class of schedulers like *kind* that ask *rules* first; *rules* alone where *kind* is what they build on."""
-    if issubclass(rules, kind):
-        return rules
+def mixed(rules: type[T], kind: type[T]) -> type[T]:
+    """The class of schedulers, or engines, like *kind* that ask *rules* first; either alone if it extends the other."""
+    if issubclass(rules, kind) or issubclass(kind, rules):
+        return rules if issubclass(rules, kind) else kind
     joined = type(f"{rules.__name__}{kind.__name__}", (rules, kind), {"__doc__": rules.__doc__})
-    made: type[Scheduler] = define(eq=False, slots=False)(joined)
+    made: type[T] = define(eq=False, slots=False)(joined)
     return made

@@ -1,92 +1,48 @@
 """From a fleet to engines and the cluster around them.
 
-A deployment's LoRA adapters, scheduler, cache and connector become an engine's; a scenario's router and flow control
-become the cluster's, with the signals that they go by.
+A deployment's scheduler, cache and stages become an engine's; a scenario's router becomes the cluster's, with the
+signals that it goes by.  Whatever else there is, features bring (`ksim.simulation.features`).
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from math import inf, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import simpy
 from attrs import evolve, field, fields_dict, frozen, has
 
 from ksim.cluster.cluster import Cluster, RemoteReplica, RouterAndControl
-from ksim.cluster.forecast import models_of
-from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
-from ksim.compute.adapters import bytes_by_module, matrices
-from ksim.cost.energy import Clock, Setting
+from ksim.cost.energy import Clock
+from ksim.cost.step import Timer
 from ksim.engine.engine import Engine
-from ksim.engine.event_engine import CollectiveFlows
-from ksim.engine.governors import Supervised, checked
-from ksim.engine.kinds import AdapterLoading, engine_of
 from ksim.engine.loop_times import Horizon
 from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.flow.request import AdapterLoad, BlockKeys, Request
+from ksim.flow.request import BlockKeys, Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import Cache
-from ksim.kv.cache.block_cache import BlockCache
-from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
-from ksim.kv.transfer.transfer import TransferNetwork
 from ksim.oracles import peak
-from ksim.scenario.connector_parts import offload_settings
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import drafted, speculation_of, with_prompt_logprobs
-from ksim.scenario.scenario import Scenario
+from ksim.scenario.features import load_feature
 from ksim.scenario.sizing import limits
-from ksim.scenario.vision import prepare, vision_of
-from ksim.scheduling.schedulers import AdapterStore, scheduler_of
-from ksim.simulation import transfer_assembly
+from ksim.scheduling.scheduler import Rules, mixed, scheduler_of
+from ksim.simulation.features import Connection, KvMoves
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.offloading import Offloads, sglang_cache, tiers_of_pool
 from ksim.simulation.pool import Placement, Pool
-from ksim.specs.hardware import Gpu, System
-from ksim.specs.settings import EngineSettings
+from ksim.specs.hardware import Gpu
 
-__all__ = ["adapter_store", "adapters_of", "loading_of", "pair_router_of", "router_of", "build"]
+if TYPE_CHECKING:
+    from ksim.engine.event_engine import CollectiveFlows
 
+T = TypeVar("T")
 
-#: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.
-DISK = 3e9
-#: What a worker launches for each matrix: one kernel clears its place in the slot, one copies it there.
-LAUNCHES = 2
-
-
-def adapter_store(serve: EngineSettings) -> AdapterStore | None:
-    """Where the adapters of an engine are, None without `enable_lora`."""
-    if not serve.enable_lora:
-        return None
-    return AdapterStore(adapters_of(serve), serve.max_loras, serve.max_cpu_loras or serve.max_loras)
-
-
-def adapters_of(serve: EngineSettings) -> Mapping[str, AdapterLoad]:
-    """What there is to load of each adapter, by its name, in the order in which vLLM loads them when it starts."""
-    return {name: AdapterLoad(name, module.rank, module.target_modules or ())
-            for module in serve.lora_modules for name in module.names}
-
-
-def loading_of(deployment: Deployment) -> AdapterLoading:
-    """How long a worker of *deployment* takes over adapters; each has the matrices of its own stage."""
-    launched = LAUNCHES * matrices(deployment.model) / deployment.serve.pipeline_parallel_size
-    return AdapterLoading(bytes_by_module(deployment.model), _disk_rate(deployment.system),
-                          launched * deployment.host.worker.eager)
-
-
-def _disk_rate(system: System) -> float:
-    """Bytes/s at which a node of *system* reads adapters that are not in its memory."""
-    storage = system.storage
-    if storage is None:
-        return DISK
-    whole = storage.servers * storage.bandwidth
-    return min(whole, storage.node or whole)
+__all__ = ["build", "pair_router_of", "router_of"]
 
 
 #: The eviction that vLLM's cache has built in.
@@ -133,25 +89,27 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
         fleet = fleet.stepping()
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
-    gateway = _gateway(scenario, chooser, env, log)
+    gateway = _first(feature.gateway(scenario, chooser, env, log) for feature in fleet.features)
     signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
-    network = transfer_assembly.fleet_network(fleet, env, log)
-    transfers = network if isinstance(network, TransferNetwork) else None
+    moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, transfers,
-                         tells or late_events(signals, scenario.signals),
-                         Offloads(network, log) if network else None)
+    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     _tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=transfers, prepare=_preparation(fleet.pools[0].deployment),
-                   signals=scenario.signals, seed=scenario.seed, gateway=gateway)
+                   transfer_network=moves.transfers if moves else None,
+                   prepare=_preparation(fleet.pools[0].deployment), signals=scenario.signals, seed=scenario.seed,
+                   gateway=gateway)
 
 
 def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
-    """What makes tokens of a request's images, for a model that takes any; all pools serve one model."""
-    vision = vision_of(deployment.model, deployment.serve)
-    return partial(prepare, processor=vision.processor) if vision else None
+    """What makes of a request what the model sees, if anything does; all pools serve one model."""
+    return _first(feature.preparation(deployment) for feature in deployment.features)
+
+
+def _first(made: Iterable[T | None]) -> T | None:
+    """What the first feature has *made* that makes such a thing."""
+    return next((one for one in made if one is not None), None)
 
 
 @frozen
@@ -165,18 +123,17 @@ class _Assembly:
     log: Log
     watched: bool
     here: Container[int] | None
-    network: TransferNetwork | None = None
     tells: bool = False
-    offloads: Offloads | None = None
+    moves: KvMoves | None = None
     _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
-        width = drafted(deployment.serve) + 1
+        width = deployment.serve.drafted + 1
         groups = [DataParallelGroup(self.env, ranks, width) if shared else None for _ in range(pool.replicas)]
-        blocks, collective_flows = deployment.kv_blocks, dict[int, CollectiveFlows | None]()
+        blocks, collective_flows = deployment.kv_blocks, dict[int, "CollectiveFlows | None"]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
                 key = place.replica if shared else number
@@ -192,64 +149,98 @@ class _Assembly:
         assert size is not None, "settings are derived before engines are built"
         return _cache(deployment, blocks, self._keys.setdefault(size, BlockKeys(size)) if self.tells else None)
 
-    def _collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
-        return transfer_assembly.collective_flows(self.network, pool, place) if self.network else None
+    def _collective_flows(self, pool: Pool, place: Placement) -> "CollectiveFlows | None":
+        return self.moves.collective_flows(pool, place) if self.moves and self.moves.transfers else None
 
     def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
-                joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
-        deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
-        connector, worker, endpoint = transfer_assembly.connector_and_worker(
-            self.offloads, pool, number, place, cache) if self.offloads else (None, None, None)
+                joined: tuple[DataParallelGroup | None, "CollectiveFlows | None"]) -> Engine:
+        deployment, serve, features = pool.deployment, pool.deployment.serve, pool.deployment.features
+        connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
         parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        vision = vision_of(deployment.model, serve)
-        scheduler = scheduler_of(parts, connector, speculation_of(serve, deployment.scenario.seed),
-                                 vision.limits if vision else None, adapter_store(serve))
+        rules = [rules for feature in features for rules in feature.rules(deployment)]
+        scheduler = scheduler_of(parts, [*rules, *connection.rules, *_rules_of(cache)])
         self.log.engines.append(_record(pool, number, place, cache))
-        stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
-            "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
-            "logprobs": with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
-            "gpus": pool.gpus(place), "connector": worker, "endpoint": endpoint}
-        return engine_of(stages, group, collective_flows, skips=deployment.skips, watched=self.watched,
-                         loading=loading_of(deployment) if serve.enable_lora else None, **common)
+            "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus,
+            "governor": _first(feature.governor(deployment) for feature in features),
+            "logprobs": _with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
+            "gpus": pool.gpus(place), "connector": connection.worker, "endpoint": connection.endpoint}
+        kind, own = _kind(_stages(deployment, self.env, place), *joined, deployment.skips, self.watched, common)
+        for extension in (extension for feature in features for extension in feature.extensions(deployment)):
+            if issubclass(kind, extension.of):
+                kind, own = mixed(extension.kind, kind), {**own, **extension.fields}
+        return kind(**common, **own)
 
 
-def _governor(deployment: Deployment) -> Supervised | None:
-    """The power settings that GPUs keep to, or None without any; raises ConfigError for what they cannot be set to."""
-    power = deployment.scenario.power
-    fixed = checked(Setting(power.cap, power.clock), deployment.gpu, "power")
-    governor = plugin("engine.governors", power.governor) if power.governor else None
-    return Supervised(deployment.gpu, fixed, governor) if power else None
+def _kind(stages: Stages, group: DataParallelGroup | None, collective_flows: "CollectiveFlows | None", skips: bool,
+          watched: bool, common: Mapping[str, Any]) -> tuple[type[Engine], dict[str, Any]]:
+    """The kind of engine that these parts need, and the fields that it alone has.
+
+    It goes ahead of the clock if it *skips*, and nothing else decides when its steps end: no other stage, no rank of a
+    *group*, no governor.  A router may look at one that is *watched*.  Only the kind that is needed is imported.
+    """
+    if isinstance(stages, WholeSteps) and skips and not collective_flows and _is_alone(stages, group, common):
+        fields = {"clock": stages.clocks[0] if stages.clocks else None, "watched": watched}
+        if common["connector"]:
+            from ksim.engine.connected_engine import ConnectedEngine
+            return ConnectedEngine, fields
+        from ksim.engine.lookahead_engine import LookaheadEngine
+        return LookaheadEngine, fields
+    from ksim.engine.event_engine import EventEngine
+    if collective_flows and isinstance(stages, WholeSteps):
+        collective_flows.enlist(stages)
+        return EventEngine, {"stages": stages, "group": group, "collective_flows": collective_flows}
+    return EventEngine, {"stages": stages, "group": group}
+
+
+def _is_alone(stages: WholeSteps, group: DataParallelGroup | None, common: Mapping[str, Any]) -> bool:
+    governor = common["governor"]
+    return stages.stages == 1 and group is None and (governor is None or governor.governor is None)
+
+
+def _with_prompt_logprobs(timer: Timer) -> Timer:
+    """*timer* with the passes of log-probabilities of prompts, for which any request of a trace may ask first."""
+    priced: Timer = load_feature("sampling").with_prompt_logprobs(timer)
+    return priced
 
 
 def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache:
-    """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block."""
-    serve = deployment.serve
+    """A KV cache of *blocks* blocks, as the engine's settings describe it; with *keys*, it tells of each block.
+
+    Only the kind that is needed is imported.
+    """
+    serve, layout = deployment.serve, deployment.layout
     choice = serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru")
-    eviction = plugin("kv.cache.evictions", choice)
-    assert serve.block_size is not None, "settings are derived before engines are built"
-    if keys is not None and (serve.prefix_cache == "sglang" or not deployment.layout.plain):
+    eviction = None if choice == VLLM else plugin("kv.cache.evictions", choice)
+    assert serve.block_size is not None and serve.max_model_len is not None, "settings are derived before"
+    if keys is not None and (serve.prefix_cache == "sglang" or not layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
                                      " late or lost; leave out delay and loss, or name a router without kv_events")
+    own: Cache | None = _first(feature.cache(deployment, blocks, eviction, keys) for feature in deployment.features)
+    if own is not None:
+        return own
+    caching, unhashed_first = bool(serve.enable_prefix_caching), deployment.version.unhashed_blocks_first
     if serve.prefix_cache == "sglang":
-        return sglang_cache(deployment, blocks * serve.block_size, eviction)
-    if not deployment.layout.plain:
-        return _hybrid_cache(deployment, blocks)
-    room = blocks, serve.block_size, bool(serve.enable_prefix_caching)
-    unhashed_first = deployment.version.unhashed_blocks_first
-    offloads = offload_settings(serve.kv_transfer_config) is not None
-    if choice == VLLM and keys is None and not offloads:
-        return VllmCache(*room, unhashed_first)
-    return BlockCache(*room, None if choice == VLLM else eviction, unhashed_first, keys)
+        from ksim.kv.cache.sglang import SglangCache
+        return SglangCache(blocks * serve.block_size, caching, plugin("kv.cache.evictions", choice))
+    if not layout.plain:
+        from ksim.kv.cache.hybrid import HybridCache
+        return HybridCache(blocks, [group.group for group in layout.groups], caching, layout.in_flight,
+                           serve.max_model_len, unhashed_first=unhashed_first)
+    if eviction is not None or keys is not None:
+        from ksim.kv.cache.block_cache import BlockCache
+        return BlockCache(blocks, serve.block_size, caching, eviction, unhashed_first, keys)
+    return VllmCache(blocks, serve.block_size, caching, unhashed_first)
 
 
-def _hybrid_cache(deployment: Deployment, blocks: int) -> HybridCache:
-    serve, layout = deployment.serve, deployment.layout
-    assert serve.max_model_len is not None, "settings are derived before engines are built"
-    return HybridCache(blocks, [group.group for group in layout.groups], bool(serve.enable_prefix_caching),
-                       layout.in_flight, serve.max_model_len, unhashed_first=deployment.version.unhashed_blocks_first)
+def _rules_of(cache: Cache) -> Sequence[Rules]:
+    """The rules that a scheduler needs for *cache*."""
+    if not hasattr(cache, "groups"):
+        return ()
+    from ksim.scheduling.group_rules import grouping
+    return grouping()
 
 
 def _known_clock(gpu: Gpu) -> float:
@@ -273,6 +264,7 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
     deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)
+    facts = {key: value for feature in deployment.features for key, value in feature.facts(pool).items()}
     return EngineBuilt(
         engine=number, name=pool.engine_name(number), gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
@@ -281,10 +273,8 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
-        drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
-        tiers=tiers_of_pool(pool), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
-        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
-    )
+        replica=place.replica,
+        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1, **facts)
 
 
 def _sleep(deployment: Deployment) -> tuple[float, float]:
@@ -298,25 +288,10 @@ def _sleep(deployment: Deployment) -> tuple[float, float]:
     return gpu.power.sleep, after
 
 
-_NO_CONTROL = Choice("none")
-
-
-def _gateway(scenario: Scenario, router: Any, env: Horizon, log: Log) -> Gateway | None:
-    """The gateway before *router*; None where nobody can be held or refused."""
-    choice = scenario.flow_control or _NO_CONTROL
-    if choice == _NO_CONTROL and getattr(router, "refusal", None) is None:
-        return None
-    control = plugin("cluster.flow_controls", choice)
-    if hasattr(control, "aim"):
-        control.aim(scenario.slo.ttft)
-    check_signals(control, choice.name, scenario.signals, "flow_control")
-    log.gated = True
-    return Gateway(env, log, control, scenario.workload.retries, scenario.seed)
-
-
 def _tell_measured(engines: Sequence[Any], *choosers: Any) -> None:
     """Tell those of *choosers* that want to know it how long the steps of *engines* take."""
     if asking := [chooser for chooser in choosers if hasattr(chooser, "measured")]:
+        from ksim.cluster.forecast import models_of
         models = models_of(engines)
         for chooser in asking:
             chooser.measured(models)

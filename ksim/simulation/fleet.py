@@ -1,28 +1,25 @@
 """A fleet: a scenario's pools, each with its deployment, and the GPUs on which their engines are placed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-from attrs import evolve, fields_dict, frozen
+from attrs import evolve, frozen
 
-from ksim.foundation.config import plain, structure
+from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links
 from ksim.network.routes import Machines
 from ksim.results.tiers import Rates
-from ksim.scenario.connector_parts import parts_of
 from ksim.scenario.defaults import Deployment
+from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario, alike, beside
 from ksim.scenario.sizing import pack
-from ksim.simulation.connectors import check_joined, check_roles, check_router, check_sequences, completed
-from ksim.simulation.offloading import check_offloading, offloading_of
-from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.features import WiredFeature
+from ksim.simulation.pool import Placement, Pool, named
 from ksim.specs.hardware import System
 from ksim.specs.settings import EngineSettings, PoolSettings
-
-T = TypeVar("T")
 
 
 @frozen
@@ -55,18 +52,18 @@ class Fleet:
     def _joined(cls, scenario: Scenario, pools: Iterable[Pool], machines: Iterable[Machines]) -> "Fleet":
         """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
         pools = tuple(pools)
-        check_offloading(pools)
-        disks = any(tier.tier == "disk" for pool in pools if (tiers := offloading_of(pool)) for tier in tiers.tiers)
+        disks = any(feature.uses_disks(pools) for feature in _features(pools))
         machines = tuple(evolve(part, disks=disks) for part in machines)
         fleet = cls(scenario, pools, machines, Links.of(machines))
-        check_router(scenario, fleet.splits)
-        if fleet.splits:
-            check_sequences(scenario, fleet.pools)
-            check_joined(fleet.pools, fleet.links)
-        else:
-            for pool in pools:
-                _named(pool.name, partial(_check_sends_nothing, pool.deployment))
+        _check_router(scenario, fleet.splits)
+        for feature in fleet.features:
+            feature.check_fleet(scenario, pools, fleet.links)
         return fleet
+
+    @property
+    def features(self) -> list[WiredFeature]:
+        """What its engines have beside plain ones, each once."""
+        return _features(self.pools)
 
     @property
     def engines(self) -> int:
@@ -102,6 +99,11 @@ class Fleet:
         """The same of each pool that has a name."""
         return {pool.name: pool.deployment.rates for pool in self.pools if pool.name}
 
+    def check_run(self) -> None:
+        """Raise ConfigError for a run that would not be as the scenario asks, which a look at typical steps tells."""
+        for feature in self.features:
+            feature.check_run(self.pools)
+
     def stepping(self) -> "Fleet":
         """The fleet with engines that take their steps when it is time, none ahead of the clock."""
         return evolve(self, pools=tuple(evolve(pool, deployment=evolve(pool.deployment, skips=False))
@@ -110,7 +112,11 @@ class Fleet:
     def check_memory(self) -> None:
         """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
         for pool in self.pools:
-            _named(pool.name, pool.deployment.check_memory)
+            named(pool.name, pool.deployment.check_memory)
+
+
+def _features(pools: Sequence[Pool]) -> list[WiredFeature]:
+    return [*dict.fromkeys(feature for pool in pools for feature in pool.deployment.features)]
 
 
 def _of_one(deployment: Deployment) -> Fleet:
@@ -121,16 +127,33 @@ def _of_one(deployment: Deployment) -> Fleet:
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
 
 
-def _check_sends_nothing(deployment: Deployment) -> None:
-    """Raise ConfigError for a connector between engines of which none sends anything."""
-    if parts_of(deployment.serve.kv_transfer_config).transfer is not None:
-        raise ConfigError("serve.kv_transfer_config", "no engine sends KV to another, as no pool has the role"
-                          " 'prefill'; add pools of roles 'prefill' and 'decode' (docs/fleets.md), or leave it out")
+def _check_roles(pools: Mapping[str, PoolSettings]) -> None:
+    """Raise ConfigError for a role that needs engines of another role, where there are none."""
+    roles = {pool.role for pool in pools.values()}
+    for name, pool in pools.items():
+        if pool.role == "prefill" and roles == {"prefill"}:
+            raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
+                                                    " 'both'")
+        if pool.role == "decode" and "prefill" not in roles:
+            raise ConfigError(f"pools.{name}.role", "is 'decode', and no pool prefills for it; add one of role"
+                                                    " 'prefill', or set 'both'")
+
+
+def _check_router(scenario: Scenario, splits: bool) -> None:
+    """Raise ConfigError for a router that no request would meet, as requests are split or are not."""
+    if scenario.pair_router is not None and not splits:
+        raise ConfigError("pair_router", "chooses prefill and decode engines, and no pool has the role 'prefill'; leave"
+                                         " it out, and name a router")
+    if splits and scenario.router != Choice("round_robin"):
+        name = scenario.router.name
+        raise ConfigError("router", f"is {name!r}, and a pair_router chooses the engines of a fleet with a pool of role"
+                                    f" 'prefill'; set pair_router = {{name = 'each_side', prefill = {name!r}, decode ="
+                                    f" {name!r}}}")
 
 
 def _of_pools(scenario: Scenario) -> Fleet:
-    check_roles(scenario.pools)
-    deployments = {name: _named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
+    _check_roles(scenario.pools)
+    deployments = {name: named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
     sharing: dict[Any, list[str]] = {}  # pools by the nodes that they lie on
     for name, deployment in deployments.items():
         own = name if scenario.pools[name].nodes is not None else None
@@ -150,9 +173,8 @@ def _deployment(scenario: Scenario, name: str) -> Deployment:
     """The deployment of the pool *name*, which has a connector if the fleet splits requests."""
     alone = scenario.of_pool(name)
     if any(pool.role == "prefill" for pool in scenario.pools.values()):
-        config = completed(alone.serve.kv_transfer_config, scenario.pools[name].role)
-        serve = evolve(alone.serve, kv_transfer_config=config)
-        return Deployment.of(evolve(alone, serve=serve))
+        config = load_feature("connectors").completed(alone.serve.kv_transfer_config, scenario.pools[name].role)
+        return Deployment.of(evolve(alone, serve=evolve(alone.serve, kv_transfer_config=config)))
     return Deployment.of(alone)
 
 
@@ -223,15 +245,3 @@ def _shared(settings: EngineSettings, of_pools: Sequence[Mapping[str, Any]]) -> 
         return structure(EngineSettings, {**plain(settings), **alike(of_pools)})
     except ConfigError:
         return settings
-
-
-def _named(name: str, work: Callable[[], T]) -> T:
-    """What *work* returns; its errors name the pool, and its keys."""
-    try:
-        return work()
-    except (ConfigError, DoesNotFit) as error:
-        if not name:
-            raise
-        where, *problem = error.args
-        own = where.partition(".")[0] in fields_dict(PoolSettings)
-        raise type(error)(f"pools.{name}.{where}" if own else f"pool {name}: {where}", *problem) from None

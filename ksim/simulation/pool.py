@@ -1,8 +1,15 @@
 """A pool of a fleet: a deployment, as often as it is replicated, and where its engines are."""
 
-from attrs import frozen
+from collections.abc import Callable
+from typing import TypeVar
 
+from attrs import fields_dict, frozen
+
+from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.scenario.defaults import Deployment
+from ksim.specs.settings import PoolSettings
+
+T = TypeVar("T")
 
 
 @frozen
@@ -51,3 +58,15 @@ class Pool:
         """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
         first = self.offset + place.first
         return range(first, first + self.deployment.serve.gpus)
+
+
+def named(name: str, work: Callable[[], T]) -> T:
+    """What *work* for the pool *name* returns; its errors name the pool, and its keys."""
+    try:
+        return work()
+    except (ConfigError, DoesNotFit) as error:
+        if not name:
+            raise
+        where, *problem = error.args
+        own = where.partition(".")[0] in fields_dict(PoolSettings)
+        raise type(error)(f"pools.{name}.{where}" if own else f"pool {name}: {where}", *problem) from None

@@ -26,10 +26,8 @@ from ksim.results.streaming import Sink
 from ksim.results.totals import Refusals
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
-from ksim.simulation import power_cap
 from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.offloading import tiers_of_pool
 from ksim.simulation.processes import run_in_processes
 from ksim.views import run_directory
 from ksim.views.formats import vllm_block
@@ -77,7 +75,7 @@ def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callabl
     log, fleet = Log(), Fleet.of(fleet)
     serve(fleet, requests, log, on_end, here)
     result = _result(fleet, log, (*(ledger.remarks() if ledger else ()), *fleet.remarks))
-    return _with_cap_remarks(fleet, result) if here is None else result
+    return _with_run_remarks(fleet, result) if here is None else result
 
 
 def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
@@ -87,7 +85,7 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
     Returns the cluster as it is at the end.
     """
     env = Horizon()
-    power_cap.check(fleet)
+    fleet.check_run()
     cluster = build(fleet, env, log, on_end, here)
     env.process(cluster.serve(requests))
     with process.paused():
@@ -118,7 +116,7 @@ def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _with_cap_remarks(fleet, _result(fleet, _merged(logs), remarks))
+        return _with_run_remarks(fleet, _result(fleet, _merged(logs), remarks))
 
 
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
@@ -140,10 +138,9 @@ def independent(fleet: Fleet) -> list[range]:
     alone = [members for pool in fleet.pools for members in pool.coupled]
     if len(alone) < 2:
         raise Coupled("the replicas share the experts of their layers, and step together")
-    if fleet.splits:
-        raise Coupled("prefill and decode engines send each other what they computed")
-    if any(len(tiers_of_pool(pool)) > 1 for pool in fleet.pools):
-        raise Coupled("the engines share the disks or the storage to which they offload KV")
+    for feature in fleet.features:
+        if reason := feature.coupling(fleet.pools):
+            raise Coupled(reason)
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
     if scenario.flow_control is not None and scenario.flow_control.name != "none":
@@ -178,11 +175,14 @@ def _result(fleet: Fleet, log: Log, remarks: Sequence[str]) -> Result:
                   fleet.pool_rates)
 
 
-def _with_cap_remarks(fleet: Fleet, result: Result) -> Result:
-    """*result* with remarks on its power cap, if it has one."""
-    if fleet.scenario.power.cap is not None:
-        result.remarks = (*result.remarks, *power_cap.remarks(fleet, result.summary))
+def _with_run_remarks(fleet: Fleet, result: Result) -> Result:
+    """*result* with what features have to say of it."""
+    result.remarks = (*result.remarks, *_run_remarks(fleet, lambda: result.summary))
     return result
+
+
+def _run_remarks(fleet: Fleet, summary: Callable[[], Summary]) -> Iterator[str]:
+    return (remark for feature in fleet.features for remark in feature.run_remarks(fleet.pools, summary))
 
 
 def labels_of(fleet: Fleet) -> dict[str, str | int | float | bool | None]:
@@ -239,7 +239,7 @@ def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], dire
     with writing(fleet.scenario, directory) as written:
         serve(fleet, requests, written.sink, on_end)
         written.end(fleet)
-    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *power_cap.remarks(fleet, written.summary))
+    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *_run_remarks(fleet, lambda: written.summary))
     return Streamed(written.summary, written.target, remarks, written.sink.refusals)
 
 

@@ -53,7 +53,7 @@ def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", valu
 class EngineSettings:
     """The settings of one engine, with the names and defaults of ``vllm serve`` (0.33).
 
-    A setting that is None gets the default of the simulated release (simulation/defaults.py).
+    A setting that is None gets the default of the simulated release (scenario/defaults.py).
     """
 
     tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
@@ -252,6 +252,11 @@ class EngineSettings:
     @property
     def placement(self) -> Placement:
         return Placement("balanced" if self.enable_eplb else self.expert_placement_strategy, self.num_redundant_experts)
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens are drafted for each sequence and step; 0 without speculative decoding."""
+        return self.speculative_config.num_speculative_tokens if self.speculative_config else 0
 
     @property
     def slices(self) -> int:

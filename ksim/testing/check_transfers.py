@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ksim.kv.cache.block_cache import BlockCache
-from ksim.scheduling.schedulers import ConnectorScheduler
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.testing.connected import Transfer
 from ksim.testing.history import History
 from ksim.testing.invariants import Breach, breach, limits, progress, transfers

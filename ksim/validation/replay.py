@@ -16,10 +16,12 @@ from ksim.kv.cache import Cache
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.hybrid import HybridCache
 from ksim.kv.cache.vllm import VllmCache
+from ksim.scheduling.connector_scheduler import ConnectorScheduler, connecting
+from ksim.scheduling.draft_scheduler import drafting
 from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
+from ksim.scheduling.group_rules import grouping
 from ksim.scheduling.job import Job, Schedule, State
-from ksim.scheduling.scheduler import Scheduler
-from ksim.scheduling.schedulers import ConnectorScheduler, scheduler_of
+from ksim.scheduling.scheduler import Rules, Scheduler, scheduler_of
 from ksim.validation import cases
 from ksim.validation.case_connector import (
     CaseConnector,
@@ -190,13 +192,13 @@ class Replay:
 
 
 def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
-    policy, connector, drafter = catalog.find("scheduling.policies", settings.policy)(), None, None
+    policy, rules = catalog.find("scheduling.policies", settings.policy)(), list[Rules]()
     if settings.connector is not None:
-        connector = (CaseOffload.of(settings.connector, settings.block_size, settings.enable_prefix_caching)
-                     if settings.connector.offloads else CaseConnector(settings.connector, requests))
+        rules += connecting(CaseOffload.of(settings.connector, settings.block_size, settings.enable_prefix_caching)
+                            if settings.connector.offloads else CaseConnector(settings.connector, requests))
     if settings.speculative is not None:
-        drafter = CaseDrafter(settings.speculative, requests, settings.connector is not None)
-    return scheduler_of((settings, policy, cache), connector, drafter)
+        rules += drafting(CaseDrafter(settings.speculative, requests, settings.connector is not None))
+    return scheduler_of((settings, policy, cache), [*rules, *(grouping() if isinstance(cache, HybridCache) else ())])
 
 
 def _cache(settings: Settings) -> VllmCache | BlockCache | HybridCache:

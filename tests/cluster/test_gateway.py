@@ -9,7 +9,8 @@ from attrs import define, field
 from ksim.cluster.flow_controls.fair_queue import FairQueue
 from ksim.cluster.flow_controls.predicted_ttft import PredictedTtft
 from ksim.cluster.flow_controls.queue_limit import QueueLimit
-from ksim.cluster.gateway import Gateway, Refusal
+from ksim.cluster.gateway import Gateway
+from ksim.cluster.routers import Refusal
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
 from ksim.flow.log import Log

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.model import FurtherModel
-from ksim.cost.step import Pass, Passes, StepTimer, without_inputs
+from ksim.cost.step import Pass, Passes, StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import StepCost
@@ -23,10 +23,8 @@ BATCHES = [BATCH, DECODES, Batch.of((1, 701), (1, 5001)), Batch.of((300, 0))]
 
 def beside(prefix: str) -> StepTimer:
     target = timer("gemma-2-2b", 1)
-    return StepTimer(
-        model=FurtherModel(target.model.name, target.model.decoder, prefix=prefix), shard=target.shard,
-        gpu=target.gpu, oracle=target.oracle, network=target.network, groups=target.groups, graphs=target.graphs,
-        host=without_inputs(target.host))
+    model = FurtherModel(target.model.name, target.model.decoder, prefix=prefix)
+    return target.beside(model, target.shard, target.graphs)
 
 
 def drafts(batch: Batch) -> list[Batch]:

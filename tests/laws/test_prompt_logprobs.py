@@ -5,11 +5,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.features.sampling import FEATURE
 from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.request import Request
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import with_prompt_logprobs
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
@@ -58,7 +58,7 @@ def test_a_step_scores_all_its_tokens_if_any_prompt_in_it_asks(drawn, tokens):
 
 def test_rows_are_taken_in_chunks_and_cost_nothing_where_nobody_asks():
     (timer,) = site().timers()
-    scoring = with_prompt_logprobs(timer)
+    scoring = FEATURE.with_prompt_logprobs(timer)
     plain = Batch.of((1500, 0), (700, 30), (1, 90))
     assert scoring.step_cost(plain) == timer.step_cost(plain)
     assert str(scoring.summarize(plain)) == str(timer.summarize(plain))

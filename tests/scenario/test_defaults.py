@@ -9,11 +9,12 @@ import pytest
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.kv.cache.block_cache import BlockCache
+from ksim.scenario.cache_layout import RESERVED
 from ksim.scenario.defaults import Defaults, Deployment, capture_sizes
 from ksim.scenario.hardware import engine_of, gpu_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sizing import RESERVED, memory, shards_of
+from ksim.scenario.sizing import memory, shards_of
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.orders import Priority
 from ksim.scheduling.scheduler import Scheduler

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from ksim.cost.step import Passes, StepTimer
+from ksim.features.drafts import drafter_of, drafter_shard
+from ksim.features.offloading import kv_layout
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import drafter_of, drafter_shard
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import memory
-from ksim.simulation.offloading import kv_layout
 from ksim.simulation.simulate import simulate
 from tests.scenario.tables import BURST, TABLE
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.basic import Gemm
+from ksim.features.drafts import drafter_of, drafter_shard
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.scenario.defaults import Defaults, Deployment
-from ksim.scenario.drafters import drafter_of, drafter_shard
 from ksim.scenario.hardware import engine_of, gpu_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ksim import Scenario, simulate
 from ksim.compute.vision.processors import PixelProcessor, TileProcessor
 from ksim.cost.summaries import encoder_batch
+from ksim.features.images import prepare, vision_of
 from ksim.flow.batch import Batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.vision import prepare, vision_of
 from ksim.specs.settings import EngineSettings
 from tests.models import model_of
 from tests.properties import examples

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ksim.cli import app
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.simulation.transfer_assembly import messages
+from ksim.scenario.messages import messages
 from tests.properties import examples
 
 

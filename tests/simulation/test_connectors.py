@@ -5,12 +5,12 @@ import tomllib
 import pytest
 from attrs import fields_dict
 
+from ksim.features.transfers import completed, connector_of
 from ksim.foundation import catalog
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.kv.transfer.connectors.engines import Sglang
 from ksim.scenario.scenario import Scenario
-from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet
 from ksim.specs.configs import KvTransferConfig
 from tests.scenario.tables import TABLE

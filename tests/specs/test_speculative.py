@@ -2,8 +2,8 @@
 
 import pytest
 
+from ksim.features.drafts import speculation_of
 from ksim.foundation.config import Choice, plain, structure
-from ksim.scenario.drafters import drafted, speculation_of
 from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 
@@ -68,5 +68,5 @@ def test_with_a_connector_keys_are_plain_and_a_hit_loses_its_last_block():
 
 
 def test_without_a_config_nothing_is_drafted():
-    assert drafted(EngineSettings()) == 0 and speculation_of(EngineSettings()) is None
-    assert drafted(settings(method="ngram")) == 3
+    assert EngineSettings().drafted == 0 and speculation_of(EngineSettings()) is None
+    assert settings(method="ngram").drafted == 3

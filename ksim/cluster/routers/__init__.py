@@ -137,3 +137,7 @@ class Router(Protocol):
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         """The engine for *request*, which is among *engines*, or None to refuse it."""
         ...
+
+
+class Refusal(Exception):
+    """A router refuses a request, for the reason given."""

@@ -155,6 +155,10 @@ class TransferNetwork(FleetNetwork):
         path = self.links.path(f"gpu{source}", f"gpu{target}")
         return path, self.connector.share * self.links.line_rate(path), per_token, per_sequence
 
+    def transfer(self, source: "Side", target: "Side", request: Request) -> "Transfer":
+        """The transfer of the KV of *request*'s prompt from one engine to another."""
+        return Transfer(self, source, target, request)
+
     def send(self, route: Route, tokens: int, last: bool) -> list[Flow]:
         """Start the flows of so many *tokens* now."""
         sizes = route.sizes(tokens, last)

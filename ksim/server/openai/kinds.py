@@ -15,9 +15,9 @@ from typing import Any
 from attrs import frozen
 
 from ksim import __version__
+from ksim.features.images import vision_of
 from ksim.foundation.errors import KsimError
 from ksim.scenario.models import named
-from ksim.scenario.vision import vision_of
 from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
 

@@ -20,7 +20,6 @@ from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.model_card import WorkloadSize
 from ksim.scenario.scenario import Scenario
-from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import labels_of, targets_of
@@ -84,7 +83,7 @@ class Watch:
     def play(self, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
         """Run *scenario* as `simulate` does; raises Missed where that is of no use."""
         fleet, env, log = Fleet.of(scenario), Horizon(), Log()
-        power_cap.check(fleet)
+        fleet.check_run()
 
         def so_far() -> Result:
             cluster.close()

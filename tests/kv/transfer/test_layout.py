@@ -7,10 +7,10 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.features.offloading import kv_layout
 from ksim.kv.transfer.transfer import KvLayout, LayerShare, Piece, plan
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
-from ksim.simulation.offloading import kv_layout
 from tests.kv.transfer.fleets import requests
 from tests.properties import examples
 

@@ -8,7 +8,7 @@ from attrs.validators import ge, gt, in_, optional
 
 from ksim.foundation.units import GIB, quantity
 from ksim.kv.cache.evictions import Eviction
-from ksim.kv.offload.connectors import OffloadParts, TierSettings
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
 from ksim.kv.offload.hicache.cache import WRITE_POLICIES, HiCache
 from ksim.kv.offload.hicache.connector import (
     POLICIES,
@@ -19,7 +19,10 @@ from ksim.kv.offload.hicache.connector import (
     Storage,
     TierStorage,
 )
+from ksim.kv.offload.hicache.worker import HicacheWorker
+from ksim.kv.offload.mooncake import MooncakePool
 from ksim.kv.offload.store import SecondaryTier
+from ksim.kv.offload.worker import OffloadWorker
 
 __all__ = ["Hicache"]
 
@@ -34,7 +37,7 @@ _RULES = {"prefetch_threshold": "threshold", "prefetch_timeout_base": "base",
 
 
 @frozen(kw_only=True)
-class Hicache:
+class Hicache(OffloadSettings):
     """`hicache_size` GB of host memory for each rank, or `hicache_ratio` times as much as there is for KV on the GPU.
 
     The keys are SGLang's flags (server_args.py) without their dashes; it needs `prefix_cache = "sglang"`.
@@ -42,6 +45,8 @@ class Hicache:
 
     alias: ClassVar[str] = "HiCache"
     size_key: ClassVar[str] = "hicache_size"
+    prefix_cache: ClassVar[str] = "sglang"
+    tiers_key: ClassVar[str] = "hicache_storage_backend"
 
     hicache_ratio: float = field(default=2.0, validator=gt(0))
     hicache_size: float = field(default=0.0, validator=ge(0))
@@ -97,15 +102,26 @@ class Hicache:
         size = self.hicache_storage_backend_extra_config.get("global_segment_size", 4.0 * GIB)
         return quantity(size) * ranks if self.pooled else 0.0
 
-    def host_tokens(self, device_tokens: int, token_bytes: float, ranks: int) -> int:
+    def pool(self, seed: int) -> MooncakePool:
+        return MooncakePool(seed)
+
+    def host_bytes(self, tokens: int, token_bytes: float, ranks: int) -> float:
+        own = self.cpu_bytes(ranks) if self.hicache_size else self.hicache_ratio * tokens * token_bytes
+        return own + self.pool_bytes(ranks)
+
+    def key_tokens(self, block_tokens: int) -> int:
+        return self.page_size
+
+    def _host_tokens(self, device_tokens: int, token_bytes: float, ranks: int) -> int:
         """How many tokens of so many bytes on all ranks fit into host memory, beside *device_tokens* on the GPUs."""
         if self.hicache_size:
             return int(self.cpu_bytes(ranks) // token_bytes)
         return int(device_tokens * self.hicache_ratio)
 
-    def cache(self, tokens: int, caching: bool, eviction: Eviction, host_tokens: int) -> HiCache:
-        """A radix tree with room for so many tokens on the GPUs, and in host memory."""
-        return HiCache(tokens, caching, eviction, host_capacity=host_tokens, write_policy=self.hicache_write_policy)
+    def cache(self, tokens: int, caching: bool, eviction: Eviction, token_bytes: float, ranks: int) -> HiCache:
+        """A radix tree with room for so many tokens on the GPUs, and for some in host memory."""
+        return HiCache(tokens, caching, eviction, host_capacity=self._host_tokens(tokens, token_bytes, ranks),
+                       write_policy=self.hicache_write_policy)
 
     def blocks_of_chunk(self, block_tokens: int) -> int:
         return self.page_size  # a block is a token
@@ -119,6 +135,13 @@ class Hicache:
             return HicacheConnector(cache)
         storage: Storage = TierStorage(tiers[0]) if parts.pool is None else PooledStorage(parts.pool)
         return HicacheConnector(cache, prefetches=Prefetches(cache, storage, parts.keys, self.rules))
+
+    def worker(self, connector: HicacheConnector, parts: OffloadParts, tiers: Mapping[SecondaryTier, TierSettings],
+               chunk_bytes: float, common: Mapping[str, Any]) -> OffloadWorker:
+        if connector.prefetches is None:
+            return OffloadWorker(**common)
+        return HicacheWorker(**common, connector=connector, prefetches=connector.prefetches, page_bytes=chunk_bytes,
+                             host=parts.host)
 
 
 def _cache(parts: OffloadParts) -> HiCache:

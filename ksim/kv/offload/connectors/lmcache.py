@@ -7,7 +7,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, in_
 
 from ksim.foundation.units import GIB
-from ksim.kv.offload.connectors import OffloadParts, TierSettings
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings
 from ksim.kv.offload.lmcache import LmcacheConnector, LmcacheStore
 from ksim.kv.offload.store import SecondaryTier
 
@@ -30,7 +30,7 @@ def _unset(instance: Any, attribute: Any, value: Any) -> None:
 
 
 @frozen(kw_only=True)
-class Lmcache:
+class Lmcache(OffloadSettings):
     """`max_local_cpu_size` GiB of host memory for each rank, in chunks of `chunk_size` tokens.
 
     The keys are those of LMCache's configuration, with "lmcache." before them as vLLM passes them on, or as LMCache's
@@ -61,10 +61,6 @@ class Lmcache:
     def options(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """The options in *table*, as a deployment has it, by the names of the fields."""
         return {name: value for name, value in _named(table) if name not in _WITHOUT_EFFECT}
-
-    @property
-    def tiers(self) -> Sequence[TierSettings]:
-        return ()
 
     def cpu_bytes(self, ranks: int) -> float:
         return self.max_local_cpu_size * GIB * ranks

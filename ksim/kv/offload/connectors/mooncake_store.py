@@ -7,9 +7,10 @@ from attrs import field, frozen
 from attrs.validators import gt, in_
 
 from ksim.foundation.units import GIB, quantity
-from ksim.kv.offload.connectors import OffloadParts, TierSettings
-from ksim.kv.offload.mooncake import MooncakeConnector
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv.offload.mooncake import MooncakeConnector, MooncakePool, MooncakeWorker
 from ksim.kv.offload.store import SecondaryTier
+from ksim.kv.offload.worker import OffloadWorker
 
 __all__ = ["MooncakeStore"]
 
@@ -20,15 +21,13 @@ _WITHOUT_EFFECT = {"metadata_server", "master_server_address", "local_hostname",
 
 
 @frozen(kw_only=True)
-class MooncakeStore:
+class MooncakeStore(OffloadSettings):
     """Each rank gives `global_segment_size` bytes of its node's memory to the pool.
 
     vLLM's keys of `kv_connector_extra_config`, and those of the file that MOONCAKE_CONFIG_PATH names.
     """
 
     alias: ClassVar[str] = "MooncakeStoreConnector"
-    #: All engines of one model share what one of them has stored.
-    pooled: ClassVar[bool] = True
 
     global_segment_size: float = field(default=4.0 * GIB, converter=quantity, validator=gt(0))
     load_async: bool = field(default=True, validator=in_((True,)))
@@ -42,13 +41,17 @@ class MooncakeStore:
         return {name: value for name, value in table.items() if name not in _WITHOUT_EFFECT}
 
     @property
-    def tiers(self) -> Sequence[TierSettings]:
-        return ()
+    def pooled(self) -> bool:
+        return True
+
+    def pool(self, seed: int) -> MooncakePool:
+        return MooncakePool(seed)
 
     def cpu_bytes(self, ranks: int) -> float:
         return self.global_segment_size * ranks
 
-    pool_bytes = cpu_bytes
+    def pool_bytes(self, ranks: int) -> float:
+        return self.cpu_bytes(ranks)
 
     def blocks_of_chunk(self, block_tokens: int) -> int:
         return 1
@@ -60,3 +63,8 @@ class MooncakeStore:
         assert parts.pool is not None, "engines of a fleet share a pool"
         store: Any = parts.pool  # it answers what a ChunkStore is asked
         return MooncakeConnector(store, parts.keys, 1, not self.save_decode_cache, parts.prefix_caching)
+
+    def worker(self, connector: MooncakeConnector, parts: OffloadParts, tiers: Mapping[SecondaryTier, TierSettings],
+               chunk_bytes: float, common: Mapping[str, Any]) -> OffloadWorker:
+        assert parts.pool is not None, "engines of a fleet share a pool"
+        return MooncakeWorker(**common, pool=parts.pool)

@@ -10,9 +10,10 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.units import quantity
 from ksim.kv.offload.connector import OffloadConnector
-from ksim.kv.offload.connectors import OffloadParts, TierSettings
-from ksim.kv.offload.store import COUNTED, ChunkStore, OfferCounts, SecondaryTier
-from ksim.kv.offload.tiered import TieredConnector
+from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv.offload.store import COUNTED, ChunkStore, OfferCounts, SecondaryTier, TierThreads
+from ksim.kv.offload.tiered import TieredConnector, TieredWorker
+from ksim.kv.offload.worker import OffloadWorker
 
 __all__ = ["Offloading"]
 
@@ -26,7 +27,7 @@ TIERS = {"fs": "disk", "obj": "storage"}
 
 
 @frozen(kw_only=True)
-class Offloading:
+class Offloading(OffloadSettings):
     """`cpu_bytes_to_use` bytes of host memory for one engine, all its ranks together, in chunks of whole KV blocks.
 
     The keys are those of vLLM 0.33 (v1/kv_offload and kv_connector/v1/offloading/config.py).  A chunk is `block_size`
@@ -87,6 +88,15 @@ class Offloading:
         said = (ChunkStore(capacity, eviction, counts), parts.keys, self.blocks_of_chunk(parts.keys.block_tokens),
                 self.offload_prompt_only, parts.prefix_caching)
         return TieredConnector(*said, tiers=tiers) if tiers else OffloadConnector(*said)
+
+    def worker(self, connector: Any, parts: OffloadParts, tiers: Mapping[SecondaryTier, TierSettings],
+               chunk_bytes: float, common: Mapping[str, Any]) -> OffloadWorker:
+        if not tiers:
+            return OffloadWorker(**common)
+        return TieredWorker(**common, connector=connector, threads={
+            tier: TierThreads(network=common["network"], host=parts.host, chunk_bytes=chunk_bytes,
+                              read=settings.read_threads, write=settings.write_threads)
+            for tier, settings in tiers.items()})
 
 
 def _tier(table: Mapping[str, Any]) -> TierSettings:

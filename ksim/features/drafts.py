@@ -1,11 +1,10 @@
-"""Speculative decoding as an engine's settings describe it, and the passes of a step that it adds.
+"""Speculative decoding: the drafter that an engine's settings describe, its memory, its schedules and its passes.
 
 A drafter has GPUs that share it, and takes memory there.  Its passes come after the target's, which check what it
-proposed before; a vision encoder's come first.
+proposed before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from attrs import evolve
@@ -13,27 +12,34 @@ from attrs import evolve
 from ksim.compute import drafters
 from ksim.compute.drafters import Drafter, eagle, eagle3, ngrams, verification
 from ksim.compute.graph import LayerCache
-from ksim.compute.model import ROWS, Config, Decoder, FurtherModel, Model, prompt_logprobs
+from ksim.compute.model import Config, Decoder, FurtherModel, Model
 from ksim.cost.graphs import Graphs
-from ksim.cost.step import Pass, Passes, StepTimer, Timer, without_inputs
-from ksim.flow.batch import Batch, Contexts
+from ksim.cost.step import Pass, StepTimer
+from ksim.features.sampling import rows
+from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.scenario.cache_layout import Memory
+from ksim.scenario.defaults import Deployment
 from ksim.scenario.models import model_of
-from ksim.scenario.vision import encoder_passes
+from ksim.scenario.sizing import activations
 from ksim.scheduling.acceptances import DrawnSpeculation
+from ksim.scheduling.draft_scheduler import drafting
+from ksim.scheduling.scheduler import Rules
+from ksim.simulation.features import WiredFeature
+from ksim.simulation.pool import Pool
 from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
+from ksim.workload.replay import Workload
 
-__all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers", "speculation_of", "drafted",
-           "check", "passes_of", "with_prompt_logprobs"]
+__all__ = ["FEATURE", "drafter_of", "drafter_shard", "speculation_of"]
 
 
-_KEY = "serve.speculative_config"
+KEY = "serve.speculative_config"
 
 
 def drafter_of(model: Model, settings: EngineSettings) -> Drafter | None:
@@ -47,12 +53,6 @@ def drafter_of(model: Model, settings: EngineSettings) -> Drafter | None:
     return _METHODS[config.method](model, config)
 
 
-def check_drafter(model: Model, settings: EngineSettings) -> None:
-    """Raise KsimError for a drafter that there is not, or that cannot draft for *model*."""
-    if drafter := drafter_of(model, settings):
-        drafter_shard(drafter, settings, Shard(tensor=settings.tensor_parallel_size))
-
-
 def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> Shard:
     """One rank's share of *drafter*, on the GPUs of *shard*: the last stage's.
 
@@ -61,7 +61,7 @@ def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> S
     config, tensor = settings.speculative_config, shard.tensor
     assert config is not None, "a drafter is asked for"
     if (asked := config.draft_tensor_parallel_size) not in (None, 1, settings.tensor_parallel_size):
-        raise ConfigError(f"{_KEY}.draft_tensor_parallel_size",
+        raise ConfigError(f"{KEY}.draft_tensor_parallel_size",
                           f"{asked} is neither 1 nor tensor_parallel_size = {settings.tensor_parallel_size}, and vLLM"
                           f" takes no other")
     tensor = 1 if config.method == "draft_model" and asked == 1 else tensor
@@ -71,14 +71,7 @@ def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> S
                   precision=_precision(drafter.first.decoder, settings, config))
 
 
-def kept_layers(model: Model, settings: EngineSettings, shard: Shard) -> list[LayerCache]:
-    """What each layer on one rank keeps: those of its stage of *model*, and on the last one those of the drafter."""
-    drafter = drafter_of(model, settings) if shard.last else None
-    own = drafter.cache_by_layer(drafter_shard(drafter, settings, shard)) if drafter else []
-    return [*model.cache_by_layer(shard), *own]
-
-
-def hidden_states(model: Model, drafter: Drafter, tokens: int) -> float:
+def _hidden_states(model: Model, drafter: Drafter, tokens: int) -> float:
     """Bytes of the target's hidden states of a step of so many *tokens*, which are kept for a head."""
     return tokens * model.decoder.sizes["m"] * DType.BF16.bytes if "O" in drafter.first.decoder.sizes else 0.0
 
@@ -101,7 +94,7 @@ def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeCo
 
 def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:
     if name not in formats:
-        raise ConfigError(f"{_KEY}.{key}", f"{name!r} is none of {', '.join(formats)}")
+        raise ConfigError(f"{KEY}.{key}", f"{name!r} is none of {', '.join(formats)}")
     return formats[name]
 
 
@@ -109,11 +102,11 @@ def _mtp(model: Model, config: SpeculativeConfig) -> Drafter:
     source, tokens = model_of(config.model) if config.model else model, config.num_speculative_tokens
     count = len(source.decoder.mtp)
     if not count:
-        raise ConfigError(f"{_KEY}.method", f"{source.name} has no modules that predict further tokens, or none that"
+        raise ConfigError(f"{KEY}.method", f"{source.name} has no modules that predict further tokens, or none that"
                                             f" ksim knows (num_nextn_predict_layers in its config.json); choose another"
                                             f" method")
     if tokens > count and tokens % count:
-        raise ConfigError(f"{_KEY}.num_speculative_tokens", f"{tokens} must be divisible by the {count} modules of"
+        raise ConfigError(f"{KEY}.num_speculative_tokens", f"{tokens} must be divisible by the {count} modules of"
                                                             f" {source.name}, as in vLLM")
     return drafters.drafter(source, tokens)
 
@@ -131,7 +124,7 @@ def _draft_model(model: Model, config: SpeculativeConfig) -> Drafter:
     draft = model_of(config.model)
     own, vocabulary = (each.decoder.sizes["V"] for each in (draft, model))
     if own != vocabulary and not config.use_heterogeneous_vocab:
-        raise ConfigError(f"{_KEY}.model", f"{draft.name} has a vocabulary of {own} and {model.name} one of"
+        raise ConfigError(f"{KEY}.model", f"{draft.name} has a vocabulary of {own} and {model.name} one of"
                                            f" {vocabulary}: target and draft model should have the same; choose another"
                                            f" draft model, or set use_heterogeneous_vocab")
     further = FurtherModel(draft.name, draft.decoder, prefix="draft.")
@@ -140,9 +133,6 @@ def _draft_model(model: Model, config: SpeculativeConfig) -> Drafter:
 
 _METHODS: Mapping[str, Callable[[Model, SpeculativeConfig], Drafter]] = {
     "mtp": _mtp, "eagle": _head(eagle), "eagle3": _head(eagle3), "draft_model": _draft_model}
-
-
-KEY = "serve.speculative_config"
 
 
 def speculation_of(serve: EngineSettings, seed: int = 0) -> DrawnSpeculation | None:
@@ -164,17 +154,11 @@ def speculation_of(serve: EngineSettings, seed: int = 0) -> DrawnSpeculation | N
         acceptance=acceptance, match_rate=config.match_rate, ahead=serve.async_scheduling, seed=seed)
 
 
-def drafted(serve: EngineSettings) -> int:
-    """How many tokens are drafted for each sequence and step."""
-    return serve.speculative_config.num_speculative_tokens if serve.speculative_config else 0
-
-
-def check(serve: EngineSettings) -> None:
+def _check(serve: EngineSettings) -> None:
     """Raise ConfigError for complete settings with which vLLM, or ksim, does not speculate."""
-    config = serve.speculative_config
-    if config is None:
-        return
-    tokens, tensor, k = serve.max_num_batched_tokens or 0, config.draft_tensor_parallel_size, drafted(serve)
+    config, tokens, k = serve.speculative_config, serve.max_num_batched_tokens or 0, serve.drafted
+    assert config is not None, "a drafter is asked for"
+    tensor = config.draft_tensor_parallel_size
     if tensor not in (None, 1, serve.tensor_parallel_size):
         raise ConfigError(f"{KEY}.draft_tensor_parallel_size", f"{tensor} cannot be other than 1 or the model's"
                                                                f" tensor_parallel_size, {serve.tensor_parallel_size}")
@@ -187,47 +171,11 @@ def check(serve: EngineSettings) -> None:
     speculation_of(serve)
 
 
-def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
-    """What runs beside the pass of *timer*, which is that of a pipeline stage, with complete *settings*."""
-    encoder = encoder_passes(timer, settings)
-    if settings.speculative_config is None or not timer.shard.last:
-        return encoder
-    return [*encoder, _verify(timer), *_draft(timer, settings)]
-
-
 def _verify(timer: StepTimer) -> Pass:
     """Rejection sampling, which takes the rows of logits that the target's pass has computed."""
     checked = FurtherModel(timer.model.name, verification(timer.model.decoder), prefix="verify.")
-    return Pass(_beside(timer, checked, timer.shard, Graphs()),
-                lambda batch: [_rows(batch.sequences)] if batch.drafts else [])
-
-
-@lru_cache(maxsize=4096)
-def _rows(count: int) -> Batch:
-    """A token of each of *count* sequences."""
-    return Batch(Contexts((0,) * count), (), count, count)
-
-
-def with_prompt_logprobs(timer: Timer) -> Passes:
-    """*timer*, which is that of the last pipeline stage, with the passes that log-probabilities of prompts take.
-
-    An engine gets them with the first request that asks for these.
-    """
-    main, others = (timer.main, timer.others) if isinstance(timer, Passes) else (timer, [])
-    return Passes(main, [*others, *(_prompt_logprobs(main, top) for top in (True, False))])
-
-
-def _prompt_logprobs(timer: StepTimer, top: bool) -> Pass:
-    """A pass for each chunk of rows of a step that looks for *top* tokens, or of one that does not."""
-    scored = FurtherModel(timer.model.name, prompt_logprobs(timer.model.decoder, top), prefix="logprobs.")
-
-    def chunks(batch: Batch) -> list[Batch]:
-        if batch.prompt_logprobs is None or bool(batch.prompt_logprobs) is not top:
-            return []
-        whole, rest = divmod(batch.prompt_logits, ROWS)
-        return [_rows(ROWS)] * whole + ([_rows(rest)] if rest else [])
-
-    return Pass(_beside(timer, scored, timer.shard, Graphs()), chunks)
+    return Pass(timer.beside(checked, timer.shard, Graphs()),
+                lambda batch: [rows(batch.sequences)] if batch.drafts else [])
 
 
 def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
@@ -236,7 +184,7 @@ def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
     assert config is not None, "a drafter is asked for"
     if drafter is None:
         found = FurtherModel("n-grams", ngrams(timer.model.decoder), prefix="draft.")
-        return [Pass(_beside(timer, found, timer.shard, Graphs()), lambda batch: [evolve(batch, drafts=0)])]
+        return [Pass(timer.beside(found, timer.shard, Graphs()), lambda batch: [evolve(batch, drafts=0)])]
     shard, tokens = drafter_shard(drafter, settings, timer.shard), config.num_speculative_tokens
     first, later = _graphs(drafter, timer.graphs, settings)
 
@@ -244,8 +192,8 @@ def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
         """The sequences of each data rank, as if all decoded: a token of each."""
         return tokens_by_rank if drafter.turns else [-(-count // (tokens + 1)) for count in tokens_by_rank]
 
-    return [Pass(_beside(timer, drafter.first, shard, first), lambda batch: [drafter.first_pass(batch)]),
-            *([Pass(_beside(timer, drafter.later, shard, later), lambda batch: drafter.later_passes(batch, tokens),
+    return [Pass(timer.beside(drafter.first, shard, first), lambda batch: [drafter.first_pass(batch)]),
+            *([Pass(timer.beside(drafter.later, shard, later), lambda batch: drafter.later_passes(batch, tokens),
                     tokens_by_rank=sequences)] if tokens > 1 else [])]
 
 
@@ -264,7 +212,53 @@ def _graphs(drafter: Drafter, target: Graphs, settings: EngineSettings) -> tuple
     return target, Graphs(full=tuple(sorted(sequences)) if target.full else ())
 
 
-def _beside(timer: StepTimer, model: FurtherModel, shard: Shard, graphs: Graphs) -> StepTimer:
-    """A timer of a further pass on the GPUs of *timer*."""
-    more: Mapping[str, Any] = {"model": model, "shard": shard, "graphs": graphs, "host": without_inputs(timer.host)}
-    return evolve(timer, **more)
+class Drafts(WiredFeature):
+    """An engine that decodes speculatively."""
+
+    def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
+        if drafter := drafter_of(model, serve):
+            drafter_shard(drafter, serve, Shard(tensor=serve.tensor_parallel_size))
+        _check(serve)
+
+    def memory(self, rank: Memory, model: Model, shard: Shard, serve: EngineSettings) -> Memory:
+        """With the drafter's: its steps and the target's alternate, so the activations of one use the room of the
+        other's."""
+        drafter = drafter_of(model, serve) if shard.last else None
+        if drafter is None:
+            return rank
+        tokens, sequences, own = serve.max_num_batched_tokens or 0, serve.max_num_seqs or 0, drafter_shard(
+            drafter, serve, shard)
+        needed = activations(drafter.first, Batch.of((tokens, 0)), min(sequences, tokens), own)
+        return evolve(
+            rank, weights=rank.weights + drafter.weights(own),
+            activations=max(rank.activations, needed) + _hidden_states(model, drafter, tokens),
+            layers=(*rank.layers, *drafter.cache_by_layer(own)))
+
+    def layers(self, model: Model, serve: EngineSettings, shard: Shard) -> Sequence[LayerCache]:
+        drafter = drafter_of(model, serve) if shard.last else None
+        return drafter.cache_by_layer(drafter_shard(drafter, serve, shard)) if drafter else ()
+
+    def passes(self, timer: StepTimer, serve: EngineSettings) -> Sequence[Pass]:
+        return [_verify(timer), *_draft(timer, serve)] if timer.shard.last else []
+
+    def unmeasured(self, workload: Workload) -> Sequence[str]:
+        return "attention over drafted tokens", "rejection sampling"
+
+    def card(self, model: Model, serve: EngineSettings) -> Mapping[str, Any]:
+        """The drafter, stored once."""
+        if (drafter := drafter_of(model, serve)) is None:
+            return {}
+        shard = drafter_shard(drafter, serve, Shard(precision=serve.precision))
+        return {"drafter": {
+            "name": drafter.name, "parameters": drafter.parameters(), "weight_bytes": drafter.weights(shard),
+            "kv_cache_bytes_per_token": drafter.cache_per_token(shard)}}
+
+    def rules(self, deployment: Deployment) -> Sequence[Rules]:
+        speculation = speculation_of(deployment.serve, deployment.scenario.seed)
+        return drafting(speculation) if speculation else ()
+
+    def facts(self, pool: Pool) -> Mapping[str, Any]:
+        return {"drafted": pool.deployment.serve.drafted}
+
+
+FEATURE = Drafts()

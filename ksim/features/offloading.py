@@ -3,7 +3,7 @@
 A `KvLayout` says which part of the KV cache each GPU of an engine has.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,27 +16,27 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
 from ksim.kv.cache import Cache
 from ksim.kv.cache.evictions import Eviction
-from ksim.kv.cache.sglang import SglangCache
-from ksim.kv.offload.assembly import Hicache, Lane, OffloadWorker, SecondaryTier, SharedStores, worker_of
 from ksim.kv.offload.connectors import OffloadParts, OffloadSettings, TierSettings
+from ksim.kv.offload.store import SecondaryTier
+from ksim.kv.offload.worker import Lane, OffloadWorker
 from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
 from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.drafters import kept_layers
+from ksim.scenario.features import cache_layers
 from ksim.scheduling.connector import Connector
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.hardware import System
 
-__all__ = ["kv_layout", "host_bytes", "sglang_cache", "Offloads", "check_offloading", "offloading_of", "tiers_of_pool"]
+__all__ = ["Offloads", "check_offloading", "kv_layout", "offloading_of", "own_cache", "tiers_of_pool"]
 
 
 def kv_layout(deployment: Deployment) -> KvLayout:
     """Which part of the KV cache each GPU of an engine of *deployment* has."""
     layers = []
     for stage, shard in enumerate(deployment.shards):
-        parts, whole = (kept_layers(deployment.model, deployment.serve, rank)
+        parts, whole = (cache_layers(deployment.model, deployment.serve, rank)
                         for rank in (shard, evolve(shard, tensor=1)))
         for part, layer in zip(parts, whole, strict=True):
             held, all_ = part.token_bytes or part.sequence_bytes, layer.token_bytes or layer.sequence_bytes
@@ -44,24 +44,19 @@ def kv_layout(deployment: Deployment) -> KvLayout:
     return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
 
 
-def sglang_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> SglangCache:
-    """A radix tree with room for so many *tokens* on the GPUs, and host memory behind it where HiCache is on."""
-    serve = deployment.serve
-    settings = offload_settings(serve.kv_transfer_config)
-    caching = bool(serve.enable_prefix_caching)
-    if not isinstance(settings, Hicache):
-        return SglangCache(tokens, caching, eviction)
-    return settings.cache(tokens, caching, eviction, settings.host_tokens(tokens, _token_bytes(deployment), serve.gpus))
+def own_cache(deployment: Deployment, tokens: int, eviction: Eviction) -> Cache | None:
+    """The cache that a store brings for an engine with room for so many *tokens* on its GPUs; None for the usual one.
+    """
+    serve, settings = deployment.serve, offload_settings(deployment.serve.kv_transfer_config)
+    return settings.cache(tokens, bool(serve.enable_prefix_caching), eviction, _token_bytes(deployment),
+                          serve.gpus) if settings else None
 
 
-def host_bytes(deployment: Deployment, settings: Hicache) -> float:
+def host_bytes(deployment: Deployment, settings: OffloadSettings) -> float:
     """The bytes of host memory that one engine takes, or gives to a pool."""
-    pooled = settings.pool_bytes(deployment.serve.gpus)
-    if settings.hicache_size:
-        return settings.cpu_bytes(deployment.serve.gpus) + pooled
     assert deployment.serve.block_size is not None, "settings are derived before engines are built"
     tokens = deployment.kv_blocks * deployment.serve.block_size
-    return settings.hicache_ratio * tokens * _token_bytes(deployment) + pooled
+    return settings.host_bytes(tokens, _token_bytes(deployment), deployment.serve.gpus)
 
 
 def _token_bytes(deployment: Deployment) -> float:
@@ -91,25 +86,19 @@ def check_offloading(pools: Sequence[Pool]) -> None:
             _check(pool.deployment, settings)
             for place in pool.places:
                 for node, share in _shares(pool, place).items():
-                    taken[pool.deployment.system, node].append(share * _host_bytes(pool.deployment, settings))
+                    taken[pool.deployment.system, node].append(share * host_bytes(pool.deployment, settings))
     for (system, _), parts in taken.items():
         if system.memory is not None and sum(parts) > system.memory:
             sized = any(pool.deployment.serve.kv_offloading_size is not None for pool in pools)
             _refuse("serve.kv_offloading_size" if sized else f"{KEY}.{EXTRA}", system, system.memory, parts)
 
 
-def _host_bytes(deployment: Deployment, settings: OffloadSettings) -> float:
-    if isinstance(settings, Hicache):
-        return host_bytes(deployment, settings)
-    return settings.cpu_bytes(deployment.serve.gpus)
-
-
 def _check(deployment: Deployment, settings: OffloadSettings) -> None:
     serve = deployment.serve
     assert serve.block_size is not None, "settings are derived before engines are built"
-    sglang = isinstance(settings, Hicache)
-    if (serve.prefix_cache == "sglang") != sglang:
-        kept, remedy = ("SGLang's radix tree", "set \"sglang\"") if sglang else ("vLLM's blocks", "leave it out")
+    if serve.prefix_cache != settings.prefix_cache:
+        kept, remedy = ("SGLang's radix tree", "set \"sglang\"") if settings.prefix_cache == "sglang" else (
+            "vLLM's blocks", "leave it out")
         raise ConfigError("serve.prefix_cache", f"is {serve.prefix_cache!r}, and {settings.alias} keeps {kept};"
                                                 f" {remedy}")
     if any(layer.state for layer in kv_layout(deployment).layers):
@@ -146,6 +135,29 @@ def _holds_nothing(deployment: Deployment, chunk: float) -> ConfigError:
 
 
 @define(eq=False)
+class SharedStores:
+    """The tiers and the pools that engines of a run share, if their chunks have one size."""
+
+    _tiers: dict[tuple[str, int], SecondaryTier] = field(factory=dict, init=False)
+    _pools: dict[tuple[str, int, int, int], Any] = field(factory=dict, init=False)
+
+    def tier(self, kind: str, end: str, chunk_bytes: float, capacity: int | None) -> SecondaryTier:
+        """The tier of this *kind* at the *end* of links, with room for *capacity* chunks; None: for all."""
+        return self._tiers.setdefault((end, round(chunk_bytes)), SecondaryTier(kind, end, capacity))
+
+    def pool(self, settings: OffloadSettings, model: str, block_tokens: int, chunk_bytes: float,
+             nodes: Sequence[int], seed: int) -> Any:
+        """The pool of engines of one *model* with equal blocks; the GPUs of one of them on these *nodes* give memory to
+        it."""
+        key = model, block_tokens, len(nodes), round(chunk_bytes)
+        if key not in self._pools:
+            self._pools[key] = settings.pool(seed)
+        for node, ranks in Counter(nodes).items():
+            self._pools[key].add_segment(f"host{node}", int(settings.pool_bytes(ranks) // chunk_bytes))
+        return self._pools[key]
+
+
+@define(eq=False)
 class Offloads:
     """Builds the connectors and workers of the engines of one run, whose stores know blocks by the same `keys`."""
 
@@ -159,42 +171,40 @@ class Offloads:
         """The two sides of the connector of engine *number* of *pool*, which has a *cache* on its GPUs."""
         deployment, links = pool.deployment, self.network.links
         assert deployment.serve.block_size is not None, "settings are derived before engines are built"
-        size = settings.blocks_of_chunk(1) if isinstance(settings, Hicache) else deployment.serve.block_size
-        keys = self.keys.setdefault(size, BlockKeys(size))
+        tokens = settings.key_tokens(deployment.serve.block_size)
+        keys = self.keys.setdefault(tokens, BlockKeys(tokens))
         loading, storing = (_lanes(deployment, pool.gpus(place), links, stores) for stores in (False, True))
-        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing),
-                             bool(deployment.serve.enable_prefix_caching), len(storing), cache=cache)
-        if getattr(settings, "pooled", False):
-            nodes = [links.node(gpu) for gpu in pool.gpus(place)]
-            parts = evolve(parts, pool=self.stores.pool(
-                deployment.model.name, keys.block_tokens, _chunk_bytes(settings, parts), nodes,
-                getattr(settings, "pool_bytes", settings.cpu_bytes), deployment.scenario.seed))
-        common: dict[str, Any] = {"number": number, "network": self.network, "log": self.log, "loading": loading,
-                                  "storing": storing}
-        if settings.chunks(parts) < 1:
-            raise _holds_nothing(deployment, _chunk_bytes(settings, parts))
         host = f"host{links.node(pool.gpus(place)[0])}"
-        threads = {self._tier(said, settings, parts, pool, host): said for said in settings.tiers
-                   if parts.pool is None}
-        connector = settings.connector(parts, tuple(threads))
-        return connector, worker_of(connector, parts, common, threads, host, _chunk_bytes(settings, parts))
+        parts = OffloadParts(keys, sum(lane.block_bytes for lane in storing),
+                             bool(deployment.serve.enable_prefix_caching), len(storing), cache=cache, host=host)
+        size = _chunk_bytes(settings, parts)
+        if settings.pooled:
+            parts = evolve(parts, pool=self.stores.pool(
+                settings, deployment.model.name, keys.block_tokens, size,
+                [links.node(gpu) for gpu in pool.gpus(place)], deployment.scenario.seed))
+        if settings.chunks(parts) < 1:
+            raise _holds_nothing(deployment, size)
+        tiers = {} if settings.pooled else {self._tier(tier, settings, size, pool, host): tier
+                                            for tier in settings.tiers}
+        connector = settings.connector(parts, tuple(tiers))
+        common = {"number": number, "network": self.network, "log": self.log, "loading": loading, "storing": storing}
+        return connector, settings.worker(connector, parts, tiers, size, common)
 
-    def _tier(self, said: TierSettings, settings: OffloadSettings, parts: OffloadParts, pool: Pool, host: str
+    def _tier(self, tier: TierSettings, settings: OffloadSettings, size: float, pool: Pool, host: str
               ) -> SecondaryTier:
         """The tier that the engines of a node, or of the fleet, share; raises ConfigError where nodes have none."""
-        system, size = pool.deployment.system, _chunk_bytes(settings, parts)
-        there: Any = system.disk if said.tier == "disk" else system.storage
+        system = pool.deployment.system
+        there: Any = system.disk if tier.tier == "disk" else system.storage
         if there is None:
-            key = "hicache_storage_backend" if isinstance(settings, Hicache) else "secondary_tiers"
-            raise ConfigError(f"{KEY}.{EXTRA}", f"{key} has a tier on {said.tier}, and {system.name} has no"
-                                                f" {said.tier}; give its file a [{said.tier}] (docs/plugins.md)")
-        end = host.replace("host", "disk") if said.tier == "disk" else said.tier
+            raise ConfigError(f"{KEY}.{EXTRA}", f"{settings.tiers_key} has a tier on {tier.tier}, and {system.name} has"
+                                                f" no {tier.tier}; give its file a [{tier.tier}] (docs/plugins.md)")
+        end = host.replace("host", "disk") if tier.tier == "disk" else tier.tier
         capacity = None if there.capacity is None else int(there.capacity // size)
         if capacity == 0:
-            raise ConfigError(f"{KEY}.{EXTRA}", f"the {said.tier} of {system.name} has {there.capacity:g} bytes, and a"
+            raise ConfigError(f"{KEY}.{EXTRA}", f"the {tier.tier} of {system.name} has {there.capacity:g} bytes, and a"
                                                 f" chunk of KV takes {size:.0f}; leave out this tier, or give the"
                                                 " system's file more")
-        return self.stores.tier(said.tier, end, size, capacity)
+        return self.stores.tier(tier.tier, end, size, capacity)
 
 
 def _chunk_bytes(settings: OffloadSettings, parts: OffloadParts) -> float:

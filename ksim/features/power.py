@@ -1,24 +1,25 @@
-"""Whether GPUs can keep to a power cap: before a run, by the steps that it may have; after it, by those it had."""
+"""Power settings: a cap, a clock or a governor of the GPUs.
 
-from collections.abc import Iterable, Iterator, Mapping
+Whether GPUs can keep to a cap is said before a run, by the steps that it may have, and after it, by those it had.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
 from ksim.cost.energy import Clock, Setting
-from ksim.engine.governors import checked
+from ksim.engine.governors import Supervised, checked
 from ksim.flow.batch import Batch
+from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Deployment
-from ksim.simulation.fleet import Fleet
+from ksim.simulation.features import WiredFeature
+from ksim.simulation.pool import Pool
+
+__all__ = ["FEATURE"]
 
 #: Tokens of the shorter of the two prompts that are tried.
 SHORT_PROMPT = 512
-
-
-def check(fleet: Fleet) -> None:
-    """Raise ConfigError for a power cap that none of the steps of a pool could keep; `_check` says how that is told."""
-    for pool in fleet.pools:
-        _check(pool.deployment)
 
 
 def _check(deployment: Deployment) -> None:
@@ -38,23 +39,6 @@ def _check(deployment: Deployment) -> None:
         raise ConfigError("power.cap", f"no step of {deployment.model.name} keeps {cap:g} W on {gpu.name}: at its"
                                        f" lowest clock, {_lowest_megahertz(deployment)}, {words} draws {least:.0f} W;"
                                        f" the lowest cap that all of them keep is about {ceil(max(drawn.values()))} W")
-
-
-def remarks(fleet: Fleet, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Remarks on a power cap that GPUs exceeded, in some steps or on average."""
-    cap, share = fleet.scenario.power.cap, summary["above_limit_share"]
-    if cap is None or not summary["duration"]:
-        return
-    mean, deployments = summary["average_watts"] / summary["gpus"], fleet.deployments
-    if share:
-        yield (f"power.cap = {cap:g} W was not kept: for {share:.1%} of their time at work, GPUs drew up to"
-               f" {summary['max_step_watts']:.0f} W at their lowest clock,"
-               f" {_either(map(_lowest_megahertz, deployments))}; over the whole run they drew {mean:.0f} W each")
-    elif mean > cap:
-        may = _either(f"{gpu.name} may spend {gpu.power.clocks.credit if gpu.power.clocks else 0.0:g} J above its limit"
-                      for gpu in (deployment.gpu for deployment in deployments))
-        yield (f"power.cap = {cap:g} W was kept only in the long run: GPUs drew {mean:.1f} W each on average, as {may}"
-               " before its clock falls")
 
 
 def _either(texts: Iterable[str]) -> str:
@@ -86,3 +70,37 @@ def _least_watts(deployment: Deployment, batch: Batch) -> Iterator[float]:
 def _lowest_megahertz(deployment: Deployment) -> str:
     clocks = deployment.gpu.power.clocks
     return f"{clocks.least / 1e6 if clocks else 0.0:g} MHz"
+
+
+class PowerFeature(WiredFeature):
+    """GPUs that keep to power settings."""
+
+    def governor(self, deployment: Deployment) -> Supervised:
+        """What sets them; raises ConfigError for what GPUs cannot be set to."""
+        power = deployment.scenario.power
+        fixed = checked(Setting(power.cap, power.clock), deployment.gpu, "power")
+        return Supervised(deployment.gpu, fixed, plugin("engine.governors", power.governor) if power.governor else None)
+
+    def check_run(self, pools: Sequence[Pool]) -> None:
+        """Raise ConfigError for a power cap that none of the steps of a pool could keep."""
+        for pool in pools:
+            _check(pool.deployment)
+
+    def run_remarks(self, pools: Sequence[Pool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+        """Remarks on a power cap that GPUs exceeded, in some steps or on average."""
+        cap, deployments = pools[0].deployment.scenario.power.cap, [pool.deployment for pool in pools]
+        if cap is None or not (numbers := summary())["duration"]:
+            return
+        mean = numbers["average_watts"] / numbers["gpus"]
+        if share := numbers["above_limit_share"]:
+            yield (f"power.cap = {cap:g} W was not kept: for {share:.1%} of their time at work, GPUs drew up to"
+                   f" {numbers['max_step_watts']:.0f} W at their lowest clock,"
+                   f" {_either(map(_lowest_megahertz, deployments))}; over the whole run they drew {mean:.0f} W each")
+        elif mean > cap:
+            may = _either(f"{gpu.name} may spend {gpu.power.clocks.credit if gpu.power.clocks else 0.0:g} J above its"
+                          " limit" for gpu in (deployment.gpu for deployment in deployments))
+            yield (f"power.cap = {cap:g} W was kept only in the long run: GPUs drew {mean:.1f} W each on average, as"
+                   f" {may} before its clock falls")
+
+
+FEATURE = PowerFeature()

@@ -1,60 +1,40 @@
-"""The vision encoder of a deployment: what it is, its budget, its memory, and its pass before the decoder's.
+"""Images in prompts: the vision encoder of a model, its budget, its memory, and its pass before the decoder's.
 
 Prompts with images have the images' tokens in their places, and names that know of them.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import asdict, evolve, frozen, has
 
-from ksim.compute.graph import Collective, bind
-from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.compute.model import Decoder, FurtherModel, Model, whole_attention
 from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
 from ksim.cost.graphs import Graphs
-from ksim.cost.step import Pass, StepTimer, without_inputs
+from ksim.cost.step import Pass, StepTimer
 from ksim.cost.summaries import encoder_batch
 from ksim.flow.batch import Batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.scenario.cache_layout import Memory
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.sizing import activations
+from ksim.scheduling.image_scheduler import encoding
 from ksim.scheduling.job import EncoderLimits
+from ksim.scheduling.scheduler import Rules
+from ksim.simulation.features import WiredFeature
+from ksim.simulation.pool import Pool
 from ksim.specs.configs import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
+from ksim.workload.replay import Workload
 
-__all__ = ["activations", "Vision", "encoder_passes", "vision_of", "prepare"]
-
-
-#: How many tokens vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
-EXPERT_TOKENS = 16 * 1024
-
-
-def activations(model: Model, batch: Batch, logits: int, shard: Shard) -> float:
-    """Bytes that a step of *batch* with so many rows of *logits* needs beside weights and cache.
-
-    They are the residual stream, hidden states, and what the largest kernel reads and writes.
-    """
-    streams = 2 * batch.tokens * model.decoder.sizes["m"] * DType.BF16.bytes
-    blocks = model.graph(batch.tokens, logits, shard).blocks
-    kernels = (bind(op.kernel, batch) for block in blocks for op in block.ops)
-    return streams + max(_working_set(kernel) for kernel in kernels)
-
-
-def _working_set(kernel: Kernel | Collective | None) -> float:
-    """Bytes of activations that *kernel* reads and writes; those of attention are small, and left out."""
-    if isinstance(kernel, Gemm):
-        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
-    if isinstance(kernel, GroupedGemm):
-        chunk = min(1.0, EXPERT_TOKENS / kernel.tokens)
-        return chunk * kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
-    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
+__all__ = ["FEATURE", "Vision", "prepare", "vision_of"]
 
 
 #: Settings that only a model with an encoder has.
@@ -211,19 +191,6 @@ def _patches(images: Sequence[Patches]) -> int:
     return sum(image.tokens for image in images)
 
 
-def encoder_passes(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
-    """What runs before the pass of *timer*, which is that of a pipeline stage: the first one has the encoder.
-
-    It runs kernel by kernel, as vLLM launches it by default.
-    """
-    vision = vision_of(timer.model, settings)
-    if vision is None or not timer.shard.first:
-        return []
-    own = evolve(timer, model=vision.model, shard=vision.shard, graphs=Graphs(eager=True),
-                 host=without_inputs(timer.host))
-    return [Pass(own, vision.batches, before=True)]
-
-
 class _Run(NamedTuple):
     """So many `tokens`: of the text, from its `offset`-th on, or of the image called `name`."""
 
@@ -312,3 +279,49 @@ def _part(request: Request, run: _Run, begin: int, size: int) -> Hashable:
         return None
     chunks = request.chunks[first // chunk:-(-last // chunk)]
     return chunks[0] if last - first == chunk and not first % chunk else (first % chunk, last - first, *chunks)
+
+
+class Images(WiredFeature):
+    """An engine whose model sees."""
+
+    def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
+        if vision := vision_of(model, serve):
+            _ = vision.limits
+
+    def memory(self, rank: Memory, model: Model, shard: Shard, serve: EngineSettings) -> Memory:
+        """With the encoder's: vLLM profiles the largest batch of images, and then the decoder with the embeddings that
+        were kept."""
+        vision = vision_of(model, serve) if shard.first else None
+        if vision is None:
+            return rank
+        return evolve(rank, weights=rank.weights + vision.weights,
+                      activations=max(rank.activations + vision.cache, vision.activations))
+
+    def passes(self, timer: StepTimer, serve: EngineSettings) -> Sequence[Pass]:
+        """The encoder's, on the first stage: it runs kernel by kernel, as vLLM launches it by default."""
+        vision = vision_of(timer.model, serve)
+        if vision is None or not timer.shard.first:
+            return []
+        return [Pass(timer.beside(vision.model, vision.shard, Graphs(eager=True)), vision.batches, before=True)]
+
+    def remarks(self, model: Model, serve: EngineSettings) -> Iterator[str]:
+        if vision_of(model, serve):
+            yield "what the host does to images, and their way to the GPU, takes no time here"
+
+    def card(self, model: Model, serve: EngineSettings) -> Mapping[str, Any]:
+        vision = vision_of(model, serve)
+        return {"vision_encoder": vision.table()} if vision else {}
+
+    def rules(self, deployment: Deployment) -> Sequence[Rules]:
+        vision = vision_of(deployment.model, deployment.serve)
+        return encoding(vision.limits) if vision else ()
+
+    def facts(self, pool: Pool) -> Mapping[str, Any]:
+        return {"encodes": vision_of(pool.deployment.model, pool.deployment.serve) is not None}
+
+    def preparation(self, deployment: Deployment) -> Callable[[Request], Request] | None:
+        vision = vision_of(deployment.model, deployment.serve)
+        return partial(prepare, processor=vision.processor) if vision else None
+
+
+FEATURE = Images()

@@ -1,4 +1,4 @@
-"""Connectors by name, what pools say of them by default, and which pools a connector can join."""
+"""Connectors between engines by name, what pools say of them by default, and which pools a connector can join."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,10 +13,9 @@ from ksim.scenario.connector_parts import MULTI, OFFLOAD, aliases, parts_of, wit
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.pool import Pool
 from ksim.specs.configs import KvTransferConfig
-from ksim.specs.settings import PoolSettings
 from ksim.specs.shard import CACHE_DTYPES
 
-__all__ = ["check_joined", "check_roles", "check_router", "check_sequences", "completed", "connector_of"]
+__all__ = ["check_joined", "check_sequences", "completed", "connector_of"]
 
 FOLDER = "kv.transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
@@ -86,30 +85,6 @@ def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
                           f"{config.kv_connector} offloads, and pools of roles prefill and decode send each other KV;"
                           f" name a connector for both in a {MULTI} (docs/caches.md)")
     return part
-
-
-def check_roles(pools: Mapping[str, PoolSettings]) -> None:
-    """Raise ConfigError for a role that needs engines of another role, where there are none."""
-    roles = {pool.role for pool in pools.values()}
-    for name, pool in pools.items():
-        if pool.role == "prefill" and roles == {"prefill"}:
-            raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
-                                                    " 'both'")
-        if pool.role == "decode" and "prefill" not in roles:
-            raise ConfigError(f"pools.{name}.role", "is 'decode', and no pool prefills for it; add one of role"
-                                                    " 'prefill', or set 'both'")
-
-
-def check_router(scenario: Scenario, splits: bool) -> None:
-    """Raise ConfigError for a router that no request would meet, as requests are split or are not."""
-    if scenario.pair_router is not None and not splits:
-        raise ConfigError("pair_router", "chooses prefill and decode engines, and no pool has the role 'prefill'; leave"
-                                         " it out, and name a router")
-    if splits and scenario.router != Choice("round_robin"):
-        name = scenario.router.name
-        raise ConfigError("router", f"is {name!r}, and a pair_router chooses the engines of a fleet with a pool of role"
-                                    f" 'prefill'; set pair_router = {{name = 'each_side', prefill = {name!r}, decode ="
-                                    f" {name!r}}}")
 
 
 def check_sequences(scenario: Scenario, pools: Sequence[Pool]) -> None:
