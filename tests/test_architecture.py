@@ -136,8 +136,8 @@ UNUSED = ("features.", "kv.offload", "kv.transfer", "study", "server", "cluster.
 
 
 def test_a_plain_run_loads_few_modules_and_none_of_a_feature():
-    done = subprocess.run([sys.executable, "-c", PLAIN_RUN], cwd=ROOT.parent, capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", PLAIN_RUN], cwd=ROOT.parent, capture_output=True, text=True,
+                            check=True).stdout.split()
     assert len(loaded) <= MOST_LOADED
     assert [name for name in loaded if name.removeprefix("ksim.").startswith(UNUSED)] == []
 

@@ -256,7 +256,6 @@ class Scheduler(JobQueues):
         self.latest.entries.append(ScheduledTokens(job, tokens, job.num_computed_tokens, samples, admitted,
                                                    prompt=admitted or not job.decoding))
 
-
     def _pass_over(self, job: Job) -> bool:
         """Have *job* wait for something other than room; return whether admission goes on with the next."""
         return True
@@ -274,7 +273,7 @@ class Rules:
     """
 
     rank: int
-    kind: type[Any]
+    kind: Any
     fields: Mapping[str, Any] = Factory(dict)
 
 
