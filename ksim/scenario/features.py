@@ -79,6 +79,10 @@ def _has_adapters(model: Model, serve: EngineSettings, scenario: Scenario | None
     return serve.enable_lora or (load is not None and load.adapters is not None)
 
 
+def _offloads_weights(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
+    return serve.cpu_offload_gb > 0
+
+
 def _moves_kv(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
     return any(value is not None for value in (serve.kv_transfer_config, serve.kv_offloading_size,
                                                serve.kv_offloading_backend))
@@ -105,8 +109,8 @@ def _gates(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bo
 
 #: What asks for each feature, by its module, in the order in which features apply.
 WANTED: Mapping[str, Callable[[Model, EngineSettings, Scenario | None], bool]] = {
-    "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "connectors": _moves_kv,
-    "sampling": _samples, "power": _sets_power, "gateway": _gates,
+    "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "weights": _offloads_weights,
+    "connectors": _moves_kv, "sampling": _samples, "power": _sets_power, "gateway": _gates,
 }
 
 

@@ -188,6 +188,9 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV, and where engines offload it. Default: NixlConnector where
     pools have these roles. Source: vLLM. Example: {kv_connector = "NixlConnector"}."""
+    cpu_offload_gb: float = field(default=0.0, validator=(ge(0), le(2**20)))
+    """Weights of each GPU that stay in host memory, from which each step reads them over PCIe. Unit: GiB. Source: vLLM.
+    """
     kv_offloading_size: float | None = field(default=None, validator=optional((gt(0), le(2**20))))
     """Host memory for KV that leaves the GPUs of one engine, all of them together. Unit: GiB. Default: none. Source:
     vLLM. Example: 64.0."""

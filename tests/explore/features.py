@@ -75,6 +75,10 @@ def lora(chance: Random) -> Table:
             **ask(adapters={"count": count, "exponent": 0.5, "base": chance.choice([0.0, 0.4])})}
 
 
+def host_weights(chance: Random) -> Table:
+    return serve(cpu_offload_gb=chance.choice([1e-6, 1e-5]))
+
+
 def offloading(chance: Random) -> Table:
     more = chance.choice([{}, {"store_threshold": 2}, {"blocks_per_chunk": 3}, {"offload_prompt_only": True},
                           {"eviction_policy": other(chance, "kv.offload.evictions")}])
@@ -135,7 +139,7 @@ FEATURES: Mapping[str, Feature] = {
     "windows": lambda _: {"model": "windows"}, "mamba": lambda _: {"model": "mamba"}, "images": seeing,
     "mtp": lambda chance: {"model": chance.choice(["experts", "delta"]), **drafting("mtp")(chance)},
     "ngram": drafting("ngram"), "eagle3": drafting("eagle3", model="HEAD"),
-    "draft_model": drafting("draft_model", model="DRAFT"), "lora": lora,
+    "draft_model": drafting("draft_model", model="DRAFT"), "lora": lora, "host weights": host_weights,
     "policy": lambda chance: serve(scheduling_policy=other(chance, "scheduling.policies", "fcfs")),
     "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
     "eviction": lambda chance: serve(eviction=other(chance, "kv.cache.evictions", "vllm")),
