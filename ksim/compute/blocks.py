@@ -19,11 +19,11 @@ from ksim.compute.config import (
     text,
     windows,
 )
-from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, communicate, op, pointwise
 from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
+from ksim.compute.notation.communicate import Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import Held
 from ksim.compute.quantization import layers_as_stored, stored

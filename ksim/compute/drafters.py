@@ -33,6 +33,7 @@ first token that does not stand, and one that writes the token that is sampled t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING, TypeGuard
 
 from attrs import evolve, frozen
 
@@ -40,14 +41,16 @@ from ksim.compute import blocks
 from ksim.compute.architectures.llama import llama
 from ksim.compute.graph import LayerCache, Op
 from ksim.compute.kernels.basic import Pointwise
-from ksim.compute.latent import AttendSparse
-from ksim.compute.model import Config, Decoder, FurtherModel, Model
+from ksim.compute.model import SPARSE, Config, Decoder, FurtherModel, Model
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch, Contexts
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
+
+if TYPE_CHECKING:
+    from ksim.compute.latent import AttendSparse
 
 __all__ = ["Borrowed", "Drafter", "EMBEDDING", "HIDDEN", "drafting", "projection", "reads_of", "sampling", "eagle",
            "eagle3", "drafter", "parameters", "with_modules", "ngrams", "verification"]
@@ -300,13 +303,17 @@ def drafter(target: Model, tokens: int) -> Drafter:
 def _last(target: Decoder) -> Sequence[Operation]:
     """The last layer; of sparse attention, the last with an indexer of its own, as modules have them."""
     return next(layer for layer in reversed(target.layers)
-                if all(op.own for op in layer if isinstance(op, AttendSparse)))
+                if all(op.own for op in layer if _attends_sparsely(op)))
 
 
 def _without_indexer(module: Sequence[Operation]) -> Operations:
     """*module* where it attends to keys that were chosen before, and an indexer has nothing to do."""
-    return tuple(evolve(op, own=False) if isinstance(op, AttendSparse) else op for op in module
+    return tuple(evolve(op, own=False) if _attends_sparsely(op) else op for op in module
                  if not op.label.startswith("index_"))
+
+
+def _attends_sparsely(operation: object) -> "TypeGuard[AttendSparse]":
+    return getattr(operation, "attends", "") == SPARSE
 
 
 def parameters(target: Model) -> int:

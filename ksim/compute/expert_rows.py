@@ -16,9 +16,10 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from ksim.compute.sizes import MeanExpertRows
 from ksim.specs.shard import Placement, Routing
 
-__all__ = ["copies", "fullness", "placed", "ExpertRows", "MeanExpertRows", "GOLDEN", "Mixture", "expert_rows",
+__all__ = ["copies", "fullness", "placed", "ExpertRows", "GOLDEN", "Mixture", "expert_rows",
            "average_rank", "fullest_rank", "levelled"]
 
 
@@ -86,8 +87,6 @@ def _kept(experts: int, ranks: int, room: int) -> Held:
 
 #: (rows, number of experts that have so many), without the experts that have none.
 ExpertRows = tuple[tuple[int, int], ...]
-#: The same for an average rank, which has fractions of experts.
-MeanExpertRows = tuple[tuple[int, float], ...]
 
 #: Multiples of the golden ratio's fraction spread evenly over the unit interval, however many there are.
 GOLDEN = 0.6180339887

@@ -12,10 +12,17 @@ from attrs import evolve, frozen
 from ksim.compute import blocks
 from ksim.compute.graph import Op
 from ksim.compute.kernels import PHASES, Kernel
-from ksim.compute.kernels.attention import BlockSparseLayer
 from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
-from ksim.compute.kernels.mla import SCALE, ChoiceLayer, CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.model import Config, Decoder
+from ksim.compute.kernels.mla import (
+    SCALE,
+    BlockSparseLayer,
+    ChoiceLayer,
+    CompressedLayer,
+    IndexLayer,
+    LatentLayer,
+    SparseLatentLayer,
+)
+from ksim.compute.model import LATENT, SPARSE, Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.notation.pointwise import Elementwise
@@ -77,6 +84,7 @@ class AttendLatent:
     label: str = "attention"
     parallel: str = "K"
 
+    attends: ClassVar[str] = LATENT
     parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
@@ -111,6 +119,7 @@ class AttendSparse:
     label: str = "attention"
     parallel: str = "K"
 
+    attends: ClassVar[str] = SPARSE
     parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
@@ -245,6 +254,11 @@ class Keep:
     format: DType | None = None
     block_tokens: int = 0
 
+    @property
+    def attends(self) -> str:
+        kept = self.label.removesuffix("_write").replace("_", " ")
+        return f"{kept} of the last {self.window}" if self.window else kept
+
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of the `tensor`, by its format or the cache's."""
         numbers, format_ = sizes.volume(self.tensor), self.format or shard.precision.cache
@@ -272,6 +286,9 @@ class AttendCompressed:
     chosen: int = 0
     label: str = "attention"
     parallel: str = "K"
+
+    part: ClassVar[str] = "attention"
+    by_block: ClassVar[bool] = True
 
     def parameters(self, sizes: Sizes) -> int:
         return sizes.of["K"]
@@ -313,6 +330,9 @@ class AttendBlocks:
     size: int
     label: str = "attention"
     parallel: str = "K"
+
+    attends: ClassVar[str] = "attention to blocks"
+    by_block: ClassVar[bool] = True
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a key and a value for each KV head on one rank."""

@@ -8,28 +8,32 @@ through each row twice for its log-softmax, and another one once for the rank of
 is too little to count.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
 from ksim.compute.config import Config
-from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, LayerCache, Op, fold
 from ksim.compute.model_ops import pointwise
-from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
+from ksim.compute.notation import Cached, Operation, Stateful, Weighted, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
-from ksim.compute.sizes import Sizes
-from ksim.compute.vision import Processor
+from ksim.compute.sizes import MeanExpertRows, Sizes
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
-           "whole_attention"]
+if TYPE_CHECKING:
+    from ksim.compute.vision import Processor
 
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
+           "whole_attention", "AttentionKind", "ModelPart", "LATENT", "SPARSE"]
+
+#: How operations attend (their `attends`): over latent vectors, all or some, and in layers that keep a state.
+LATENT, SPARSE = "latent attention", "sparse latent attention"
+RECURRENT = frozenset({"Mamba", "Mamba-2", "lightning attention"})
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
 #: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
@@ -62,10 +66,46 @@ class Decoder:
     kv_cache_dtype: str = "auto"
     sampled: int = 1
     encoder: "Decoder | None" = None
-    images: Processor | None = None
+    images: "Processor | None" = None
     mtp: Sequence[Sequence[Operation]] = ()
     mtp_shares_indices: bool = False
     inputs: Sequence[Operation] = ()
+
+
+@frozen
+class ModelPart:
+    """One part's parameters, those that meet each token, and the bytes of its weights over all ranks."""
+
+    name: str
+    parameters: int
+    active: int
+    bytes: float
+
+
+@frozen
+class AttentionKind:
+    """Layers that attend alike: how many, bytes of KV cache a token, and of state a sequence, over all of them."""
+
+    name: str
+    layers: int
+    bytes_per_token: float
+    bytes_per_sequence: float
+
+
+#: The parts of a model, in the order of a forward pass.
+PARTS = ("embedding", "attention", "mlp", "router", "experts", "shared_experts", "norms", "head", "other")
+#: The part of a product whose `part` does not say it, by its label.
+PART_OF_LABEL = {
+    "router": "router", "lm_head": "head", "ba": "attention", "index_k": "attention", "shared_gate": "shared_experts",
+    "router_correction": "router", "expert_scale": "router", "compress_in": "attention",
+    "index_compress_in": "attention", "index_weights": "attention", "compress_positions": "attention",
+    "index_compress_positions": "attention"}
+
+
+def _part(operation: Operation) -> str:
+    if getattr(operation, "attends", ""):
+        return "attention"
+    return getattr(operation, "part", "").removesuffix("_inputs") or PART_OF_LABEL.get(operation.label, "other")
 
 
 @frozen
@@ -98,6 +138,54 @@ class Model:
         idle = sum(repeat * (op.parameters(Sizes(sizes)) - op.parameters(active)) for layer, repeat in self._repeated()
                    for op in layer if isinstance(op, Product) and op.routed)
         return self.parameters() - idle
+
+    def parts(self, shard: Shard) -> list[ModelPart]:
+        """The parts that have parameters; weights in the formats of *shard*, whose parallelism does not matter.
+
+        A head tied to the embedding has none of its own.
+        """
+        decoder, whole = self.decoder, Shard(precision=shard.precision)
+        sizes = Sizes(decoder.sizes)
+        chosen = Sizes({**decoder.sizes, "E": decoder.top_k}) if decoder.top_k else sizes
+        total, active, weights = Counter[str](), Counter[str](), defaultdict[str, float](float)
+        head = (op for op in decoder.head if not (decoder.tied and _part(op) == "head"))
+        for op in chain(decoder.embedding, *decoder.layers, head):
+            if isinstance(op, Weighted):
+                name = _part(op)
+                total[name] += op.parameters(sizes)
+                active[name] += op.parameters(chosen if getattr(op, "routed", "") else sizes)
+                weights[name] += op.weights(sizes, whole)
+        return [ModelPart(name, total[name], active[name], weights[name]) for name in PARTS if total[name]]
+
+    def attention_kinds(self, shard: Shard) -> list[AttentionKind]:
+        """How the layers attend, on one rank of *shard*."""
+        sizes, kinds = Sizes(self.decoder.sizes), dict[str, list[tuple[float, float]]]()
+        for op in chain.from_iterable(self.decoder.layers):
+            if name := getattr(op, "attends", ""):
+                token = op.cache_per_token(sizes, shard) if isinstance(op, Cached) else 0.0
+                state = op.state_per_sequence(sizes, shard) if isinstance(op, Stateful) else 0.0
+                kinds.setdefault(name, []).append((token, state))
+        return [AttentionKind(name, len(layers), sum(token for token, _ in layers), sum(state for _, state in layers))
+                for name, layers in kinds.items()]
+
+    @property
+    def attends_latently(self) -> bool:
+        """Whether any layer attends to latent vectors, and to all of them."""
+        return any(getattr(op, "attends", "") == LATENT for op in self._operations())
+
+    @property
+    def attends_by_block(self) -> bool:
+        """Whether any layer attends to blocks of keys, or to compressed ones."""
+        return any(hasattr(op, "by_block") for op in self._operations())
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether any layer keeps the state of a Mamba layer, or of lightning attention."""
+        return any(getattr(op, "attends", "") in RECURRENT for op in self._operations())
+
+    def _operations(self) -> Iterator[Operation]:
+        """The operations of each different layer."""
+        return chain.from_iterable(layer for layer, _ in self._repeated())
 
     def _repeated(self) -> Iterator[tuple[Sequence[Operation], int]]:
         """Each layer object, and how often the model has it."""
@@ -170,6 +258,8 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
     """One layer's launches on the rank with most token-expert pairs, and as `mean` those of the average rank."""
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
+    from ksim.compute.expert_rows import Mixture, average_rank, fullest_rank  # for mixtures of experts alone
+
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
     full = _lower(layer, _routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
     if mixture.ranks == 1:

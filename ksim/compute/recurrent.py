@@ -42,6 +42,7 @@ class AttendLinear:
     parallel: str = "G"
     by_channel: bool = False
 
+    attends: ClassVar[str] = "linear attention"
     checkpoint: ClassVar[int] = 64  # prompts keep the state after so many tokens (FlashInfer's kernels)
 
     def parameters(self, sizes: Sizes) -> int:
@@ -123,6 +124,7 @@ class AttendMamba2:
     label: str = "ssd"
     parallel: str = "G"
 
+    attends: ClassVar[str] = "Mamba-2"
     checkpoint: ClassVar[int] = 1  # prompts keep the state after any token (vLLM's mamba_mixer2)
 
     def parameters(self, sizes: Sizes) -> int:
@@ -194,6 +196,8 @@ class Convolve:
     label: str = "conv"
     parallel: str = "I"
 
+    part: ClassVar[str] = "attention"
+
     def parameters(self, sizes: Sizes) -> int:
         return sizes.of["I"] * (sizes.of["W"] + self.bias)
 
@@ -213,6 +217,7 @@ class ShortConvolution(Convolve):
     (vllm/model_executor/layers/mamba/short_conv.py)
     """
 
+    attends: ClassVar[str] = "short convolution"
     checkpoint: ClassVar[int] = 1
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
@@ -230,6 +235,8 @@ class AttendMamba:
 
     label: str = "scan"
     parallel: str = "I"
+
+    attends: ClassVar[str] = "Mamba"
 
     def parameters(self, sizes: Sizes) -> int:
         return sizes.volume("IN") + 2 * sizes.of["I"]
@@ -274,6 +281,8 @@ class AttendLightning:
     chunk: int = 256
     label: str = "lightning"
     parallel: str = "G"
+
+    attends: ClassVar[str] = "lightning attention"
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a matrix a head, in vLLM in the format of `mamba_cache_dtype`."""

@@ -62,10 +62,11 @@ from math import ceil, prod
 
 from attrs import evolve, frozen
 
-from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
 
+#: (rows, number of experts with so many), without the experts that have none; an average rank has fractions of experts.
+MeanExpertRows = tuple[tuple[int, float], ...]
 #: Pairs of an index and the group of ranks that splits it.
 Splits = tuple[tuple[str, str], ...]
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ksim.compute.breakdown import attends_sparsely, keeps_states
 from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
@@ -102,9 +101,9 @@ def on_gpu(quantization: str, gpu: Gpu, version: EngineVersion) -> str:
 #: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
 #: Features have others (`ksim.scenario.features`).
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
-    "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
+    "attention to blocks of keys and to compressed keys": lambda deployment: deployment.model.attends_by_block,
     "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
-    "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
+    "states of Mamba and lightning attention": lambda deployment: deployment.model.keeps_states,
 }
 
 

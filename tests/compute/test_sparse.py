@@ -5,8 +5,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels.attention import BlockSparseLayer
-from ksim.compute.kernels.mla import ChoiceLayer, CompressedLayer, IndexLayer, SparseLatentLayer
+from ksim.compute.kernels.mla import BlockSparseLayer, ChoiceLayer, CompressedLayer, IndexLayer, SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Precision, Shard

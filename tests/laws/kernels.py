@@ -6,9 +6,9 @@ from attrs import fields
 from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer, BlockSparseLayer
+from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import LoraGemm
-from ksim.compute.kernels.mla import CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
+from ksim.compute.kernels.mla import BlockSparseLayer, CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
 from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from ksim.compute.exchange import Combine
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendCompressed, AttendLatent, AttendSparse, Keep
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
-from ksim.compute.notation.communicate import Communicate
+from ksim.compute.notation.communicate import Combine, Communicate
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Held, Product
 from ksim.compute.recurrent import AttendLinear, AttendMamba, AttendMamba2, Convolve

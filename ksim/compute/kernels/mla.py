@@ -2,12 +2,12 @@
 
 With sparse attention, queries attend to a few chosen keys, in the absorbed form for prompts and decodes alike; the
 lightning indexer's scores choose them.  DeepSeek-V4 attends to a window of latent vectors, and to compressed ones
-beside it.
+beside it.  MiniMax-M3 attends to chosen blocks of the keys of grouped-query attention.
 """
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 from attrs import frozen
 
@@ -16,7 +16,8 @@ from ksim.compute.kernels.basic import Pointwise
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
-__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores"]
+__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores",
+           "BlockSparseAttention"]
 
 
 #: Prompts attend to keys and values expanded for every head.  Decodes, with the projections absorbed into queries and
@@ -135,6 +136,7 @@ class SparseLatentAttention:
     cache: DType = DType.BF16
 
     family = "sparse_mla"
+    tile_heads: ClassVar[int] = TILE_HEADS
 
     def __str__(self) -> str:
         return f"{self.queries} queries, {self.pairs} pairs, {self.heads}x{self.latent + self.rotary}+{self.latent}"
@@ -315,3 +317,50 @@ class ChoiceLayer:
         written = queries * self.chosen * DType.FP32.bytes
         scores = pairs / self.stride
         return Pointwise("index_topk", scores * DType.FP32.bytes, written, scores, queries) if queries else None
+
+
+@frozen
+class BlockSparseAttention:
+    """`queries` tokens attend to `pairs` chosen keys in all, the same for the heads that share a KV head.
+
+    `keys` is the number of different keys; prompts read each block once for all queries that chose it.
+    """
+
+    queries: int
+    keys: int
+    pairs: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    cache: DType = DType.BF16
+
+    family = "block_sparse"
+
+    def __str__(self) -> str:
+        return f"{self.queries} queries, {self.pairs} pairs, {self.heads}/{self.kv_heads}x{self.head_dim}"
+
+    @property
+    def work(self) -> Work:
+        rows = self.queries * self.heads * self.head_dim * DType.BF16.bytes
+        read = min(self.keys, self.pairs) * self.kv_heads * 2 * self.head_dim * self.cache.bytes
+        return Work(4.0 * self.pairs * self.heads * self.head_dim, rows + read, rows, DType.BF16)
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return ()
+
+
+@frozen
+class BlockSparseLayer:
+    """The shape on one rank over `chosen` keys a query; the batch decides the rest."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    chosen: int
+    cache: DType = DType.BF16
+
+    def over(self, batch: Batch) -> BlockSparseAttention:
+        """The kernel that computes *batch*."""
+        keys = sum(counts(phase, batch)[2] for phase in PHASES)
+        return BlockSparseAttention(batch.tokens, keys, chosen_pairs(batch, self.chosen), self.heads, self.kv_heads,
+                                    self.head_dim, self.cache)

@@ -121,6 +121,11 @@ class FusedAttention:
         return self.tensors.indices
 
     @property
+    def attends(self) -> str:
+        reach = "chunks" if self.chunked else "sliding window"
+        return f"{reach} of {self.window}" if self.window else "full attention"
+
+    @property
     def keys(self) -> str:
         query, key, _ = self.tensors.operands
         return next(index for index in key if index not in query)

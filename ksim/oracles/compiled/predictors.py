@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
-from ksim.oracles.efficiency.attention_grids import Constants, Counts, Heads, Rates
+from ksim.oracles.efficiency.attention_grids import AttentionConstants, Counts, Heads, Rates
 from ksim.oracles.efficiency.models import (
     BORDER,
     Array,
@@ -252,7 +252,7 @@ class _Fitted:
         places = places_of(efficiency.inputs, FEATURES)
         if places is None:
             return None
-        rates = Rates.of(Constants(**efficiency.constants), heads, Floats)
+        rates = Rates.of(AttentionConstants(**efficiency.constants), heads, Floats)
         physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
         return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 

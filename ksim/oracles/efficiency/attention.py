@@ -10,11 +10,11 @@ Which kernel runs is known from the GPU's architecture (vLLM's default backends)
 A thread block takes a tile of query rows over blocks of 128 keys.  Time is a start-up, and the larger (in a p-norm) of
 what the SMs need -- work in waves, and what sticks out at the end -- and of the stream of keys and values.  That comes
 from device memory or, as far as what is touched between two uses of the cache (`footprint`) fits there, from the L2
-cache.  What no data sheet states is in `Constants`.
+cache.  What no data sheet states is in `AttentionConstants`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import define
@@ -23,7 +23,7 @@ from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.efficiency.attention_grids import (
     CONSTANTS,
     KEYS,
-    Constants,
+    AttentionConstants,
     Counts,
     Grid,
     Heads,
@@ -37,10 +37,14 @@ from ksim.oracles.efficiency.attention_grids import (
     only,
     tokens,
 )
+from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]
+if TYPE_CHECKING:
+    from ksim.compute.kernels.attention import Attention
+
+__all__ = ["COLUMNS", "FAMILY", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]
 
 #: What a shape says.  Of the sequences with one new token (`decode`): how many, the keys they read in all (their own
 #: included) and the most of one.  Of the others (`chunk`): how many, their new tokens, their keys, their causal (query,
@@ -108,7 +112,7 @@ class Time:
     chunk_share: Any
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANTS) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: AttentionConstants = CONSTANTS) -> Physics:
     """The reference time of attention over the batches that *shapes* describes by `COLUMNS`.
 
     What all have alike may be a number.
@@ -128,7 +132,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
                    np.ascontiguousarray(table[5:].T))
 
 
-def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
+def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: AttentionConstants) -> list[tuple[Any, ...]]:
     lists = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
     layers = list(zip(*lists[COUNTED:], strict=True))
     known = {layer: _bound(gpu, layer, constants, Floats) for layer in dict.fromkeys(layers)}
@@ -136,7 +140,7 @@ def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constant
             for counts, layer in zip(zip(*lists[:COUNTED], strict=True), layers, strict=True)]
 
 
-def _bound(gpu: Gpu, layer: Sequence[Any], constants: Constants, m: Any) -> tuple[Heads, Rates]:
+def _bound(gpu: Gpu, layer: Sequence[Any], constants: AttentionConstants, m: Any) -> tuple[Heads, Rates]:
     return (heads := Heads.of(m, gpu, *layer)), Rates.of(constants, heads, m)
 
 
@@ -250,3 +254,30 @@ def _unit(rates: Rates, grid: Grid, blocks: Any) -> Any:
 def _join(first: Any, second: Any, rates: Rates) -> Any:
     """Two things that overlap: the larger, and somewhat more where they are alike."""
     return (first**rates.norm + second**rates.norm) ** rates.root
+
+
+#: The columns that are a kernel's own attributes.
+_OWN = tuple(name for name in COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
+
+
+def _columns(kernels: "Sequence[Attention]", gpu: Gpu) -> Shapes:
+    return {
+        **attributes(kernels, _OWN),
+        "cache_bytes": np.array([kernel.cache.bytes for kernel in kernels]),
+        "footprint": np.full(len(kernels), np.inf),  # a step reads the caches of all layers before one again
+        "writes": np.zeros(len(kernels)),
+    }
+
+
+def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    """Columns of the counts; what all kernels share stays a number."""
+    counts = {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in COLUMNS[:COUNTED]}
+    alone = not counts["chunks"].any()
+    same: Any = {"heads": float(kernel.heads), "kv_heads": float(kernel.kv_heads), "head_dim": float(kernel.head_dim),
+                 "cache_bytes": float(kernel.cache.bytes), "footprint": np.inf, "writes": 0.0}
+    return {**{name: 0.0 if alone and name.startswith("chunk") else column for name, column in counts.items()}, **same}
+
+
+FAMILY = Family(
+    lambda gpu, shapes, constants: physics(gpu, shapes, AttentionConstants(**constants)), FEATURES, LAUNCHES, _columns,
+    lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))), sweep=_sweep)

@@ -20,7 +20,7 @@ from ksim.oracles.efficiency.models import Array
 from ksim.specs.hardware import Gpu
 
 __all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
-           "only", "tokens", "CONSTANTS", "Constants", "Rates"]
+           "only", "tokens", "CONSTANTS", "AttentionConstants", "Rates"]
 
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
@@ -205,7 +205,7 @@ L2_BYTES = 64.0
 
 
 @frozen
-class Constants:
+class AttentionConstants:
     """What no data sheet states; latencies in clock cycles.
 
     `start` of the kernel, `write` of the one that writes the cache, `combine`
@@ -248,12 +248,12 @@ class Constants:
 
 
 #: Fitted to all nine GPUs of AIConfigurator's tables (095f58a), vLLM's bf16 rows of head dimension 128.
-CONSTANTS = Constants()
+CONSTANTS = AttentionConstants()
 
 
 @define(eq=False)
 class Rates:
-    """Seconds of what `Constants` has in clock cycles, and the numbers that it has without a unit.
+    """Seconds of what `AttentionConstants` has in clock cycles, and the numbers that it has without a unit.
 
     `start` has the kernel that writes the cache in it, where that is timed along.  A tile takes `pair` for each of its
     rows on a block of keys.  `token` is for a key and its value, `activations` for queries and outputs of a token,
@@ -280,7 +280,7 @@ class Rates:
     root: float
 
     @classmethod
-    def of(cls, k: Constants, heads: Heads, m: Any) -> "Rates":
+    def of(cls, k: AttentionConstants, heads: Heads, m: Any) -> "Rates":
         gpu = heads.gpu
         byte, near = _bytes(k, heads)
         entry = 2 * heads.head_dim * heads.cache_bytes
@@ -294,7 +294,7 @@ class Rates:
             governor=k.governor, partial=k.partial, tail=k.tail, hidden=k.hidden, norm=k.norm, root=1 / k.norm)
 
 
-def _pair(k: Constants, heads: Heads, m: Any) -> Any:
+def _pair(k: AttentionConstants, heads: Heads, m: Any) -> Any:
     """Seconds of a tile's row on a key: products and exponentials."""
     gpu = heads.gpu
     exponentials = gpu.clock * MORE_EXPONENTIALS.get(gpu.name, EXPONENTIALS)
@@ -304,7 +304,7 @@ def _pair(k: Constants, heads: Heads, m: Any) -> Any:
     return 4 * heads.head_dim * gpu.sms / (peak * k.tensor) + k.exponential / exponentials
 
 
-def _bytes(k: Constants, heads: Heads) -> tuple[Any, float]:
+def _bytes(k: AttentionConstants, heads: Heads) -> tuple[Any, float]:
     """Seconds of a byte, from memory or the L2 cache, wherever it is, and from the L2 cache."""
     gpu = heads.gpu
     missed = 1 / (1 + (k.resident * gpu.l2 / heads.footprint) ** (1 / k.width))

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import astuple, evolve, field, fields, frozen
+from attrs import asdict, astuple, evolve, field, fields, frozen
 from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Constant, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
+__all__ = ["COMBINE", "FAMILY", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
 
 FEATURES = ("start_share", "log_row_over_traffic", "log_waves", "misses", "log_row_bytes", "log_traffic_over_l2")
 LAUNCHES = ("a block a row",)
@@ -186,3 +187,19 @@ class Stack:
 def _first(worked: Physics, rows: int) -> Physics:
     """That of the first so many kernels, but for what is worked out by name."""
     return Physics(*(getattr(worked, column.name)[:rows] for column in fields(Physics)[:-1]))
+
+
+#: The columns of a kernel that only moves memory.
+_COLUMNS = ("rows", "read_bytes", "write_bytes", "cold_bytes")
+#: A kernel that no profile knows is priced like one that moves memory as plainly: one thread block a row.
+_PLAIN = "silu_mul"
+
+
+def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    return {name: np.broadcast_to(np.asarray(getattr(kernel, name), dtype=np.float64), np.shape(kernel.read_bytes))
+            for name in _COLUMNS}
+
+
+FAMILY = Family(lambda gpu, shapes, constants: physics(gpu, shapes, asdict(Terms(**constants))), FEATURES, LAUNCHES,
+                lambda kernels, gpu: attributes(kernels, _COLUMNS), lambda kernel: (kernel.family, _PLAIN),
+                sweep=_sweep)

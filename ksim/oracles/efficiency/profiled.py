@@ -21,23 +21,22 @@ from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import Pointwise
-from ksim.foundation.catalog import DATA
+from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
 from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
 from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
-from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
+from ksim.oracles.efficiency.families import Family, Shapes, family, family_of
 from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
-from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Chosen", "ProfileOracle", "Profiled", "PROFILES", "FORMAT", "shipped", "without", "Profile", "save"]
 
 
 #: Where the profiles are that come with ksim.
-PROFILES = DATA / "profiles"
+PROFILES = catalog.DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
 #: What the header says of an efficiency; the rest are arrays.
@@ -208,7 +207,7 @@ class Profiled:
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
         """What prices kernels of *layer* as `estimates` does, without intervals; None where that takes more than an
         efficiency and another beyond it."""
-        names = FAMILIES["attention"].names(layer)
+        names = family("attention").names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
@@ -267,7 +266,7 @@ class Profiled:
         if family is not None and isinstance(kernels[0], Pointwise):
             return self._side_by_side(family, kernels, gpu)
         answers = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
-        return (answers or Estimates.of(Waves().estimates(kernels, gpu))).at_least(least_seconds(kernels, gpu))
+        return (answers or _by_waves(kernels, gpu)).at_least(least_seconds(kernels, gpu))
 
     def _alike(self, family: Family, kernel: Kernel, shapes: Shapes, gpu: Gpu) -> Estimates | None:
         """Kernels of one efficiency, such as *kernel*, by their columns; None where nothing is known of them."""
@@ -288,7 +287,7 @@ class Profiled:
         if answers is not None:
             return answers
         if len(kinds) == 1:
-            return Estimates.of(Waves().estimates(kernels, gpu))
+            return _by_waves(kernels, gpu)
         places = [np.flatnonzero(rows == row).tolist() for row in range(len(kinds))]
         apart = [self._side_by_side(family, [kernels[i] for i in some], gpu) for some in places]
         return Estimates.joined(apart, places)
@@ -322,6 +321,11 @@ class Profiled:
     def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
         """The efficiency of each of *kernels* that has one."""
         return [chosen for kernel in kernels if (chosen := self._chosen(family.names(kernel), gpu)) is not None]
+
+
+def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+    """The answers of the `waves` oracle, which is loaded only where a profile knows nothing of a kernel."""
+    return Estimates.of(catalog.find("oracles", "waves")().estimates(kernels, gpu))
 
 
 def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
