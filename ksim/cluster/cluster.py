@@ -1,8 +1,7 @@
 """The cluster: engines behind a router, and the journey of each request.
 
 A request enters an engine whole, as several sequences, or as a beam search, and may leave before its end.  One that an
-engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.  A router
-and a flow control before it share one sight of the engines.
+engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import simpy
 from attrs import define, evolve, field, frozen
 
-from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.routers import Refusal, Router
-from ksim.cluster.signals import View, signals_of
+from ksim.cluster.signals import View
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.engine import Engine, ParentRequest
 from ksim.engine.loop_times import Horizon
@@ -26,16 +24,18 @@ from ksim.specs.settings import SignalSettings
 
 if TYPE_CHECKING:
     from ksim.cluster.gateway import Gateway
+    from ksim.cluster.pair_routers import PairRouter
     from ksim.kv.transfer.connectors import KvConnector
     from ksim.kv.transfer.transfer import TransferNetwork
 
-__all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
+__all__ = ["hang_up", "submit", "first_token", "rest_of", "RemoteReplica", "Cluster"]
 
 
 def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
     """Have *engine* serve *request*; *done* is called at the end of all its sequences."""
     if request.beam_width:
-        from ksim.engine.beam_search import BeamSearch  # few requests need it
+        from ksim.engine.beam_search import BeamSearch  # for requests that ask for one alone
+
         BeamSearch.of(request, engine, done)
     elif request.n == 1:
         engine.submit(request, done, timely)
@@ -85,46 +85,6 @@ class RemoteReplica:
     role: str = "both"
 
 
-@frozen
-class RouterAndControl:
-    """Goes by the signals of either, and tells both of answers; each may read what the other has named."""
-
-    router: Any
-    control: Any
-    key: str
-
-    @property
-    def signals(self) -> tuple[str, ...]:
-        """The signals of either, in their usual order."""
-        own = signals_of(self.router, self.key)
-        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
-
-    @property
-    def scores(self) -> Any:
-        """The router's scores, if it has any."""
-        return getattr(self.router, "scores", None)
-
-    @property
-    def on_first_token(self) -> Callable[..., object] | None:
-        return self._teller("on_first_token")
-
-    @property
-    def on_end(self) -> Callable[..., object] | None:
-        return self._teller("on_end")
-
-    def _teller(self, method: str) -> Callable[..., object] | None:
-        """What calls the *method* of those that have it; None if neither does."""
-        told = [getattr(part, method) for part in (self.router, self.control) if getattr(part, method, None)]
-        if not told:
-            return None
-
-        def tell(*args: Any) -> None:
-            for call in told:
-                call(*args)
-
-        return tell
-
-
 Process = Generator[simpy.Event, Any, None]
 
 
@@ -144,7 +104,7 @@ class Cluster:
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
-    pair_router: PairRouter | None = None
+    pair_router: "PairRouter | None" = None
     transfer_network: "TransferNetwork | None" = None
     prepare: Callable[[Request], Request] | None = None
     signals: SignalSettings = SignalSettings()
@@ -162,7 +122,7 @@ class Cluster:
         key = "pair_router" if self.pair_router else "router"
         chooser: Any = self.pair_router or self.router
         if self.gateway is not None:
-            chooser = RouterAndControl(chooser, self.gateway.control, key)
+            chooser = self.gateway.sharing(chooser, key)
         self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
             self.gateway.open(self.forward, self.sight, self.signals)

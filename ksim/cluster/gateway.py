@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from math import floor, inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView, Refusal
+from ksim.cluster.signals import signals_of
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
@@ -20,12 +21,55 @@ from ksim.specs.settings import SignalSettings
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "RouterAndControl"]
 
 #: How often llm-d tries to send one of the requests that wait (flowcontrol/controller/internal/processor.go).
 CYCLE = 1e-3
 #: Rounding of SimPy's clock.
 EARLY = 1e-9
+
+
+@frozen
+class RouterAndControl:
+    """A router and a flow control that share one sight of the engines.
+
+    Both are called at answers, and each may read the signals that the other has named.
+    """
+
+    router: Any
+    control: Any
+    key: str
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals of either, in their usual order."""
+        own = signals_of(self.router, self.key)
+        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
+
+    @property
+    def scores(self) -> Any:
+        """The router's scores, if it has any."""
+        return getattr(self.router, "scores", None)
+
+    @property
+    def on_first_token(self) -> Callable[..., object] | None:
+        return self._both("on_first_token")
+
+    @property
+    def on_end(self) -> Callable[..., object] | None:
+        return self._both("on_end")
+
+    def _both(self, method: str) -> Callable[..., object] | None:
+        """A function that calls *method* of the router and of the control; None if neither has it."""
+        methods = [getattr(part, method) for part in (self.router, self.control) if getattr(part, method, None)]
+        if not methods:
+            return None
+
+        def call(*args: Any) -> None:
+            for one in methods:
+                one(*args)
+
+        return call
 
 
 @define(eq=False)
@@ -60,6 +104,10 @@ class Gateway:
     _away: set[int] = field(factory=set, init=False)  # whose clients will try again
     _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
+
+    def sharing(self, router: Any, key: str) -> RouterAndControl:
+        """*router*, which is the scenario's *key*, and `control`, as one that looks at engines."""
+        return RouterAndControl(router, self.control, key)
 
     def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: EngineViews,
              signals: SignalSettings) -> None:

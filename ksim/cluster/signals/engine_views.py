@@ -4,21 +4,22 @@ A router's own books: what it has sent to engines, and which answers have passed
 """
 
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from ksim.cluster.signals import ATTRIBUTES, View, late_events, signals_of, view_class
-from ksim.cluster.signals.kv_index import KvIndex, Losses, Scrapes, SharedTier, TierIndexes
 from ksim.engine.engine import Engine
 from ksim.engine.observer import ENDED, FIRST_TOKEN, RESOLUTION, SENT, Answer, Observer
 from ksim.flow.events import Seen
 from ksim.flow.request import Request
 from ksim.specs.settings import SignalSettings
+
+if TYPE_CHECKING:
+    from ksim.cluster.signals.kv_index import KvIndex, Scrapes, SharedTier
 
 __all__ = ["Books", "EngineViews"]
 
@@ -112,8 +113,8 @@ class EngineViews:
     router: Any
     signals: tuple[str, ...]
     books: Books | None = None
-    scrapes: Scrapes | None = None
-    indexes: Sequence[KvIndex | SharedTier] = field(factory=tuple)
+    scrapes: "Scrapes | None" = None
+    indexes: "Sequence[KvIndex | SharedTier]" = field(factory=tuple)
 
     @classmethod
     def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "EngineViews":
@@ -125,8 +126,7 @@ class EngineViews:
         late = late_events(signals, settings)
         observers = [_observer(view, signals, settings, answers, late) for view in seen]
         books = Books.of({view.number: view for view in seen}, answers, router) if "books" in signals else None
-        scrapes = Scrapes(settings, seen, observers, seed) if "metrics" in signals else None
-        indexes = _indexes(seen, observers, settings, seed) if late else ()
+        scrapes, indexes = _late(seen, observers, signals, settings, seed)
         if "kv_events" in signals and not late:
             for view in seen:
                 view.find_hit, view.find_tiers = view.engine.prefix_hit, view.engine.tier_hits
@@ -175,6 +175,18 @@ class EngineViews:
         return {name: [column[places[view.number]] for view in candidates] for name, column in shown.items()}
 
 
+def _late(views: Sequence[View], observers: Sequence[Observer], signals: tuple[str, ...], settings: SignalSettings,
+          seed: int) -> "tuple[Scrapes | None, Sequence[KvIndex | SharedTier]]":
+    """The signals of *views* that arrive late: metrics and KV events."""
+    late = late_events(signals, settings)
+    if not late and "metrics" not in signals:
+        return None, ()
+    from ksim.cluster.signals.kv_index import Scrapes, indexes_of  # for routers that go by them alone
+
+    scrapes = Scrapes(settings, views, observers, seed) if "metrics" in signals else None
+    return scrapes, indexes_of(views, observers, settings, seed) if late else ()
+
+
 def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, answers: list[Answer],
               late: bool) -> Observer:
     """Have the engine of *view* observed."""
@@ -184,39 +196,3 @@ def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, an
                         cache.tree.tells if late else None)
     view.engine.show(observer)
     return observer
-
-
-def _indexes(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
-             seed: int) -> Sequence[KvIndex | SharedTier]:
-    """The indexes of blocks, one for each way of numbering them and for each tier that engines share, and have *views*
-    look requests up in them."""
-    tiers = TierIndexes(settings, seed)
-    alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
-    for view, observer in zip(views, observers, strict=True):
-        scheduler = view.engine.scheduler
-        alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
-    indexes = list[KvIndex | SharedTier]()
-    for (keys, _), pairs in alike.items():
-        losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
-        index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
-        indexes.append(index)
-        for (view, observer), own in zip(pairs, index.below, strict=True):
-            view.find_hit = _finder(index, view.number)
-            if known := tiers.of(view.engine, observer, own):
-                view.find_tiers = _tier_finder(view, known)
-    return [*indexes, *tiers.shared.values()]
-
-
-def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
-    """What says how *engine* calls the blocks of a request."""
-    return lambda request: engine.scheduler.block_table(request.keyed).content
-
-
-def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
-    return lambda request: index.hit(number, request)
-
-
-def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
-    """What says which tiers below the GPU have the rest of a prompt, if they have what is *known* of them."""
-    connector = view.engine.scheduler.connector
-    return lambda request: connector.tier_hits(request, view.find_hit(request), known)

@@ -5,6 +5,7 @@ What is in tiers of KV below the GPU, as somebody knows it who reads their KV ev
 The metrics of engines as somebody has them who scrapes them every so often.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import floor
@@ -20,7 +21,7 @@ from ksim.flow.request import BlockKeys, Request
 from ksim.foundation.rng import stream
 from ksim.specs.settings import SignalSettings
 
-__all__ = ["Losses", "Scrapes", "KvIndex", "apply", "SharedTier", "TierIndexes"]
+__all__ = ["Losses", "Scrapes", "KvIndex", "apply", "SharedTier", "TierIndexes", "indexes_of"]
 
 
 #: Draws that are made at once.
@@ -285,3 +286,39 @@ class TierIndexes:
             losses = Losses(self.settings.loss, self.seed, f"kv_events.{name}.{len(self.shared)}")
             store.listener = self.shared[store] = SharedTier(self._clock, self.settings.delay, losses)
         return self.shared[store]
+
+
+def indexes_of(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
+             seed: int) -> Sequence[KvIndex | SharedTier]:
+    """The indexes of blocks, one for each way of numbering them and for each tier that engines share, and have *views*
+    look requests up in them."""
+    tiers = TierIndexes(settings, seed)
+    alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
+    for view, observer in zip(views, observers, strict=True):
+        scheduler = view.engine.scheduler
+        alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
+    indexes = list[KvIndex | SharedTier]()
+    for (keys, _), pairs in alike.items():
+        losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
+        index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
+        indexes.append(index)
+        for (view, observer), own in zip(pairs, index.below, strict=True):
+            view.find_hit = _finder(index, view.number)
+            if known := tiers.of(view.engine, observer, own):
+                view.find_tiers = _tier_finder(view, known)
+    return [*indexes, *tiers.shared.values()]
+
+
+def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
+    """What says how *engine* calls the blocks of a request."""
+    return lambda request: engine.scheduler.block_table(request.keyed).content
+
+
+def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
+    return lambda request: index.hit(number, request)
+
+
+def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
+    """What says which tiers below the GPU have the rest of a prompt, if they have what is *known* of them."""
+    connector = view.engine.scheduler.connector
+    return lambda request: connector.tier_hits(request, view.find_hit(request), known)
