@@ -12,9 +12,10 @@ from typing import ClassVar, Self
 from attrs import define, field, frozen
 
 from ksim.flow.request import Request
-from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.groups import NEVER, Group, GroupTable, HybridTable, StateTable
-from ksim.kv.cache.hybrid_pool import CachedBlock, HybridPool, PrefixNode
+from ksim.kv.cache import BlockTable, Group, PrefixHit
+from ksim.kv.cache.groups import NEVER, CachedBlock, GroupTable, HybridPool, HybridTable, PrefixNode, StateTable
+
+__all__ = ["NEVER", "GroupHit", "HybridCache", "HybridTable"]
 
 Path = Sequence[PrefixNode]
 

@@ -5,7 +5,7 @@ that they share, not with the number of blocks.
 
 Extents: the blocks that hold one run of tokens, and the order in which free ones are reused.
 
-The order is vLLM's (see block_pool.py).  Only the number of free blocks and
+The order is vLLM's (see block_cache.py).  Only the number of free blocks and
 what is evicted with them can be observed, not which blocks they are.  So blocks
 without reusable content are just counted, and those that hold one run of tokens
 are one extent.
@@ -16,8 +16,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.sglang import RadixNode, RadixTree, common_tokens
+from ksim.kv.cache import BlockTable, PrefixHit, RadixNode, RadixTree, common_tokens
 
 
 class Extent:
