@@ -19,7 +19,6 @@ from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import (
     MOST,
-    MOST_SEQUENCES,
     Fixed,
     Formula,
     Lengths,
@@ -29,6 +28,7 @@ from ksim.workload.distributions import (
     tokens,
 )
 from ksim.workload.images import Images
+from ksim.workload.rows import MOST_SEQUENCES
 
 #: More than any server holds.
 MOST_ADAPTERS = 10**6
