@@ -14,7 +14,7 @@ cache.  What no data sheet states is in `AttentionConstants`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import define
@@ -40,9 +40,6 @@ from ksim.oracles.efficiency.attention_grids import (
 from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
-
-if TYPE_CHECKING:
-    from ksim.compute.kernels.attention import Attention
 
 __all__ = ["COLUMNS", "FAMILY", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]
 
@@ -260,7 +257,7 @@ def _join(first: Any, second: Any, rates: Rates) -> Any:
 _OWN = tuple(name for name in COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
 
 
-def _columns(kernels: "Sequence[Attention]", gpu: Gpu) -> Shapes:
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     return {
         **attributes(kernels, _OWN),
         "cache_bytes": np.array([kernel.cache.bytes for kernel in kernels]),

@@ -19,7 +19,7 @@ What physics says about kernels before anything is learned: a reference time, an
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -28,9 +28,6 @@ from ksim.oracles import peak
 from ksim.oracles.efficiency.families import Family, Shapes, product_names
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
-
-if TYPE_CHECKING:
-    from ksim.compute.kernels.basic import Gemm
 
 __all__ = ["FAMILY", "LAUNCHES", "Products", "dispatched_launch", "menu_launches", "CONSTANTS", "FEATURES",
            "GemmConstants", "physics", "quantization"]
@@ -380,7 +377,7 @@ def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Arra
 _COLUMNS = ("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")
 
 
-def _columns(kernels: "Sequence[Gemm]", gpu: Gpu) -> Shapes:
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     table = np.array([(kernel.m, kernel.n, kernel.k, kernel.weights.bytes, kernel.activations.bytes,
                        peak(gpu, kernel.activations), np.inf) for kernel in kernels], dtype=np.float64)
     return dict(zip(_COLUMNS, table.T, strict=True))

@@ -10,7 +10,7 @@ skew left out.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
@@ -19,9 +19,6 @@ from ksim.foundation.units import DType, quantity
 from ksim.oracles.efficiency.families import Family, Shapes, attributes, product_names
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
-
-if TYPE_CHECKING:
-    from ksim.compute.kernels.basic import GroupedGemm
 
 __all__ = ["FAMILY", "FEATURES", "HEIGHTS", "LAUNCHES", "GroupedGemmConstants", "physics", "tiles"]
 
@@ -147,7 +144,7 @@ def _peaks(gpu: Gpu, bits: Array) -> Array:
     return peaks
 
 
-def _columns(kernels: "Sequence[GroupedGemm]", gpu: Gpu) -> Shapes:
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     spread = [tiles(kernel.expert_rows) for kernel in kernels]
     return {
         **attributes(kernels, ("n", "k", "tokens")),

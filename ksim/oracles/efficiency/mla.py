@@ -6,7 +6,7 @@ says otherwise: 128 and 64 rotary for queries and keys, 128 for values, 512 late
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
@@ -15,9 +15,6 @@ from ksim.foundation.units import DType, quantity
 from ksim.oracles.efficiency.families import Family, Shapes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
-
-if TYPE_CHECKING:
-    from ksim.compute.kernels.mla import LatentAttention
 
 __all__ = ["FAMILY", "FEATURES", "LAUNCHES", "LatentConstants", "physics"]
 
@@ -79,7 +76,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: LatentConstants = 
     return Physics(seconds, compute, memory, waves, idle, latent.astype(np.intp), features)
 
 
-def _columns(kernels: "Sequence[LatentAttention]", gpu: Gpu) -> Shapes:
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     """The columns of a batch of equal sequences with as many queries, keys and pairs in all as each kernel's."""
     table = np.array([(
         kernel.sequences, kernel.queries / kernel.sequences, kernel.pairs / kernel.queries, kernel.heads,

@@ -6,7 +6,7 @@ other, such as the chunks of a recurrence.  Each family has its own constants.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen, validators
@@ -17,10 +17,6 @@ from ksim.oracles import peak
 from ksim.oracles.efficiency.families import Family, Shapes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
-
-if TYPE_CHECKING:
-    from ksim.compute.kernels.mla import SparseLatentAttention
-    from ksim.compute.kernels.states import DeltaRule
 
 __all__ = ["CONSTANTS", "FAMILIES", "TwoSides", "constants_of", "physics"]
 
@@ -123,11 +119,11 @@ def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
     return dict(zip(("flops", "bytes", "peak", "steps"), table.T, strict=True))
 
 
-def _recurrences(kernels: "Sequence[DeltaRule]", gpu: Gpu) -> Shapes:
+def _recurrences(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     return {**_sides(kernels, gpu), "steps": np.array([kernel.steps(gpu.sms) for kernel in kernels])}
 
 
-def _gathers(kernels: "Sequence[SparseLatentAttention]", gpu: Gpu) -> Shapes:
+def _gathers(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
     """Heads fill up whole tiles, and every query gathers its own keys, at the memory's pace wherever they are.
 
     Data-centre Blackwell's matrix instructions have twice the rows: 64 heads take it as long as 128.
