@@ -16,7 +16,7 @@ from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import Constants, Family
 from ksim.oracles.efficiency.families import family as family_called
-from ksim.oracles.efficiency.models import Array, Efficiency, Model, Region, Spread
+from ksim.oracles.efficiency.models import Array, Efficiency, EfficiencyModel, Region, Spread
 from ksim.oracles.efficiency.profiled import without
 from ksim.specs.hardware import Gpu
 
@@ -88,7 +88,7 @@ class Fitted:
     spec: FitSpec
     candidate: Candidate
     constants: Mapping[str, float]
-    model: Model
+    model: EfficiencyModel
 
     def predict(self, dataset: Dataset) -> Array:
         """Predict the seconds of each point."""

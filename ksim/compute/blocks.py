@@ -25,7 +25,7 @@ from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
 from ksim.compute.notation.communicate import Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
-from ksim.compute.notation.product import Held
+from ksim.compute.notation.product import HeldWeights
 from ksim.compute.quantization import layers_as_stored, stored
 from ksim.foundation.errors import ConfigError
 
@@ -167,7 +167,7 @@ def _first(config: Config, keys: Sequence[str]) -> str:
 
 
 #: A number that is added to the score of each expert for the choice alone, and balances their load.
-CORRECTION = (Held("E", "router_correction"),)
+CORRECTION = (HeldWeights("E", "router_correction"),)
 
 
 def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False,

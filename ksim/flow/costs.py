@@ -88,7 +88,7 @@ Ints = NDArray[np.int64]
 NAMES: list[str] = []
 
 
-class Number:
+class CostNumber:
     """A row of a table of `Costs`: a float of one thing, a column of several."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -109,25 +109,25 @@ class Costs(Scalable):
 
     __slots__ = ("table",)
 
-    seconds: Any = Number()
+    seconds: Any = CostNumber()
     #: Beyond idle power.
-    joules: Any = Number()
-    flops: Any = Number()
+    joules: Any = CostNumber()
+    flops: Any = CostNumber()
     #: Traffic to and from device memory.
-    bytes: Any = Number()
+    bytes: Any = CostNumber()
     #: Seconds of kernels whose shapes lie outside what was measured.
-    extrapolated: Any = Number()
+    extrapolated: Any = CostNumber()
     #: Seconds of kernels that compute limits, which the SM clock scalings.
-    compute_bound: Any = Number()
+    compute_bound: Any = CostNumber()
     #: Of the joules, those that SMs and their caches take for what they do.
-    sm_action_joules: Any = Number()
+    sm_action_joules: Any = CostNumber()
     #: Of the joules, those that SMs draw while they do anything.
-    sm_active_joules: Any = Number()
+    sm_active_joules: Any = CostNumber()
     #: Of the latter, those of kernels that compute limits.
-    compute_bound_joules: Any = Number()
+    compute_bound_joules: Any = CostNumber()
     #: How far the 90 % interval of the seconds reaches down and up, nan where nobody knows.
-    below: Any = Number()
-    above: Any = Number()
+    below: Any = CostNumber()
+    above: Any = CostNumber()
 
     def __init__(self, table: Floats) -> None:
         self.table = table

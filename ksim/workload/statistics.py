@@ -43,7 +43,7 @@ class Summary:
 
 
 @define
-class Tally:
+class Occurrences:
     """Counts the occurrences of each whole number; memory grows with the different numbers only."""
 
     counts: Counter[int] = field(factory=Counter)
@@ -154,7 +154,7 @@ def measure(requests: Iterable[Request], ledger: Ledger | None = None) -> TraceS
 
     Raises ValueError if there is no request.
     """
-    prompts, outputs, totals = Tally(), Tally(), Tally()
+    prompts, outputs, totals = Occurrences(), Occurrences(), Occurrences()
     arrivals, prefixes, sessions = ArrivalTally(), SeenPrefixes(), Counter[str]()
     previous = None
     for request in requests:
@@ -170,7 +170,7 @@ def measure(requests: Iterable[Request], ledger: Ledger | None = None) -> TraceS
         raise ValueError("there is no request to measure")
     count = sessions.total()
     del sessions[""]
-    turns = Tally(Counter(sessions.values())).summary() if sessions else None
+    turns = Occurrences(Counter(sessions.values())).summary() if sessions else None
     return TraceStatistics(
         requests=count, arrivals=arrivals.summary(), prompt=prompts.summary(), output=outputs.summary(),
         total=totals.summary(), sharing=prefixes.sharing(), turns=turns,

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, fields_dict, frozen
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Bounded, Chance, Profile
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Bounded, Chance, SchedulerProfile
 from ksim.cluster.llm_d.endpoint_picker import HANDLERS, EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile, key_of, made
 from ksim.foundation import catalog
@@ -157,7 +157,7 @@ class _Assembly:
         return [SchedulingProfile("default", [PluginRef(name) for name, made in self.made.items()
                                               if made.kind in ("scorers", "filters", "pickers")])]
 
-    def _profile(self, profile: SchedulingProfile) -> Profile:
+    def _profile(self, profile: SchedulingProfile) -> SchedulerProfile:
         where = self.config.place_of_profile(profile.name)
         chosen: dict[str, list[tuple[float, Any]]] = {kind: [] for kind in METHODS}
         for ref in profile.plugins:
@@ -174,7 +174,7 @@ class _Assembly:
         if len(chosen["pickers"]) > 1:
             raise ConfigError(where, "has several pickers; one is allowed")
         picker = chosen["pickers"][0][1] if chosen["pickers"] else self._any_picker()
-        return Profile([part for _, part in chosen["filters"]], chosen["scorers"], picker)
+        return SchedulerProfile([part for _, part in chosen["filters"]], chosen["scorers"], picker)
 
     def _inert(self, name: str) -> PluginSpec | None:
         return next((spec for spec in self.config.plugins if spec.called == name), None)
@@ -184,7 +184,7 @@ class _Assembly:
         pickers = [made.part for made in self.made.values() if made.kind == "pickers"]
         return pickers[0] if pickers else part_type("max-score-picker", "")[1]()
 
-    def _split(self, handler: tuple[PluginSpec, Any] | None, profiles: Mapping[str, Profile]) -> Split:
+    def _split(self, handler: tuple[PluginSpec, Any] | None, profiles: Mapping[str, SchedulerProfile]) -> Split:
         if handler is None:
             raise ConfigError(self.config.where, "has no disagg-profile-handler, and a pair_router needs one among its"
                                                  " plugins")

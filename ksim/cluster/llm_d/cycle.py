@@ -1,13 +1,4 @@
-"""What the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations.
-
-One choice of llm-d's endpoint picker, and what its parts have found out for it.
-
-A scheduling profile of llm-d's endpoint picker: filters, then scorers with weights, then a picker.
-
-Scores by how little engines have of something.
-
-Durations as Kubernetes writes them.
-"""
+"""The values that the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations."""
 
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -19,8 +10,8 @@ from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 
-__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match", "Bounded", "Profile",
-           "least_best", "seconds"]
+__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "InFlightLoad", "Match", "Bounded",
+           "SchedulerProfile", "least_best", "seconds"]
 
 
 #: The producers that parts read unless their parameters name others.
@@ -73,7 +64,7 @@ class Match:
 
 
 @frozen
-class Load:
+class InFlightLoad:
     """What was sent to engines and is in flight, and what the request at hand would add, by their numbers."""
 
     requests: Mapping[int, int]
@@ -89,12 +80,14 @@ class Cycle:
     now: float
     chance: Chance
     matches: MutableMapping[str, Match] = field(factory=dict)
-    loads: MutableMapping[str, Load] = field(factory=dict)
+    loads: MutableMapping[str, InFlightLoad] = field(factory=dict)
 
 
 @frozen
-class Profile:
-    """Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
+class SchedulerProfile:
+    """Filters, then scorers with their weights, then a picker.
+
+    Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
     """
 
     filters: Sequence[Any]

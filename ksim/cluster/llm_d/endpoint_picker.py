@@ -9,7 +9,7 @@ from typing import Any
 from attrs import Factory, define, evolve, field, frozen
 from attrs.validators import in_
 
-from ksim.cluster.llm_d.cycle import Chance, Cycle, Profile
+from ksim.cluster.llm_d.cycle import Chance, Cycle, SchedulerProfile
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 
@@ -36,7 +36,7 @@ class EndpointPicker:
     `on_end` if a part wants to be told.
     """
 
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, SchedulerProfile]
     producers: Sequence[Any]
     parts: Sequence[Any]
     split: Split | None = None
@@ -102,11 +102,11 @@ class EndpointPicker:
             producer.look(cycle, engines)
         return cycle
 
-    def _run_anyway(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V:
+    def _run_anyway(self, profile: SchedulerProfile, cycle: Cycle, engines: Sequence[V]) -> V:
         chosen = self._run(profile, cycle, engines)
         return chosen if chosen is not None else self._run_anyway(evolve(profile, filters=()), cycle, engines)
 
-    def _run(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V | None:
+    def _run(self, profile: SchedulerProfile, cycle: Cycle, engines: Sequence[V]) -> V | None:
         chosen, scored, scores = profile.run(cycle, engines)
         if len(scored) < len(engines):
             of = {engine.number: score for engine, score in zip(scored, scores, strict=True)}

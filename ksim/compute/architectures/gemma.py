@@ -5,7 +5,7 @@ from attrs import evolve
 from ksim.compute import blocks, per_layer
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import communicate, op, pointwise
-from ksim.compute.notation.product import Held
+from ksim.compute.notation.product import HeldWeights
 from ksim.compute.vision.towers import siglip
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -182,7 +182,7 @@ def _experts(config: Config) -> blocks.Operations:
     return (
         blocks.inner_norm("mlp_output_norm"), blocks.inner_norm("experts_norm"),
         pointwise("rms_norm", "tm->tm", "router_norm", scale="m"),
-        *blocks.experts(config), Held("E", "expert_scale", DType.BF16),
+        *blocks.experts(config), HeldWeights("E", "expert_scale", DType.BF16),
         blocks.inner_norm("experts_output_norm"), pointwise("add", "tm,tm->tm", "experts_add"),
     )
 

@@ -19,7 +19,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Product", "op", "Held", "UNPACKED"]
+__all__ = ["Product", "op", "HeldWeights", "UNPACKED"]
 
 
 #: Formats that no kernel multiplies, but for a single row of activations.
@@ -210,7 +210,7 @@ op = Product
 
 
 @frozen
-class Held:
+class HeldWeights:
     """A tensor of weights that launches nothing, and that every rank has whole: ``Held("E", "router_correction")``."""
 
     tensor: str

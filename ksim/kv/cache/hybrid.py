@@ -91,7 +91,7 @@ class AlikeGroups:
 
 
 @frozen
-class Lookup:
+class PrefixLookup:
     """Groups that are alike together, full attention first."""
 
     kinds: Sequence[AlikeGroups]
@@ -165,7 +165,7 @@ class HybridCache:
     alignment: int = field(init=False)
     unit: int = field(init=False)
     state: Group | None = field(init=False)  # a group of states that are kept for others
-    _lookup: Lookup = field(init=False)
+    _lookup: PrefixLookup = field(init=False)
     _most: list[int] = field(init=False)
     _reserved: int = field(default=0, init=False)
     _fresh: set[PrefixNode] = field(factory=set, init=False)
@@ -180,7 +180,7 @@ class HybridCache:
         self.alignment = lcm(*sizes)
         self.unit = gcd(*sizes) if self.prefix_caching else self.alignment
         self.state = next((group for group in self.groups if group.kind == "state"), None)
-        self._lookup = Lookup.of(self.groups, self.unit, self.alignment)
+        self._lookup = PrefixLookup.of(self.groups, self.unit, self.alignment)
         self._dense = self.dense or any(group.kind == "chunk" for group in self.groups)
         self._most = [group.most(self.in_flight, self.max_model_len) or 1 << 60 for group in self.groups]
 

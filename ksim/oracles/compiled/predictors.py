@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
-from ksim.oracles.efficiency.attention_grids import AttentionConstants, Counts, Heads, Rates
+from ksim.oracles.efficiency.attention_grids import AttentionConstants, AttentionRates, Counts, Heads
 from ksim.oracles.efficiency.models import (
     BORDER,
     Array,
     Constant,
     Efficiency,
+    EfficiencyModel,
     Interpolation,
-    Model,
-    Network,
+    Perceptrons,
     Region,
     faded,
     kernel_of,
@@ -42,10 +42,10 @@ LocatedPredictor = Callable[[Sequence[float]], tuple[float, float]]
 Predictor = Callable[[Sequence[float]], float]
 
 
-def located_predictor(model: Model, seen: Sequence[int], region: Region, place: Sequence[int],
+def located_predictor(model: EfficiencyModel, seen: Sequence[int], region: Region, place: Sequence[int],
                       features: int) -> LocatedPredictor:
     """Of so many *features*, *model* looks at those *seen*, and *region* at those in *place*."""
-    if isinstance(model, Network):
+    if isinstance(model, Perceptrons):
         return _NetworkAndRegion.of(model, seen, region, place, features)
     sides, of_row = _sides(region, place, features), _row_model(model, seen)
     row, out = np.ones(features + 1), np.empty(len(sides))
@@ -58,7 +58,7 @@ def located_predictor(model: Model, seen: Sequence[int], region: Region, place: 
     return predict
 
 
-def predictor(model: Model, seen: Sequence[int], features: int) -> Predictor:
+def predictor(model: EfficiencyModel, seen: Sequence[int], features: int) -> Predictor:
     """Of so many *features*, *model* looks at those *seen*."""
     if isinstance(model, Constant):
         value = float(model.value)
@@ -92,7 +92,7 @@ def _spread(matrix: Array, constant: Array, places: Sequence[int], features: int
     return spread
 
 
-def _row_model(model: Model, places: Sequence[int]) -> RowModel:
+def _row_model(model: EfficiencyModel, places: Sequence[int]) -> RowModel:
     """*model*, which looks at *places* of the features."""
     if isinstance(model, Constant):
         value = float(model.value)
@@ -110,7 +110,7 @@ class _NetworkAndRegion:
     its reach (one of `held` is above 0), the network as it is has to hold it; `around` is that and the region's sides.
     """
 
-    model: Network
+    model: Perceptrons
     places: Sequence[int]
     matrix: Array
     second: Array
@@ -127,7 +127,7 @@ class _NetworkAndRegion:
     between: Array
 
     @classmethod
-    def of(cls, model: Network, seen: Sequence[int], region: Region, place: Sequence[int],
+    def of(cls, model: Perceptrons, seen: Sequence[int], region: Region, place: Sequence[int],
            features: int) -> "_NetworkAndRegion":
         scaled, centre = np.diag(1 / model.scale), model.mean / model.scale
         reach = np.broadcast_to(model.reach, len(seen))
@@ -157,7 +157,7 @@ class _NetworkAndRegion:
         return beyond, float(self.last.dot(np.tanh(hidden, hidden))) + self.bias
 
 
-def _blocks(model: Network) -> Array:
+def _blocks(model: Perceptrons) -> Array:
     """The second layers of all members as blocks of one matrix, and in its last column what they add."""
     members, _, width = model.second.shape
     blocks = np.zeros((members, width, members, width))
@@ -171,12 +171,12 @@ class _Interpolation:
 
     base: RowModel
     smooth: float
-    components: Sequence["_Component"]
+    components: Sequence["_RowComponent"]
 
     @classmethod
     def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
-        components = [_Component.of(np.asarray(places)[part.seen], part.lengths, part.centre, part.near, part.weights)
-                      for part in model.components]
+        components = [_RowComponent.of(np.asarray(places)[part.seen], part.lengths, part.centre, part.near,
+                                       part.weights) for part in model.components]
         return cls(_row_model(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
@@ -187,7 +187,7 @@ class _Interpolation:
 
 
 @define(eq=False)
-class _Component:
+class _RowComponent:
     """One of its components: `seen` inputs over `lengths` less `centre` are a point, whose squared distances to all
     others are its product with `near`, where it has 1 and its own square at its end."""
 
@@ -201,7 +201,7 @@ class _Component:
     squares: Array
 
     @classmethod
-    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_Component":
+    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_RowComponent":
         at = np.ones(len(near))
         return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at=at, point=at[:-2],
                    squares=np.empty(len(weights)))
@@ -226,7 +226,7 @@ class _Physics:
     for others."""
 
     heads: Heads
-    rates: Rates
+    rates: AttentionRates
     needed: frozenset[int]
 
     def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -252,7 +252,7 @@ class _Fitted:
         places = places_of(efficiency.inputs, FEATURES)
         if places is None:
             return None
-        rates = Rates.of(AttentionConstants(**efficiency.constants), heads, Floats)
+        rates = AttentionRates.of(AttentionConstants(**efficiency.constants), heads, Floats)
         physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
         return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 

@@ -24,10 +24,10 @@ from ksim.oracles.efficiency.attention_grids import (
     CONSTANTS,
     KEYS,
     AttentionConstants,
+    AttentionRates,
     Counts,
-    Grid,
     Heads,
-    Rates,
+    LaunchGrid,
     chunk_grid,
     decode_grid,
     even,
@@ -81,7 +81,7 @@ class Pieces:
     """
 
     counts: Counts
-    grid: Grid
+    grid: LaunchGrid
     pieces: Any
     mean: Any
     decodes: Any
@@ -137,11 +137,11 @@ def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Attentio
             for counts, layer in zip(zip(*lists[:COUNTED], strict=True), layers, strict=True)]
 
 
-def _bound(gpu: Gpu, layer: Sequence[Any], constants: AttentionConstants, m: Any) -> tuple[Heads, Rates]:
-    return (heads := Heads.of(m, gpu, *layer)), Rates.of(constants, heads, m)
+def _bound(gpu: Gpu, layer: Sequence[Any], constants: AttentionConstants, m: Any) -> tuple[Heads, AttentionRates]:
+    return (heads := Heads.of(m, gpu, *layer)), AttentionRates.of(constants, heads, m)
 
 
-def _results(s: Counts, heads: Heads, rates: Rates, m: Any) -> tuple[Any, ...]:
+def _results(s: Counts, heads: Heads, rates: AttentionRates, m: Any) -> tuple[Any, ...]:
     """Five columns of the result, then the features."""
     time = timed(cut(s, heads, m), s, rates, m)
     return (time.seconds, time.compute, time.memory, time.waves, m.where(time.split, 1.0, 0.0),
@@ -167,7 +167,7 @@ def cut(s: Counts, heads: Heads, m: Any) -> list[Pieces]:
     return [_pieces(s, heads, flash2, m)]
 
 
-def timed(launches: Sequence[Pieces], s: Counts, rates: Rates, m: Any) -> Time:
+def timed(launches: Sequence[Pieces], s: Counts, rates: AttentionRates, m: Any) -> Time:
     """The time of *launches* one after the other, of which either may have nothing to do."""
     if len(launches) == 1:
         return _launch(launches[0], rates, m)
@@ -187,7 +187,7 @@ def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
     """
     alike = even(s)
     blocks = length(s, alike, m)
-    grid: Grid = launch(heads, s, blocks, m)
+    grid: LaunchGrid = launch(heads, s, blocks, m)
     piece = grid.piece
     splits = m.maximum(m.where(alike, m.ceil(blocks / piece), (blocks - 0.5) / piece + RAGGED_PIECE), 1.0)
     decodes, decode_mean = grid.decode_tiles * splits, blocks / splits
@@ -204,7 +204,7 @@ def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
                   shortest=shortest, unequal=m.where(alike, 0.0, 1.0), slots=heads.gpu.sms * grid.resident)
 
 
-def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
+def _chunk_pieces(s: Counts, grid: LaunchGrid, m: Any) -> tuple[Any, Any]:
     """Pieces of the chunks, and their work in blocks of keys."""
     # A query sees `seen` keys on average, and a tile those of its last query, whole blocks of them.
     seen = s.chunk_pairs / m.maximum(s.chunk_queries, 1.0)
@@ -213,7 +213,7 @@ def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
     return grid.chunk_tiles * m.maximum(m.ceil(context / grid.piece), 1.0), grid.chunk_tiles * blocks
 
 
-def _launch(p: Pieces, rates: Rates, m: Any) -> Time:
+def _launch(p: Pieces, rates: AttentionRates, m: Any) -> Time:
     """The time of one launch.
 
     Decodes come first in a batch: chunks fill the SMs that unequal decodes leave
@@ -241,14 +241,14 @@ def _launch(p: Pieces, rates: Rates, m: Any) -> Time:
                 p.chunk_work / m.maximum(mean * p.pieces, 1.0))
 
 
-def _unit(rates: Rates, grid: Grid, blocks: Any) -> Any:
+def _unit(rates: AttentionRates, grid: LaunchGrid, blocks: Any) -> Any:
     """Seconds of a tile on a block of keys where an SM works on so many *blocks*: products, exponentials, latency."""
     unit = grid.resident * grid.rows * rates.pair + rates.step
     busy = blocks * unit
     return unit * (1 + rates.governor * busy / (busy + GOVERNOR))
 
 
-def _join(first: Any, second: Any, rates: Rates) -> Any:
+def _join(first: Any, second: Any, rates: AttentionRates) -> Any:
     """Two things that overlap: the larger, and somewhat more where they are alike."""
     return (first**rates.norm + second**rates.norm) ** rates.root
 

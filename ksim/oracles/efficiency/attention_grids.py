@@ -19,8 +19,8 @@ from ksim.foundation.units import DType
 from ksim.oracles.efficiency.models import Array
 from ksim.specs.hardware import Gpu
 
-__all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
-           "only", "tokens", "CONSTANTS", "AttentionConstants", "Rates"]
+__all__ = ["KEYS", "Counts", "LaunchGrid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
+           "only", "tokens", "CONSTANTS", "AttentionConstants", "AttentionRates"]
 
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
@@ -82,7 +82,7 @@ class Heads:
 
 
 @define(eq=False)
-class Grid:
+class LaunchGrid:
     """One launch.
 
     `rows` of a tile and the `tokens` of a chunk in them; `piece`, the most blocks
@@ -118,7 +118,7 @@ def _splits(slots: int) -> Array:
     return table
 
 
-def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """One launch for the ragged batch; the longest chunk decides for all whether contexts are split."""
     gpu, group = h.gpu, h.group
     most = m.maximum(s.chunk_most, 1.0) * group
@@ -136,11 +136,11 @@ def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
     piece = m.where(splits, m.minimum(share, longest), longest)
     # The kernel that adds up runs whenever there might have been splits.
-    return Grid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
+    return LaunchGrid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
                 combines=m.where(splits, longest / piece, 0.0), decodes=few)
 
 
-def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """One launch; only a batch of decodes alone packs the heads of a KV head, and only then contexts are split."""
     gpu, group = h.gpu, h.group
     packs = (s.chunks == 0) & (group > 1)
@@ -152,25 +152,26 @@ def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     allowed = m.look_up(_splits(slots), m.minimum(decode_tiles, float(slots)), m.minimum(longest, float(MOST_SPLITS)))
     splits = m.where(packs, allowed, 1.0)
     reorders = packs & (s.decodes > 1) & (h.kv_heads > 1)
-    return Grid(FEW_ROWS, FEW_ROWS, m.ceil(longest / splits), splits > 1, decode_tiles=decode_tiles,
+    return LaunchGrid(FEW_ROWS, FEW_ROWS, m.ceil(longest / splits), splits > 1, decode_tiles=decode_tiles,
                 chunk_tiles=chunk_tiles, resident=RESIDENT.get(gpu.architecture, 1.0),
                 combines=m.where(splits > 1, splits, 0.0), copies=m.where(reorders, 1.0, 0.0), decodes=s.chunks == 0)
 
 
-def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """TensorRT-LLM's launch for decodes; the last block of a context to finish adds up, so no kernel does."""
     tiles = s.decodes * h.kv_heads * m.ceil(h.group / DECODE_ROWS)
     longest = m.ceil(s.decode_longest / KEYS)
     splits = m.maximum(m.minimum(m.floor(h.gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
     piece = m.maximum(m.ceil(longest / splits), 1.0)
-    return Grid(DECODE_ROWS, 1.0, piece, splits > 1, decode_tiles=tiles, resident=DECODE_RESIDENT, decodes=tiles >= 0)
+    return LaunchGrid(DECODE_ROWS, 1.0, piece, splits > 1, decode_tiles=tiles, resident=DECODE_RESIDENT,
+                      decodes=tiles >= 0)
 
 
-def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """TensorRT-LLM's launch for chunks, a tile for each head."""
     tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
     piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
-    return Grid(CHUNK_ROWS, CHUNK_ROWS, piece, tiles < 0, chunk_tiles=tiles, decodes=tiles < 0)
+    return LaunchGrid(CHUNK_ROWS, CHUNK_ROWS, piece, tiles < 0, chunk_tiles=tiles, decodes=tiles < 0)
 
 
 def only(s: Counts, kind: str) -> Counts:
@@ -252,7 +253,7 @@ CONSTANTS = AttentionConstants()
 
 
 @define(eq=False)
-class Rates:
+class AttentionRates:
     """Seconds of what `AttentionConstants` has in clock cycles, and the numbers that it has without a unit.
 
     `start` has the kernel that writes the cache in it, where that is timed along.  A tile takes `pair` for each of its
@@ -280,7 +281,7 @@ class Rates:
     root: float
 
     @classmethod
-    def of(cls, k: AttentionConstants, heads: Heads, m: Any) -> "Rates":
+    def of(cls, k: AttentionConstants, heads: Heads, m: Any) -> "AttentionRates":
         gpu = heads.gpu
         byte, near = _bytes(k, heads)
         entry = 2 * heads.head_dim * heads.cache_bytes

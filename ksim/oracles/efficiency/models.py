@@ -60,7 +60,7 @@ _Named = tuple[int, str]
 LOG = "log2 "
 
 
-class Model(Protocol):
+class EfficiencyModel(Protocol):
     def __call__(self, inputs: Array) -> Array:
         """From (rows, inputs) to (rows,)."""
         ...
@@ -91,7 +91,7 @@ class Linear:
 
 
 @frozen(eq=False, slots=False)
-class Network:
+class Perceptrons:
     """The mean of several perceptrons with two hidden layers of tanh, on inputs brought to zero mean and unit spread.
 
     Shapes: `first` (members, inputs + 1, hidden), `second` (members, hidden + 1,
@@ -137,7 +137,7 @@ class Interpolation:
     inverse covariance times the values at the points.
     """
 
-    base: Model
+    base: EfficiencyModel
     smooth: Array = field(converter=doubles)
     amplitudes: Array = field(converter=doubles)
     lengths: Array = field(converter=doubles)
@@ -151,12 +151,12 @@ class Interpolation:
         return total
 
     @cached_property
-    def components(self) -> list["_Component"]:
-        return [_Component.of(self, i) for i in range(len(self.amplitudes))]
+    def components(self) -> list["_KernelComponent"]:
+        return [_KernelComponent.of(self, i) for i in range(len(self.amplitudes))]
 
 
 @frozen(eq=False)
-class _Component:
+class _KernelComponent:
     """One component, made ready: squares of distances come out of a single product with `near`.
 
     `seen` are the inputs that it looks at; small numbers around `centre` lose least.
@@ -169,7 +169,7 @@ class _Component:
     weights: Array
 
     @classmethod
-    def of(cls, model: Interpolation, component: int) -> "_Component":
+    def of(cls, model: Interpolation, component: int) -> "_KernelComponent":
         seen = np.flatnonzero(np.isfinite(model.lengths[component]))
         lengths = model.lengths[component][seen]
         points = model.points[:, seen] / lengths
@@ -182,7 +182,9 @@ class _Component:
         return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at, rows)
 
 
-KINDS: dict[str, type] = {kind.__name__: kind for kind in (Constant, Linear, Network, Interpolation)}
+#: Models by the names that profiles have for them.
+KINDS: Mapping[str, type] = {"Constant": Constant, "Linear": Linear, "Network": Perceptrons,
+                             "Interpolation": Interpolation}
 
 
 def row_side(points: Array) -> Array:
@@ -446,7 +448,7 @@ class Efficiency:
 
     constants: Mapping[str, float]
     inputs: tuple[str, ...]
-    model: Model
+    model: EfficiencyModel
     place: tuple[str, ...]
     region: Region
     spread: Spread

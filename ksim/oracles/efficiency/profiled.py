@@ -32,7 +32,8 @@ from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, R
 from ksim.oracles.efficiency.pointwise import Stack, uncached
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Chosen", "ProfileOracle", "Profiled", "PROFILES", "FORMAT", "shipped", "without", "Profile", "save"]
+__all__ = ["PROFILES", "FORMAT", "ChosenEfficiency", "Profile", "ProfileOracle", "Profiled", "save", "shipped",
+           "without"]
 
 
 #: Where the profiles are that come with ksim.
@@ -41,7 +42,9 @@ PROFILES = catalog.DATA / "profiles"
 FORMAT = 1
 #: What the header says of an efficiency; the rest are arrays.
 _SAID = ("constants", "inputs", "place", "rows", "error", "source")
-_PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
+#: The classes of parts, by the names that profiles have for them.
+_PARTS: Mapping[str, type] = {**KINDS, "Region": Region, "Spread": Spread}
+_NAMES = {kind: name for name, kind in _PARTS.items()}
 
 
 def shipped(name: str) -> Path:
@@ -128,7 +131,7 @@ def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], 
 
 def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
     """Name the arrays that *part* is made of, in single precision."""
-    arrays[f"{name}/kind"] = np.array(type(part).__name__)
+    arrays[f"{name}/kind"] = np.array(_NAMES[type(part)])
     for attribute in fields(type(part)):
         value, place = getattr(part, attribute.name), f"{name}/{attribute.name}"
         if isinstance(value, np.ndarray):
@@ -150,7 +153,7 @@ AS_ANOTHER = 0.25
 
 
 @frozen(eq=False)
-class Chosen:
+class ChosenEfficiency:
     """The efficiency that prices kernels; `exact` if it was fitted to kernels of their formats.
 
     `tier` is the oracle that it belongs to.
@@ -184,8 +187,8 @@ class Profiled:
     profile: Profile
     tier: str
     fallback: "Profiled | None" = None
-    _choices: dict[tuple[str, tuple[str, ...]], Chosen | None] = field(factory=dict, init=False)
-    _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
+    _choices: dict[tuple[str, tuple[str, ...]], ChosenEfficiency | None] = field(factory=dict, init=False)
+    _stacks: dict[tuple[str, ...], tuple[list[ChosenEfficiency], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
@@ -216,7 +219,7 @@ class Profiled:
                                     chosen.further)
 
     def price(self, family: Family, names: tuple[str, ...], shapes: Shapes,
-              gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
+              gpu: Gpu) -> tuple[ChosenEfficiency, Physics, Prices] | None:
         """Price kernels by their columns, all that the first of *names* fits; None where no efficiency does."""
         chosen = self._chosen(names, gpu)
         if chosen is None:
@@ -230,7 +233,7 @@ class Profiled:
             prices = prices if other is None else prices.with_those(outside, blend(prices.of(outside), other[2]))
         return chosen, physics, prices
 
-    def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
+    def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> ChosenEfficiency | None:
         """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture.
 
         One of the very kernels that the fallback has is better than one of kernels alike.
@@ -242,11 +245,11 @@ class Profiled:
             self._choices[key] = other if own is None or (other is not None and other.exact) else own
         return self._choices[key]
 
-    def _own(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
+    def _own(self, names: tuple[str, ...], gpu: Gpu) -> ChosenEfficiency | None:
         """The first of the profile itself."""
         candidates = ((name, entry) for name in names for entry in (without(name, gpu.architecture), name))
-        return next((Chosen(entry, self.tier, self.profile[entry], name == names[0]) for name, entry in candidates
-                     if entry in self.profile), None)
+        return next((ChosenEfficiency(entry, self.tier, self.profile[entry], name == names[0])
+                     for name, entry in candidates if entry in self.profile), None)
 
     def _sweep(self, sweep: KernelSweep, gpu: Gpu) -> Estimates | None:
         """Kernels whose numbers are columns; None for those of a family that has no columns of such, or is unknown."""
@@ -303,7 +306,8 @@ class Profiled:
             answers = _estimates(family, physics, prices, [name for kind in chosen for name in kind.sources], rows)
         return answers and answers.at_least(uncached(gpu, shapes))
 
-    def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
+    def _stack(self, family: Family, kernels: Sequence[Kernel],
+               gpu: Gpu) -> tuple[list[ChosenEfficiency], Stack | None]:
         """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
 
         Either all have one beyond or none, and what stacks with others does alone: no price depends on the company.
@@ -318,7 +322,7 @@ class Profiled:
                                                  len(others)) if alike else None
         return self._stacks[key]
 
-    def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
+    def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[ChosenEfficiency]:
         """The efficiency of each of *kernels* that has one."""
         return [chosen for kernel in kernels if (chosen := self._chosen(family.names(kernel), gpu)) is not None]
 
