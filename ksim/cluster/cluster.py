@@ -46,7 +46,7 @@ def submit(engine: Engine, request: Request, done: Callable[[], object], timely:
 
 
 def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Callable[[], None]) -> None:
-    """Have *request*, which is sent now to one of *engines*, *leave* when its client hangs up.
+    """Call *leave* when the client of *request*, which is sent now to one of *engines*, hangs up.
 
     Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
     """
@@ -58,15 +58,15 @@ def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Ca
 
 
 def first_token(request: Request) -> Request:
-    """What an engine serves of *request* that only prefills it."""
+    """The part of *request* that its prefill engine serves: the prompt and one token."""
     return evolve(request, output=1, max_tokens=None)
 
 
 def rest_of(request: Request, decode: Engine, connector: "KvConnector") -> tuple[Request, bool]:
-    """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
+    """The part of *request* that *decode* serves, and whether the first token is handed over to it.
 
-    It computes a token that is the only one by itself.  Where tokens are handed over, so are log-probabilities of the
-    prompt: it takes the prompt's KV, and need not compute the prompt again.
+    A token that is the only one is computed by *decode* itself.  Where tokens are handed over, so are log-probabilities
+    of the prompt: *decode* takes the prompt's KV, and need not compute the prompt again.
     """
     if not connector.hands_over_token:
         return request, False
@@ -152,7 +152,7 @@ class Cluster:
             self.env.next_request = inf
 
     def close(self) -> None:
-        """Have all engines write down what is not in the log yet."""
+        """Have all engines log what they have not logged yet."""
         for engine in self.engines:
             if isinstance(engine, Engine):
                 engine.close()
@@ -244,7 +244,7 @@ class Cluster:
     # Split requests.
 
     def _send_to_pair(self, request: Request, done: Callable[[], object], timely: bool) -> int:
-        """Do the same with an engine that prefills and one that decodes, or with one that does both."""
+        """As `forward`, with a prefill and a decode engine, or with one that does both."""
         prefill, decode = self._route_pair(request)
         first = decode if prefill is None else prefill
         self._log_routed(request, decode, -1 if prefill is None else prefill.number)

@@ -111,12 +111,14 @@ class Gateway:
 
     def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: EngineViews,
              signals: SignalSettings) -> None:
-        """Let requests through: *forward* has a router choose an engine and hands them over, and returns the engine's
-        number; it raises Refusal.  `control` sees engines through *sight*, by such *signals*."""
+        """Begin to let requests through to *forward*, which sends one to an engine and returns the engine's number.
+
+        It may raise Refusal.  `control` sees engines through *sight*, by the *signals*.
+        """
         self._forward, self._sight, self._signals = forward, sight, signals
 
     def take(self, request: Request, done: Callable[[], object], timely: bool) -> None:
-        """Let *request* in, which a client sends for the first time; *done* is called at its end, or a last refusal."""
+        """Take *request*, which a client sends for the first time; *done* is called at its end, or its last refusal."""
         self.log.add(Arrived(self.env.now, request))
         self._try(Attempt(request, done, timely))
 
@@ -156,7 +158,7 @@ class Gateway:
         return attempt
 
     def abort(self, request: int) -> bool:
-        """Let *request*, by its number, wait no longer, as its client has gone; return whether it did."""
+        """Drop *request*, by its number, as its client has gone; return whether it was waiting."""
         if request in self._away:
             self._away.remove(request)
             self.log.add(Rejected(self.env.now, request, GONE_AFTER_REFUSAL))
@@ -189,7 +191,7 @@ class Gateway:
         return self._sight.views
 
     def _next_scrape(self) -> float:
-        """When metrics may change after now; they do all the time where they are not scraped."""
+        """The next time at which metrics may change: now where they are not scraped."""
         now, interval, delay = self.env.now, self._signals.scrape_interval, self._signals.delay
         return (floor((now - delay) / interval + 1e-6) + 1) * interval + delay if interval else now
 

@@ -11,15 +11,15 @@ from attrs import evolve, frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels import PHASES, Kernel
+from ksim.compute.kernels import PHASES, Kernel, OverBatch
 from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
 from ksim.compute.kernels.mla import (
     SCALE,
     BlockSparseLayer,
     ChoiceLayer,
     CompressedLayer,
-    IndexLayer,
-    LatentLayer,
+    IndexScores,
+    LatentAttention,
     SparseLatentLayer,
 )
 from ksim.compute.model import LATENT, SPARSE, Config, Decoder
@@ -99,10 +99,10 @@ class AttendLatent:
         for operation in (GATHER, evolve(UP, label="context_kv_up"), evolve(CONCAT, label="context_k_concat")):
             yield from _per_token(operation, sizes, shard, "cached")
         shape = (heads, content, rotary, value, latent, shard.precision.cache)
-        yield Op(f"{self.label}_prompts", LatentLayer("expanded", *shape))
+        yield Op(f"{self.label}_prompts", OverBatch(LatentAttention("expanded", *shape)))
         yield from _per_token(MERGE, sizes, shard, "continued")
         yield Op("q_absorb", PerToken(BatchedGemm(heads, 1, latent, content), "decodes"))
-        yield Op(f"{self.label}_decodes", LatentLayer("absorbed", *shape))
+        yield Op(f"{self.label}_decodes", OverBatch(LatentAttention("absorbed", *shape)))
         yield Op("v_up", PerToken(BatchedGemm(heads, 1, value, latent), "decodes"))
 
 
@@ -138,7 +138,7 @@ class AttendSparse:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
         for phase in PHASES if self.own else ():
-            yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
+            yield Op(f"index_{phase}", OverBatch(IndexScores(phase, local.of["k"], local.of["j"])))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
         yield Op(self.label, SparseLatentLayer(heads, latent, rotary, self.chosen, shard.precision.cache))
@@ -314,7 +314,7 @@ class ChooseCompressed:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", IndexLayer(phase, sizes.of["k"], sizes.of["j"], self.stride))
+            yield Op(f"{self.label}_{phase}", OverBatch(IndexScores(phase, sizes.of["k"], sizes.of["j"], self.stride)))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen, self.stride))
 
 
@@ -343,8 +343,8 @@ class AttendBlocks:
         local = sizes.split(self.parallel, shard.tensor)
         heads, scores = local.of["K"], local.of["K"] / self.size
         for phase in PHASES:
-            yield Op(f"index_{phase}", IndexLayer(phase, heads, local.of["j"], format=DType.BF16,
-                                                  written=scores * DType.FP32.bytes))
+            yield Op(f"index_{phase}", OverBatch(IndexScores(phase, heads, local.of["j"], format=DType.BF16,
+                                                  written=scores * DType.FP32.bytes)))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.blocks * heads, 1 / scores))
         yield Op(self.label, BlockSparseLayer(local.volume("Kr"), heads, local.of["h"], self.blocks * self.size,
                                               shard.precision.cache))

@@ -10,8 +10,8 @@ from attrs import frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels import PHASES
-from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
+from ksim.compute.kernels import PHASES, OverBatch
+from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.compute.model import Config
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
@@ -65,9 +65,9 @@ class AttendLinear:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), self._formats(shard)
         for phase in PHASES:
-            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
-                                                        state, self.by_channel))
+            yield Op(f"conv_{phase}", OverBatch(CausalConv(phase, local.volume("YGe"), local.of["W"])))
+            yield Op(f"{self.label}_{phase}", OverBatch(DeltaRule(
+                phase, local.volume("Go"), local.of["G"], local.of["e"], state, self.by_channel)))
 
 
 def attention(config: Config) -> blocks.Operations:
@@ -142,10 +142,10 @@ class AttendMamba2:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
         for phase in PHASES:
-            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("GX"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", StateSpaceLayer(
+            yield Op(f"conv_{phase}", OverBatch(CausalConv(phase, local.volume("GX"), local.of["W"])))
+            yield Op(f"{self.label}_{phase}", OverBatch(StateSpace(
                 phase, heads=local.volume("Go"), groups=local.of["G"], size=local.of["e"], states=local.of["N"],
-                chunk=self.chunk, state=state))
+                chunk=self.chunk, state=state)))
 
 
 @frozen
@@ -207,7 +207,7 @@ class Convolve:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", ConvLayer(phase, local.of["I"], local.of["W"]))
+            yield Op(f"{self.label}_{phase}", OverBatch(CausalConv(phase, local.of["I"], local.of["W"])))
 
 
 @frozen
@@ -252,7 +252,7 @@ class AttendMamba:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", ScanLayer(phase, local.of["I"], local.of["N"], state))
+            yield Op(f"{self.label}_{phase}", OverBatch(SelectiveScan(phase, local.of["I"], local.of["N"], state)))
 
 
 def mamba(*, bias: bool = False, conv_bias: bool = True, norms: bool = False) -> blocks.Operations:
@@ -292,7 +292,7 @@ class AttendLightning:
         local, (state, _) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
         heads, size = local.of["G"], local.of["e"]
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
+            yield Op(f"{self.label}_{phase}", OverBatch(StateSpace(phase, heads, heads, size, size, self.chunk, state)))
 
 
 def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0

@@ -88,11 +88,12 @@ def _line_through(small: Op, large: Op) -> Op | AffineKernel | None:
     if small == large:
         return small
     kernel: Any = small.kernel
-    if type(large.kernel) is not type(kernel) or small.mean is not None:
+    kind: Any = type(kernel)
+    if type(large.kernel) is not kind or small.mean is not None:
         return None
-    names = [one.name for one in fields(type(kernel))]
+    names = [one.name for one in fields(kind)]
     values = tuple(_value_through(getattr(kernel, name), getattr(large.kernel, name)) for name in names)
-    return AffineKernel(small.label, type(kernel), values)
+    return AffineKernel(small.label, kind, values)
 
 
 def _value_through(small: Any, large: Any) -> Any:

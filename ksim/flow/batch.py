@@ -1,7 +1,4 @@
-"""What one step of an engine computes.
-
-Many batches as columns: what kernels and results count of each.
-"""
+"""The batch that one step of an engine computes, and many batches as columns."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +15,7 @@ from ksim.flow.request import AdapterLoad, Patches
 
 
 class Offsets(tuple[int, ...]):
-    """Whole numbers that know their `sum` and their `most`, 0 of none."""
+    """Whole numbers with their `sum` and their maximum (`most`), both 0 where there are none."""
 
     @cached_property
     def sum(self) -> int:
@@ -62,7 +59,7 @@ def _offsets(values: Iterable[int]) -> Offsets:
 
 @frozen
 class Contexts:
-    """How many tokens each of some sequences has in the cache: its offset plus `shift`.
+    """The number of cached tokens of each of some sequences: its offset plus `shift`.
 
     Sequences that decode together grow together, so from step to step the
     offsets stay one object.
@@ -243,7 +240,7 @@ class Prompts:
 
     @classmethod
     def of(cls, batches: Sequence[Batch], counts: Ints) -> "Prompts":
-        """Those of *batches*, which have so many each."""
+        """The chunks of *batches*, which have so many each."""
         found = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
         request, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
         return cls(request, new, context, counts)
@@ -270,7 +267,7 @@ class Batches(Sequence[Batch]):
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
-        """Those of *batches*, counted once."""
+        """The columns of *batches*, counted once."""
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
@@ -284,7 +281,7 @@ class Batches(Sequence[Batch]):
 
     @property
     def sequences(self) -> Ints:
-        """How many sequences each batch has."""
+        """The number of sequences of each batch."""
         return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
 
     def verifications(self, positions: int) -> Ints:
@@ -308,7 +305,7 @@ class Batches(Sequence[Batch]):
         return Batches.of([self.batches[row] for row in rows.tolist()])
 
     def capped(self, most: int) -> Ints:
-        """What sequences with `Batch.width` new tokens have cached, none for more than *most*: (batches,)."""
+        """The sum of the contexts of sequences with `Batch.width` new tokens, each at most *most*: (batches,)."""
         found = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
             found[row] = self.batches[row].contexts.capped(most)

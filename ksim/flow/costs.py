@@ -174,10 +174,10 @@ class Costs(Scalable):
         return Costs(self.table.sum(axis=1))
 
     def with_reach(self, families: Iterable[Any]) -> "Costs":
-        """The same with the interval of kernels of several *families*, given the `reach` of each.
+        """These costs with the interval of kernels of several *families*, given the `reach` of each.
 
-        Kernels of one family err together, so their intervals add up.  Families err apart from each other: what their
-        intervals come to is the root of the sum of squares.
+        Kernels of one family err together, so their intervals add up.  Families err independently: their
+        intervals together are the root of the sum of squares.
         """
         table = self.table.copy()
         table[_REACH] = np.sqrt(sum(reach * reach for reach in families))
@@ -185,11 +185,11 @@ class Costs(Scalable):
 
     @property
     def reach(self) -> Floats:
-        """How far the interval reaches down and up."""
+        """The distances from the seconds to the lower and the upper end of their interval."""
         return self.table[_REACH]
 
     def replaced(self, **numbers: Any) -> "Costs":
-        """The same with other *numbers*."""
+        """These costs with other *numbers*."""
         table = self.table.copy()
         for name, value in numbers.items():
             table[_ROWS[name]] = value

@@ -28,8 +28,10 @@ class Image:
 
 @frozen
 class Patches:
-    """What an encoder computes of an image: `tiles` of `rows` x `columns` patches, each tile with so many class tokens
-    beside them (`extra`).  They become `embeds` tokens of the language model."""
+    """The patches of an image, as an encoder sees it: `tiles` of `rows` x `columns` patches each.
+
+    Each tile has `extra` class tokens beside its patches.  They become `embeds` tokens of the language model.
+    """
 
     tiles: int
     rows: int
@@ -39,11 +41,11 @@ class Patches:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the encoder has."""
+        """The number of tokens in the encoder."""
         return self.tiles * (self.rows * self.columns + self.extra)
 
     def sequences(self, window: int = 0) -> Iterator[tuple[int, int]]:
-        """How many sequences attend to themselves, and how long they are.
+        """Pairs of a number of sequences, each of which attends to itself, and their length.
 
         They are whole tiles, or squares of *window* x *window* patches, which are smaller at a tile's edges.
         """
@@ -56,7 +58,7 @@ class Patches:
 
 
 def _cut(length: int, window: int) -> Iterator[tuple[int, int]]:
-    """How many pieces *length* is cut into, and how long they are; the last one may be shorter."""
+    """The number of pieces of each length that *length* is cut into; the last one may be shorter."""
     whole, rest = divmod(length, window)
     if whole:
         yield whole, window
@@ -184,8 +186,9 @@ class Request:
         ]
 
     def keyed_ahead(self, block_tokens: int) -> "Request":
-        """The same with names of blocks that stand for the first token after them, too, as keys of blocks do in an
-        engine with EAGLE.
+        """This request with names of blocks that stand for the first token after them, too.
+
+        Keys of blocks do so in an engine with EAGLE.
 
         Nobody else has the name of what follows the last of them.
         """
@@ -196,7 +199,7 @@ class Request:
 
     @property
     def named(self) -> int:
-        """How many tokens the chunks name; a last chunk that the prompt ends in names no output."""
+        """The number of tokens that the chunks name; a last chunk that the prompt ends in names no output."""
         prompt_ends_it = (len(self.chunks) - 1) * self.chunk_tokens < self.prompt
         return min(len(self.chunks) * self.chunk_tokens, self.prompt + (0 if prompt_ends_it else self.output))
 
@@ -266,7 +269,7 @@ class BlockKeys:
 
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:
-    """How many of *keys*, from the first on, are *present*."""
+    """The number of *keys*, from the first on, that are *present*."""
     for place, key in enumerate(keys):
         if key not in present:
             return place

@@ -70,7 +70,7 @@ class Shapes(Sequence[str]):
         return cls([*known], template, numbers)
 
     def taken(self, rows: Any) -> "Shapes":
-        """Those at *rows*, as often as they are there."""
+        """The shapes at *rows*, each as often as it is listed."""
         return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
 
     def distinct(self) -> tuple[Numbers, "Shapes"]:
@@ -165,11 +165,11 @@ class KernelCost(Costed):
                               compute_bound_joules=compute * costs.sm_active_joules)
 
     def replaced(self, **numbers: float) -> "KernelCost":
-        """The same with other *numbers* of its costs."""
+        """This kernel with other *numbers* of its costs."""
         return evolve(self, costs=self.limiting(self.costs.replaced(**numbers)))
 
     def beside(self) -> "KernelCost":
-        """The same hidden beside a kernel that ends later."""
+        """This kernel hidden beside one that ends later."""
         hidden = self.costs.replaced(seconds=0.0, compute_bound=0.0, extrapolated=0.0, below=0.0, above=0.0)
         return evolve(self, costs=hidden, hidden=self.seconds)
 
@@ -227,7 +227,7 @@ class KernelColumns:
                    costs=Costs.joined([piece.costs for piece in pieces]), **columns)
 
     def taken(self, rows: Any) -> "KernelColumns":
-        """Those at *rows*, as often as they are there."""
+        """The kernels at *rows*, each as often as it is listed."""
         columns = {name: getattr(self, name)[rows] for name in NUMBERS}
         return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
                              costs=self.costs[rows], **columns)

@@ -23,7 +23,7 @@ L2_BYTES_PER_CLOCK = 64.0
 
 @frozen
 class PeakShares:
-    """What a family of kernels reaches: shares of the peaks, after the seconds that even the smallest takes."""
+    """The shares of the peaks that a family of kernels reaches, after `start` seconds that even the smallest takes."""
 
     compute: float = field(validator=(validators.gt(0), validators.le(1)))
     memory: float = field(validator=(validators.gt(0), validators.le(1)))

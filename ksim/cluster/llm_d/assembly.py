@@ -1,6 +1,6 @@
-"""From an EndpointPickerConfig to the parts of an endpoint picker.
+"""Assemble an endpoint picker from an EndpointPickerConfig.
 
-The types of llm-d's plug-ins: those that there are parts for, those without effect, and those not simulated.
+Some of llm-d's types of plug-ins are parts here, some have no effect, and some are not simulated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ class _Assembly:
         self.made[spec.called] = _Made(kind, made(cls, parameters, f"{where}.parameters", **given), where)
 
     def _own_index(self, name: str, parameters: dict[str, Any], where: str) -> None:
-        """Before llm-d had producers, a scorer of prefixes had their parameters, and an index of its own."""
+        """The index of a prefix scorer with the parameters of a producer, as in releases of llm-d before producers."""
         cls = part_type(APPROXIMATE, where)[1]
         keys = {key_of(attribute) for key, attribute in fields_dict(cls).items() if attribute.init and key != "name"}
         if "producer" in parameters:

@@ -44,10 +44,10 @@ class Chance:
 
 @frozen
 class Match:
-    """How much of a prompt engines have, by their numbers: of `total` blocks those in `blocks`, if any.
+    """The parts of a prompt that engines have, by their numbers: so many `blocks` of its `total`.
 
-    Where lower tiers are known, a block in one counts as less than one in `weighted`, and `blocks` are whole ones of
-    these.
+    Where lower tiers are known, a block in one of them counts as less than 1 in `weighted`, and `blocks` are rounded
+    down from these.
     """
 
     total: int
@@ -65,7 +65,7 @@ class Match:
 
 @frozen
 class InFlightLoad:
-    """What was sent to engines and is in flight, and what the request at hand would add, by their numbers."""
+    """Requests and tokens in flight to engines, by their numbers, and the tokens that the request would add."""
 
     requests: Mapping[int, int]
     tokens: Mapping[int, int]
@@ -74,7 +74,7 @@ class InFlightLoad:
 
 @define(eq=False)
 class Cycle:
-    """What parts know of a choice: the request, the time, chance, and what producers found, by their names."""
+    """A choice under way, as parts see it: the request, the time, chance, and the results of producers by name."""
 
     request: Request
     now: float

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def key_of(field: "Attribute[Any]") -> str:
-    """How YAML spells *field*: in camel case, unless its metadata have a `key`."""
+    """The key of *field* in YAML: in camel case, unless its metadata have a `key`."""
     return str(field.metadata.get("key") or re.sub(r"_(\w)", lambda match: match[1].upper(), field.name))
 
 
@@ -95,7 +95,7 @@ class PluginRef:
 
 @frozen
 class SchedulingProfile:
-    """How an engine is chosen: by filters, scorers with weights, and a picker."""
+    """A profile by which engines are chosen: the plug-ins that filter, score and pick."""
 
     name: str
     plugins: Sequence[PluginRef] = ()
@@ -103,14 +103,14 @@ class SchedulingProfile:
 
 @frozen
 class EndpointPickerConfig:
-    """What is made, and what of it makes up each profile.  `where` is the file that it was read from, if any."""
+    """The plug-ins to make, and the profiles that refer to them.  `where` is the file of the config, if any."""
 
     plugins: Sequence[PluginSpec] = ()
     profiles: Sequence[SchedulingProfile] = ()
     where: str = ""
 
     def place(self, spec: PluginSpec) -> str:
-        """Where *spec* stands, for errors."""
+        """The place of *spec* in the config, for errors."""
         return f"{self.where}: plugins[{self.plugins.index(spec)}]" if self.where else spec.called
 
     def place_of_profile(self, name: str) -> str:

@@ -39,7 +39,7 @@ class EachSide:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """What either router goes by."""
+        """The signals of both routers."""
         return tuple(dict.fromkeys(signal for side in self._sides for signal in signals_of(side)))
 
     @property
@@ -49,7 +49,7 @@ class EachSide:
         return None if prefill is None or decode is None else [*prefill, *decode]
 
     def _teller(self, method: str) -> Callable[..., None] | None:
-        """What tells the routers that have *method*; None if neither has."""
+        """A function that calls *method* of the routers that have it; None if neither does."""
         methods = [getattr(side, method) for side in self._sides if getattr(side, method, None)]
 
         def tell(request: Request, number: int, now: float) -> None:

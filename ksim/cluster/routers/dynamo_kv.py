@@ -19,7 +19,7 @@ _SHARE: Any = (ge(0), le(1))
 
 @frozen
 class _Cached:
-    """What engines have of a prompt: blocks on their GPUs, in order, and credit for lower tiers, by place, if any."""
+    """The blocks of a prompt that engines have on their GPUs, in order, and credit for those in lower tiers, if any."""
 
     device: Sequence[int]
     lower: Mapping[int, float]
@@ -145,7 +145,7 @@ class DynamoKv:
                 for place, (number, credit) in enumerate(zip(numbers, credits, strict=True))]
 
     def _credits(self, request: Request, numbers: Sequence[int]) -> list[float]:
-        """By engine, the credit of a block on its GPUs: less, the more it has to compute beyond the one with least."""
+        """The credit of a block on each engine's GPUs: less, the more the engine has to compute beyond the idlest."""
         decay = self.overlap_score_credit_decay
         if not decay:
             return [self.overlap_score_credit] * len(numbers)

@@ -1,7 +1,4 @@
-"""Which signals a router goes by, and whether a scenario has them.
-
-What a router sees of an engine.
-"""
+"""The signals that a router goes by, and the view of an engine that shows them."""
 
 from collections.abc import Callable, Mapping
 from functools import cache

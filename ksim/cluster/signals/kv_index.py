@@ -1,9 +1,4 @@
-"""Who has which KV blocks, as somebody knows it who reads the engines' KV events.
-
-What is in tiers of KV below the GPU, as somebody knows it who reads their KV events.
-
-The metrics of engines as somebody has them who scrapes them every so often.
-"""
+"""Signals that arrive late: metrics by scrapes, and the blocks and chunks that engines and tiers hold by KV events."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -30,7 +25,7 @@ _DRAWS = 1024
 
 @define(eq=False)
 class Losses:
-    """Which of the things called `name` are lost, one after the other: so large a `share` of them."""
+    """Draws which of the messages of a stream called `name` are lost: a `share` of them."""
 
     share: float
     seed: int
@@ -39,7 +34,7 @@ class Losses:
     _drawn: int = field(default=0, init=False)
 
     def lost(self, place: int) -> bool:
-        """Whether the one at *place*, counted from 0, is lost; earlier ones are not asked for any more."""
+        """Whether message *place*, counted from 0, is lost; nobody asks for earlier ones any more."""
         while place >= self._drawn:
             draws = stream(self.seed, f"{self.name}.{self._drawn // _DRAWS}").random(_DRAWS)
             self._lost, self._drawn = (draws < self.share).tolist(), self._drawn + _DRAWS
@@ -50,8 +45,8 @@ class Losses:
 class Scrapes:
     """Scrapes engines at multiples of the interval, all at once, and shows in their `views` what has arrived.
 
-    A scrape that is lost leaves what the one before it told; with an interval of 0, none is.  All that is `shown` now
-    is noted in columns.
+    After a lost scrape, views keep the values of the one before it.  With an interval of 0, views are always up to
+    date.  `shown` has the values in all views as columns.
     """
 
     settings: SignalSettings
@@ -81,7 +76,7 @@ class Scrapes:
             self._show_scrapes(latest)
 
     def _show_scrapes(self, latest: int) -> None:
-        """Show what scrapes up to the *latest* have told."""
+        """Show the values of scrapes up to the *latest*."""
         before, self._latest = self._latest, latest
         for place, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
             scrape = latest
@@ -94,14 +89,14 @@ class Scrapes:
         self._note()
 
     def _note(self) -> None:
-        """Note for the log what is shown from now on."""
+        """Keep the values that are shown from now on, for the log."""
         views = self.views
         self.shown = {"waiting": [view.waiting for view in views], "running": [view.running for view in views],
                       "kv_usage": [view.kv_usage for view in views], "scraped_s": [view.scraped_at for view in views]}
 
 
 def _show(view: View, observer: Observer, moment: float) -> None:
-    """Show in *view* what its engine's metrics were at *moment*."""
+    """Show in *view* the metrics of its engine at *moment*."""
     readings, reading = observer.readings, None
     while readings and readings[0].time <= moment + RESOLUTION:
         reading = readings.popleft()
@@ -168,13 +163,13 @@ class KvIndex:
                 holders.pop(~key, None)
 
     def hit(self, number: int, request: Request) -> int:
-        """How many tokens of the prompt of *request* engine *number* has, as far as is known."""
+        """The number of tokens of the prompt of *request* that engine *number* is known to have."""
         if self._asked is not request:
             self._asked, self._hits = request, self._find(request)
         return self._hits[number]
 
     def _find(self, request: Request) -> Mapping[int, int]:
-        """The same for all engines: one walk along the prompt, as long as any engine has its blocks.
+        """The hits of all engines, by one walk along the prompt, as long as any engine has its blocks.
 
         The last token is always computed.
         """
@@ -193,7 +188,7 @@ class KvIndex:
         return hits
 
     def _note(self, hits: dict[int, int], engines: int, tokens: int) -> None:
-        """Note that the *engines* have just so many *tokens*."""
+        """Set the hits of *engines*, a bit each, to so many *tokens*."""
         while engines:
             lowest = engines & -engines
             hits[self.observers[lowest.bit_length() - 1].number] = tokens
@@ -201,19 +196,19 @@ class KvIndex:
 
 
 @define(eq=False)
-class _Told:
-    """Adds to `tells` the keys of chunks that get room in an engine's own store, and ~key of those that leave."""
+class _StoreListener:
+    """Appends to `events` the keys of chunks that get room in an engine's own store, and ~key of those that leave."""
 
-    tells: list[int]
+    events: list[int]
 
     def taken(self, keys: Sequence[int]) -> None:
-        self.tells += keys
+        self.events += keys
 
     def stored(self, keys: Sequence[int]) -> None:
-        """Do nothing: it was told of them when they got room."""
+        """Do nothing: chunks count from when they get room."""
 
     def evicted(self, keys: Sequence[int]) -> None:
-        self.tells += map(invert, keys)
+        self.events += map(invert, keys)
 
 
 @define(eq=False)
@@ -235,7 +230,7 @@ class SharedTier:
         self._send(keys)
 
     def stored(self, keys: Sequence[int]) -> None:
-        """Do nothing: it was told of them when they got room."""
+        """Do nothing: chunks count from when they get room."""
 
     def evicted(self, keys: Sequence[int]) -> None:
         self._send([~key for key in keys])
@@ -257,9 +252,9 @@ class SharedTier:
 
 @define(eq=False)
 class TierIndexes:
-    """What is known of the tiers of all engines: of those that they share, and of each engine's own store.
+    """The known contents of the tiers of all engines: of those that they share, and of each engine's own store.
 
-    Own stores are told of in the batches of the engine's KV events.
+    The events of own stores come in the batches of the engine's KV events.
     """
 
     settings: SignalSettings
@@ -276,7 +271,7 @@ class TierIndexes:
             if getattr(store, "shared", False):
                 known[name] = self._shared(store, name, engine, observer).keys
             else:
-                store.listener, known[name] = _Told(observer.below), own
+                store.listener, known[name] = _StoreListener(observer.below), own
         return known
 
     def _shared(self, store: Any, name: str, engine: Engine, observer: Observer) -> SharedTier:
@@ -290,8 +285,10 @@ class TierIndexes:
 
 def indexes_of(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
              seed: int) -> Sequence[KvIndex | SharedTier]:
-    """The indexes of blocks, one for each way of numbering them and for each tier that engines share, and have *views*
-    look requests up in them."""
+    """Make indexes of blocks, and have *views* look requests up in them.
+
+    There is one for each way of numbering blocks, and one for each tier that engines share.
+    """
     tiers = TierIndexes(settings, seed)
     alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
     for view, observer in zip(views, observers, strict=True):
@@ -310,7 +307,7 @@ def indexes_of(views: Sequence[View], observers: Sequence[Observer], settings: S
 
 
 def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
-    """What says how *engine* calls the blocks of a request."""
+    """A function from a request to the names of its blocks on *engine*."""
     return lambda request: engine.scheduler.block_table(request.keyed).content
 
 
@@ -319,6 +316,6 @@ def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
 
 
 def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
-    """What says which tiers below the GPU have the rest of a prompt, if they have what is *known* of them."""
+    """A function from a request to the tokens that tiers below the GPU have of it, if they have the *known* chunks."""
     connector = view.engine.scheduler.connector
     return lambda request: connector.tier_hits(request, view.find_hit(request), known)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import ClassVar, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.compute.kernels import PHASES, Launch, Phase, Work, counts
 from ksim.compute.kernels.basic import Pointwise
@@ -38,18 +38,24 @@ class LatentAttention:
     """
 
     form: Form
-    sequences: int
-    queries: int
-    keys: int
-    pairs: int
     heads: int
     content: int
     rotary: int
     value: int
     latent: int
     cache: DType = DType.BF16
+    sequences: int = 0
+    queries: int = 0
+    keys: int = 0
+    pairs: int = 0
 
     family = "mla"
+
+    def counted(self, batch: Batch) -> "LatentAttention | None":
+        """Of *batch*'s prompts or decodes; vLLM attends to new and cached tokens of a prompt in two kernels, not one.
+        """
+        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
+        return evolve(self, sequences=sequences, queries=queries, keys=keys, pairs=pairs) if sequences else None
 
     def __str__(self) -> str:
         return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
@@ -93,31 +99,6 @@ class LatentAttention:
         return [Launch(f"{TILE_HEADS} heads", blocks, flops)] + [
             Launch(f"{TILE_HEADS} heads/{split}", blocks * split, flops / split, 0.0, partial * split)
             for split in SPLITS if blocks * split <= MAX_WAVES * sms]
-
-
-@frozen
-class LatentLayer:
-    """The shape of latent attention on one rank, of prompts or of decodes; the batch decides the rest.
-
-    vLLM attends to new and to cached tokens of a prompt in two kernels; here they are one.
-    """
-
-    form: Form
-    heads: int
-    content: int
-    rotary: int
-    value: int
-    latent: int
-    cache: DType = DType.BF16
-
-    def over(self, batch: Batch) -> LatentAttention | None:
-        """The kernel that computes its phase of *batch*; None where that is nothing."""
-        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
-        if not sequences:
-            return None
-        return LatentAttention(
-            form=self.form, sequences=sequences, queries=queries, keys=keys, pairs=pairs, heads=self.heads,
-            content=self.content, rotary=self.rotary, value=self.value, latent=self.latent, cache=self.cache)
 
 
 @frozen
@@ -243,21 +224,27 @@ SCALE = 4
 class IndexScores:
     """`pairs` scores of `queries` tokens against `keys` cached ones, each of `heads` of `size`, in FP8 or BF16.
 
-    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32, `written` bytes a pair: one that is summed over the
-    heads, or one of each head and block of keys.  Prompts and decodes are scored in launches of their
-    own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
+    (DeepSeek-V3.2: Sparse Attention.)  There is one key for every `stride` tokens.  Scores are written in FP32,
+    `written` bytes a pair: one that is summed over the heads, or one of each head and block of keys.  Prompts and
+    decodes are scored in launches of their own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
     """
 
     phase: Phase
-    queries: int
-    keys: int
-    pairs: int
     heads: int
     size: int
+    stride: int = 1
     format: DType = DType.FP8
     written: float = DType.FP32.bytes
+    queries: int = 0
+    keys: int = 0
+    pairs: int = 0
 
     family = "index_scores"
+
+    def counted(self, batch: Batch) -> "IndexScores | None":
+        _, queries, keys, pairs = counts(self.phase, batch)
+        keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
+        return evolve(self, queries=queries, keys=keys, pairs=pairs) if queries else None
 
     def __str__(self) -> str:
         return f"{self.queries} queries, {self.keys} keys, {self.heads}x{self.size} {self.phase}"
@@ -277,30 +264,6 @@ class IndexScores:
         blocks = ceil(self.pairs / SCORED_KEYS / rows + self.queries / rows)
         return [Launch(f"{rows} queries", blocks, 2.0 * rows * SCORED_KEYS * self.heads * self.size,
                        (rows * self.heads + SCORED_KEYS) * self.size)]
-
-
-@frozen
-class IndexLayer:
-    """The shape of the indexer on one rank; the batch decides the rest.
-
-    It scores one key for every `stride` tokens.
-    """
-
-    phase: Phase
-    heads: int
-    size: int
-    stride: int = 1
-    format: DType = DType.FP8
-    written: float = DType.FP32.bytes
-
-    def over(self, batch: Batch) -> IndexScores | None:
-        """The scores of its phase of *batch*; None where that is nothing."""
-        _, queries, keys, pairs = counts(self.phase, batch)
-        if not queries:
-            return None
-        keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
-        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size, format=self.format,
-                           written=self.written)
 
 
 @frozen

@@ -152,7 +152,7 @@ class TrackedNode(BlockNode):
 
 
 class BlockTrie:
-    """Which block holds which content, for all blocks that can be reused.
+    """A trie of the blocks that can be reused, by their content.
 
     Where content of blocks in use was `lost`, the nodes of those who use them may be gone, or others be in their place.
     """
@@ -378,7 +378,7 @@ class BlockCache:
         return False
 
     def publish(self, table: BlockTable, tokens: int) -> None:
-        """Let others find the full blocks among the first *tokens* tokens of *table*."""
+        """Publish the full blocks among the first *tokens* tokens of *table*."""
         if not self.prefix_caching:
             return
         first, full, node = table.published // self.block_tokens, tokens // self.block_tokens, table.node

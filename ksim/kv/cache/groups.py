@@ -53,7 +53,7 @@ class CachedBlock:
         node.blocks.setdefault(group, []).append(self)
 
     def forget(self) -> None:
-        """Let nobody find the block any more."""
+        """Remove the block from the tree, so that nobody finds it any more."""
         node, self.node = self.node, None
         if node is None:
             return
@@ -181,16 +181,16 @@ class GroupTable:
 
     @property
     def held(self) -> int:
-        """How many blocks it has."""
+        """The number of blocks that it holds."""
         return self.length - self.first + self.drafts
 
     @property
     def room(self) -> int:
-        """For how many tokens it has blocks."""
+        """The number of tokens for which it has blocks."""
         return self.length * self.group.block_tokens
 
     def missing(self, tokens: int) -> int:
-        """How many blocks it lacks for *tokens* tokens in all."""
+        """The number of blocks that it lacks for *tokens* tokens in all."""
         return max(0, self.group.blocks(tokens) - self.length) + self.group.drafts - self.drafts
 
     def grow(self, tokens: int) -> None:
@@ -237,7 +237,7 @@ class GroupTable:
         return sorted((place for place in self.found if first <= place < end), reverse=True)
 
     def _held(self, first: int, end: int) -> int:
-        """How many of the places *first* to *end* - 1 have a block."""
+        """The number of places from *first* to *end* - 1 that have a block."""
         return max(0, min(end, self.length) - max(first, self.first))
 
     def _holding(self, first: int, end: int) -> Iterator[Places]:
@@ -246,9 +246,9 @@ class GroupTable:
             yield first, end
 
     def enter(self, end: int, kept: Sequence[Places], named: int, node: FindNode) -> list[PrefixNode]:
-        """Let others find the blocks before place *end* that are among the *kept*, and return where they are found.
+        """Enter the blocks before place *end* that are among the *kept* into the tree, and return their nodes.
 
-        *node* says where the block of a place is found.  Places from *named* on are this request's alone.
+        *node* returns the node of a place.  Places from *named* on are this request's alone.
         """
         nodes = []
         for begin, stop in kept:
@@ -371,7 +371,7 @@ class HybridTable(BlockTable):
         self.reach = min(own.reach for own in self.groups)
 
     def enter(self, root: PrefixNode, full: int) -> list[PrefixNode]:
-        """Let what is worth it of the first *full* tokens enter the cache; return where its states are found."""
+        """Enter the blocks of the first *full* tokens that later requests may need; return the nodes of its states."""
         named, states = len(self.content) * self.tokens_per_name, list[PrefixNode]()
         self.record(root, min(full // self.tokens_per_name, len(self.content)))
         for own, kept in zip(self.groups, self.kept, strict=True):
@@ -412,13 +412,13 @@ class HybridTable(BlockTable):
             path[first - 1].pins -= 1
 
     def forget_path(self) -> None:
-        """Let the tree forget what only the request needed."""
+        """Remove from the tree the path that only this request needed."""
         if self.path:
             self.path[-1].pins -= 1
             self.path[-1].prune()
             self.path = []
 
     def finder(self, block_tokens: int) -> FindNode:
-        """Where the blocks of a group with blocks of *block_tokens* tokens are found."""
+        """A function from a place to its node, for a group with blocks of *block_tokens* tokens."""
         path, units = self.path, block_tokens // self.tokens_per_name
         return lambda place: path[(place + 1) * units - 1]

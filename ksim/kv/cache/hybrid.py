@@ -1,8 +1,7 @@
 """vLLM's KV cache of a model whose layers keep different things: each group of layers has a block table a request.
 
-All blocks come from one pool.  The rules are those of vLLM 0.33's `kv_cache_coordinator.py`.
-
-The longest prefix that all groups of a hybrid cache have: one length for all, as vLLM finds it.
+All blocks come from one pool.  The rules are those of vLLM 0.33's `kv_cache_coordinator.py`: a hit is the longest
+prefix that all groups have, one length for all.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ class AlikeGroups:
         return self._find_window(path, limit)
 
     def _find_window(self, path: Path, limit: int) -> tuple[int, int]:
-        """From the right, the first run of as many cached blocks as are needed, with an aligned end."""
+        """The last run of as many cached blocks as are needed, with an aligned end."""
         needed, end, run = self.group.needed, 0, 0
         for place in range(min(limit, len(path) * self.unit // self.group.block_tokens) - 1, -1, -1):
             if not self._has(path, place):
@@ -293,7 +292,7 @@ class HybridCache:
         return 0 if tokens <= table.room else sum(own.missing(tokens) for own in table.groups)
 
     def publish(self, table: BlockTable, tokens: int) -> None:
-        """Let others find what is worth it of the first *tokens* tokens of *table*, a multiple of all blocks."""
+        """Publish the blocks that later requests may need of the first *tokens* tokens, an aligned number."""
         full = tokens - tokens % self.alignment
         if full <= table.published or not self.prefix_caching:
             return

@@ -144,7 +144,7 @@ class SglangCache:
         return False
 
     def publish_computed(self, table: BlockTable, tokens: int) -> None:
-        """Let others find the first *tokens* tokens of *table*; where the tree has them already, *table* uses those."""
+        """Publish the first *tokens* tokens of *table*; where the tree has them already, *table* uses those."""
         if not self.prefix_caching or tokens <= table.published:
             return
         self._tick += 1

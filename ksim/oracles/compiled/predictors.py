@@ -44,7 +44,10 @@ Predictor = Callable[[Sequence[float]], float]
 
 def located_predictor(model: EfficiencyModel, seen: Sequence[int], region: Region, place: Sequence[int],
                       features: int) -> LocatedPredictor:
-    """Of so many *features*, *model* looks at those *seen*, and *region* at those in *place*."""
+    """A function from all features to how far outside *region* they lie, and to the prediction of *model*.
+
+    Of so many *features*, the model looks at those *seen*, and the region at those in *place*.
+    """
     if isinstance(model, Perceptrons):
         return _NetworkAndRegion.of(model, seen, region, place, features)
     sides, of_row = _sides(region, place, features), _row_model(model, seen)
@@ -59,7 +62,7 @@ def located_predictor(model: EfficiencyModel, seen: Sequence[int], region: Regio
 
 
 def predictor(model: EfficiencyModel, seen: Sequence[int], features: int) -> Predictor:
-    """Of so many *features*, *model* looks at those *seen*."""
+    """A function from all of so many *features* to the prediction of *model*, which looks at those *seen*."""
     if isinstance(model, Constant):
         value = float(model.value)
         return lambda values: value
@@ -73,13 +76,13 @@ def predictor(model: EfficiencyModel, seen: Sequence[int], features: int) -> Pre
 
 
 def _outside(sides: Array) -> float:
-    """How far outside is what lies so far outside of each side."""
+    """The largest distance from any of the *sides*; 0 within all of them."""
     furthest: float = sides.item(sides.argmax())
     return furthest if furthest > BORDER else 0.0
 
 
 def _sides(region: Region, place: Sequence[int], features: int) -> Array:
-    """What makes a row's distances from all sides of it, (sides, features + 1)."""
+    """The matrix that makes of a row its distances from all sides of *region*: (sides, features + 1)."""
     matrix, offsets = region.sides
     return _spread(matrix.T, offsets - region.mean @ matrix, place, features)
 
@@ -188,8 +191,11 @@ class _Interpolation:
 
 @define(eq=False)
 class _RowComponent:
-    """One of its components: `seen` inputs over `lengths` less `centre` are a point, whose squared distances to all
-    others are its product with `near`, where it has 1 and its own square at its end."""
+    """One component of an interpolation, for one row at a time.
+
+    The `seen` inputs over `lengths`, less `centre`, are a point.  With 1 and its own square at its end, its product
+    with `near` is the squared distances to all points.
+    """
 
     seen: NDArray[np.intp]
     lengths: Array
@@ -222,8 +228,7 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
 
 @frozen(eq=False)
 class _Physics:
-    """From `COUNTS` to seconds, whether what is computed binds them, and those of `FEATURES` that are *needed*, with 0
-    for others."""
+    """The formula from `COUNTS` to seconds, whether compute bounds them, and features: 0 for those not *needed*."""
 
     heads: Heads
     rates: AttentionRates
@@ -248,7 +253,7 @@ class _Fitted:
 
     @classmethod
     def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
-        """With *further* features that are asked for; None where the model looks at more."""
+        """The efficiency with the *further* features that are asked for; None where its model looks at others."""
         places = places_of(efficiency.inputs, FEATURES)
         if places is None:
             return None
@@ -257,7 +262,7 @@ class _Fitted:
         return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
-        """Of many kernels: seconds, whether what they compute binds them, and their features."""
+        """Seconds of many kernels, whether compute bounds them, and their features."""
         seconds, computes, values = self.arrays[batch_kinds(counts)](*counts)
         table = np.empty((len(seconds), len(FEATURES)))
         for column, feature in zip(table.T, values, strict=True):
@@ -304,7 +309,7 @@ class ProfiledAttention:
         return seconds, computes, beyond == 0
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same of many kernels, whose counts are columns."""
+        """Price many kernels, whose counts are columns."""
         seconds, computes, table = self.own.columns(counts)
         beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
         outside = beyond > 0

@@ -74,10 +74,10 @@ GOVERNOR = 2e-3
 
 @define(eq=False)
 class Pieces:
-    """One launch cut into pieces: how many blocks of keys they are long, on average, at most and at least.
+    """One launch cut into `pieces`, of which `slots` run at once: how many blocks of keys they take.
 
-    Of all, of the decodes, and of the chunks, whose `chunk_work` are all their blocks; `slots` pieces run at once.
-    Contexts of decodes are `unequal` where it is 1.
+    The mean, the longest and the shortest are given for all pieces, for those of decodes and for those of chunks;
+    `chunk_work` is the sum over the chunks.  `unequal` is 1 where the contexts of decodes differ.
     """
 
     counts: Counts
@@ -98,7 +98,7 @@ class Pieces:
 
 @define(eq=False)
 class Time:
-    """Of one launch, in seconds: of all, of the SMs, of memory, and of what takes as long for any shape."""
+    """The seconds of one launch: all of them, those of the SMs, of memory, and the `fixed` ones of any shape."""
 
     seconds: Any
     compute: Any

@@ -1,11 +1,10 @@
-"""How three attention kernels cut a batch into thread blocks: rows of a tile, tiles, and pieces of a split context.
+"""The thread blocks into which three attention kernels cut a batch: rows of a tile, tiles, pieces of a split context.
 
 Written down from the kernels' own host code: FlashAttention-2 (``flash_api.cpp``: set_params_splitkv,
 num_splits_heuristic, and heads of a KV head swapped into queries where every sequence has one), FlashAttention-3
 (``heuristics.h``, ``tile_size.h``, ``flash_prepare_scheduler.cu``) and TensorRT-LLM's (``fmhaRunner``: as many blocks
-along the keys as there are SMs to hold them).  The formulas run on arrays and on floats alike.
-
-What attention's constants come to, in seconds, on a GPU with a layer's heads, whatever the batch.
+along the keys as there are SMs to hold them).  The formulas run on arrays and on floats alike.  `AttentionRates` are
+the constants of attention in seconds, on a GPU and for a layer's heads.
 """
 
 import math
@@ -41,7 +40,7 @@ DECODE_RESIDENT = 2.0
 
 @define(eq=False)
 class Counts:
-    """What a kernel counts over its batch, as in `COLUMNS`; columns of many kernels, or numbers."""
+    """The counts of a kernel over its batch, as in `COLUMNS`; numbers, or columns of many kernels."""
 
     decodes: Any
     decode_keys: Any
@@ -83,7 +82,7 @@ class Heads:
 
 @define(eq=False)
 class LaunchGrid:
-    """One launch.
+    """The thread blocks of one launch.
 
     `rows` of a tile and the `tokens` of a chunk in them; `piece`, the most blocks
     of keys that one thread block goes over; whether a context is `split` into
@@ -207,7 +206,7 @@ L2_BYTES = 64.0
 
 @frozen
 class AttentionConstants:
-    """What no data sheet states; latencies in clock cycles.
+    """The constants of attention kernels that no data sheet states; latencies are in clock cycles.
 
     `start` of the kernel, `write` of the one that writes the cache, `combine`
     of the one that adds up splits and `combine_split` for each of them, `copy`

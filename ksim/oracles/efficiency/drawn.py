@@ -33,7 +33,7 @@ _TYPICAL = (Batch.of(*[(1, 1024)] * 32), Batch.of((1024, 0)))
 
 @lru_cache(maxsize=4096)
 def deviation(seed: int, family: str) -> float:
-    """By how many standard deviations all kernels of *family* are off in the draw *seed*."""
+    """The common error of all kernels of *family* in the draw *seed*, in standard deviations."""
     drawn = float(stream(seed, f"kernel_errors.{family}").standard_normal())
     return max(-_FURTHEST, min(_FURTHEST, drawn))
 
@@ -50,10 +50,10 @@ def erring(deviation: Any, low: Any, high: Any) -> Any:
 
 @frozen
 class DrawnOracle:
-    """What `oracle` says, but kernels of each family err together, as far as the draw `seed` says.
+    """The estimates of `oracle` with errors: all kernels of a family err together, by the draw `seed`.
 
-    A kernel's error is so many standard deviations of its own 90 % interval; attention's is that of its layer at
-    typical batches.  No time falls below the roofline.
+    A kernel's error is so many standard deviations of its own 90 % interval; attention has one error a layer, by its
+    interval at typical batches.  No time falls below the roofline.
     """
 
     oracle: Any
@@ -70,12 +70,12 @@ class DrawnOracle:
                       low=factors * answers.low, high=factors * answers.high)
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """That of the oracle with the error of the layer.  What compiled attention prices is held to the roofline."""
+        """Compile *layer* for the oracle, with the error of the layer; whoever uses it holds times to the roofline."""
         compiled = compile_attention(self.oracle, layer, gpu)
         return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
 
     def factor(self, layer: AttentionLayer, gpu: Gpu) -> float:
-        """By what the times of all kernels of *layer* are multiplied.
+        """The factor of the times of all kernels of *layer*.
 
         Layers of one shape err alike, those of images or with windows too: their kernels do not say which they are.
         """
@@ -121,9 +121,9 @@ def _layer(kernel: Attention | AttentionLayer) -> AttentionLayer:
 
 @frozen
 class ScaledOracle:
-    """What `oracle` says, times what `time_factors` has for "family/format of weights"; never below the roofline.
+    """The estimates of `oracle` times the `time_factors` of "family/format of weights"; never below the roofline.
 
-    What `ceilings` name takes at most so many times the roofline.  The constants of profiles come from vLLM's kernels.
+    Kernels that `ceilings` name take at most so many times the roofline.  Profiles were fitted to vLLM's kernels.
     """
 
     oracle: Any
@@ -144,12 +144,12 @@ class ScaledOracle:
                       low=factors * answers.low, high=factors * answers.high)
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """That of the oracle, where attention is not scaled."""
+        """Compile *layer* for the oracle; None where attention is scaled."""
         scaled = [_value(table, layer.family, layer) for table in (self.time_factors, self.ceilings)]
         return compile_attention(self.oracle, layer, gpu) if all(map(isnan, scaled)) else None
 
     def _spread(self, table: Mapping[str, float], kernels: Sequence[Kernel]) -> Floats:
-        """What *table* has for each of *kernels*, nan where it has nothing."""
+        """The value of *table* for each of *kernels*, nan where it has none."""
         if isinstance(kernels, KernelSweep):
             return kernels.spread([_value(table, family, kernels.kernel) for family in kernels.families])
         return np.array([_value(table, kernel.family, kernel) for kernel in kernels])

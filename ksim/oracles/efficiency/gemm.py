@@ -1,4 +1,4 @@
-"""Dense matrix products ``out[m, n] = x[m, k] @ w[k, n]``: what the launch of thread blocks costs, from the data sheet.
+"""Dense matrix products ``out[m, n] = x[m, k] @ w[k, n]``, priced by their thread blocks from the data sheet.
 
 ``seconds = start + max(compute, memory, power) (+ reduction)``, the maximum of compute and memory a smooth one:
 
@@ -11,10 +11,6 @@ cuBLAS chooses a tile and into how many parts k is split; here the fastest of a 
 activations have one tile per number of rows and no split (vLLM 0.24, csrc/quantization/w8a8/cutlass: *_dispatch.cuh).
 The `GemmConstants` are shared by all GPUs.  Those of latency come in two kinds: for kernels that load with cp.async
 (Ampere, Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
-
-How libraries cut a dense product into tiles: cuBLAS' menu, vLLM's own choice for 8 bits, and features of tiles.
-
-What physics says about kernels before anything is learned: a reference time, and numbers without a dimension.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +85,7 @@ def _tiles(architecture: str) -> tuple[Array, Array]:
 
 
 def dispatched_launch(gpu: Gpu, m: Array, n: Array) -> Launches:
-    """As `menu_launches`, with the one launch that vLLM takes."""
+    """The one launch that vLLM chooses, in the form of `menu_launches`."""
     shape = np.stack(_dispatch(gpu.architecture, m, n))[:, None]
     tile, pair = shape[:2], shape[2:]
     down = np.ceil(m / (tile[0] * pair[0])) * pair[0]
@@ -129,7 +125,7 @@ class Products:
     quantizing: Array
 
     def features(self, names: tuple[str, ...]) -> list[Array]:
-        """Those called *names*, a column each; raises KeyError for what has none of them.
+        """The features called *names*, a column each; raises KeyError for an unknown one.
 
         Of tiles of ``AxB`` rows and columns: logarithms of their waves (`waves_`) and of the work of filled-up ones
         over the product's own (`loss_`), and how full the last wave is (`fill_`).  Of tiles of A rows: the logarithm of
@@ -175,8 +171,11 @@ def _twos(k: Array) -> Array:
 
 @lru_cache
 def _layout(names: tuple[str, ...]) -> tuple[list[str], tuple[Array, Array, int, int], tuple[Array, int]]:
-    """Those of *names* that speak of tiles, kind by kind; the tiles of the first, and where the second and the third
-    kind begin; the heights of the others, and where their second kind begins."""
+    """The features among *names* that describe tiles, kind by kind, and the tiles that they name.
+
+    First come those of `OF_TILES`, with rows, columns, and the numbers at which the second and the third kind begin;
+    then those of `OF_ROWS`, with heights, and the number at which the second kind begins.
+    """
     tiled, counts = _kinds(names, OF_TILES)
     high, (down, _) = _kinds(names, OF_ROWS)
     sizes = np.array([[float(size) for size in name.partition("_")[2].split("x")] for name in tiled]).reshape(-1, 2)
@@ -185,7 +184,7 @@ def _layout(names: tuple[str, ...]) -> tuple[list[str], tuple[Array, Array, int,
 
 
 def _kinds(names: Sequence[str], kinds: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Those of *names* that begin with one of *kinds*, kind by kind, and how many there are of each."""
+    """The *names* that begin with one of *kinds*, kind by kind, and the number of each kind."""
     by_kind = [[name for name in names if name.partition("_")[0] == kind] for kind in kinds]
     return [name for group in by_kind for name in group], [len(group) for group in by_kind]
 

@@ -38,7 +38,7 @@ FEW = 64
 
 @frozen
 class Terms:
-    """What one family's kernel takes; seconds, clocks, and shares of the data sheet.
+    """The constants of one family: seconds, clocks, and shares of the data sheet.
 
     `start` s and `ramp` s for each doubling of rows; clocks: `fixed` of a block, `kib` for each KiB of its row (up to
     `widest` bytes), `passes` for every pass after the first over `pass_bytes` of the row (from `pass_rows` rows on),
@@ -142,7 +142,7 @@ class Stack:
 
     @classmethod
     def of(cls, efficiencies: Sequence[Efficiency], further: Sequence[float], others: int = 0) -> "Stack | None":
-        """None where a model looks at its inputs, or where they do not lie in one space."""
+        """Stack *efficiencies*; None where a model looks at its inputs, or where they do not lie in one space."""
         places = {fitted.place for fitted in efficiencies}
         if len(places) > 1 or not all(isinstance(fitted.model, Constant) for fitted in efficiencies):
             return None
@@ -185,7 +185,7 @@ class Stack:
 
 
 def _first(worked: Physics, rows: int) -> Physics:
-    """That of the first so many kernels, but for what is worked out by name."""
+    """The physics of the first so many kernels, without the features that are worked out by name."""
     return Physics(*(getattr(worked, column.name)[:rows] for column in fields(Physics)[:-1]))
 
 

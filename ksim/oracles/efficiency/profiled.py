@@ -1,9 +1,7 @@
-"""Estimates of kernels from a profile, many at once.
+"""Profiles, which are files of fitted efficiencies of kernel families, and the prices of kernels by them.
 
-Profiles: fitted efficiencies of kernel families, as files.
-
-A profile is one .npz file: a JSON `header` that says what it is and where it
-comes from, and the arrays that its models are made of, read when they are asked for.
+A profile is one .npz file: a JSON `header` that says what it is and where it comes from, and the arrays of its models,
+which are read when they are asked for.
 """
 
 import json
@@ -40,7 +38,7 @@ __all__ = ["PROFILES", "FORMAT", "ChosenEfficiency", "Profile", "ProfileOracle",
 PROFILES = catalog.DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
-#: What the header says of an efficiency; the rest are arrays.
+#: The attributes of an efficiency that the header has; the others are arrays.
 _SAID = ("constants", "inputs", "place", "rows", "error", "source")
 #: The classes of parts, by the names that profiles have for them.
 _PARTS: Mapping[str, type] = {**KINDS, "Region": Region, "Spread": Spread}
@@ -53,7 +51,7 @@ def shipped(name: str) -> Path:
 
 
 def without(name: str, architecture: str) -> str:
-    """What an efficiency is called that was learned from all architectures but one."""
+    """The name of the efficiency *name* as it was learned from all architectures but *architecture*."""
     return f"{name} without {architecture}"
 
 
@@ -166,13 +164,13 @@ class ChosenEfficiency:
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Who says what lies within the data, and beyond them."""
+        """The names of this efficiency as a source of estimates: for kernels within its data, and beyond them."""
         alike = f"{self.tier}, as {self.name}"
         return (self.tier, f"{self.tier}, extrapolated") if self.exact else (alike, alike)
 
     @property
     def further(self) -> float:
-        """How far its kernels count as beyond the data whatever their shape."""
+        """The distance beyond the data that is added for all kernels: 0 if the efficiency is that of their formats."""
         return 0.0 if self.exact else AS_ANOTHER
 
 
@@ -191,11 +189,12 @@ class Profiled:
     _stacks: dict[tuple[str, ...], tuple[list[ChosenEfficiency], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-        """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
-        last bit whatever others are asked about.
+        """Estimate all of *kernels*, those of one efficiency together.
 
-        No estimate is below what the peaks allow, but for kernels that only move memory: what they
-        touch may be in the L2 cache, as far as it fits.
+        Except for attention, the estimate of a kernel is the same to the last bit whatever others are asked about.
+
+        No estimate is below what the peaks allow, but for kernels that only move memory: their data may be in the L2
+        cache, as far as it fits.
         """
         if isinstance(kernels, KernelSweep) and (answers := self._sweep(kernels, gpu)) is not None:
             return answers
@@ -208,8 +207,10 @@ class Profiled:
         return Estimates.joined(parts, list(groups.values())) if parts else Estimates.of([])
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
-        """What prices kernels of *layer* as `estimates` does, without intervals; None where that takes more than an
-        efficiency and another beyond it."""
+        """Compile *layer* to price its kernels as `estimates` does, without intervals.
+
+        Returns None where that takes more than one efficiency and one beyond it.
+        """
         names = family("attention").names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
@@ -236,7 +237,7 @@ class Profiled:
     def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> ChosenEfficiency | None:
         """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture.
 
-        One of the very kernels that the fallback has is better than one of kernels alike.
+        An exact one of the fallback is preferred to one of kernels alike.
         """
         key = gpu.architecture, names
         if key not in self._choices:
@@ -308,7 +309,7 @@ class Profiled:
 
     def _stack(self, family: Family, kernels: Sequence[Kernel],
                gpu: Gpu) -> tuple[list[ChosenEfficiency], Stack | None]:
-        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
+        """The efficiencies of *kernels*, each of another family, stacked with those of the fallback beyond them.
 
         Either all have one beyond or none, and what stacks with others does alone: no price depends on the company.
         """
@@ -333,21 +334,21 @@ def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
 
 
 def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
-    """Of each of *kernels* the number of its kind, and a kernel of each kind."""
+    """The number of the kind of each of *kernels*, and a kernel of each kind."""
     kinds = {kernel.family: kernel for kernel in kernels}
     places = {name: place for place, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
 
 
 def _alone(physics: Physics, within: float) -> Prices:
-    """What physics says, and nobody has measured on this GPU."""
+    """The prices by physics alone, for kernels that nobody has measured on this GPU."""
     return Prices(physics.seconds, physics.seconds * np.exp(-within), physics.seconds * np.exp(within),
                   np.ones_like(physics.seconds))
 
 
 def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequence[str],
                chosen: NDArray[np.intp] | int = 0) -> Estimates:
-    """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
+    """The estimates of kernels; *sources* has two names for each efficiency: within its data, and beyond."""
     outside, roofline = prices.beyond > 0, np.maximum(physics.compute, physics.memory)
     bound = bound_codes(roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
     return Estimates(
@@ -361,7 +362,7 @@ class ProfileOracle(ABC):
 
     @abstractmethod
     def prices(self, gpu: Gpu) -> Profiled:
-        """What prices kernels on *gpu*; raises ConfigError where there is no profile for it."""
+        """The profile that prices kernels on *gpu*; raises ConfigError where there is none."""
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Price all of *kernels* at once, which is faster than one by one."""
@@ -374,7 +375,7 @@ class ProfileOracle(ABC):
         return self.estimate(kernel, gpu).seconds
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """None in a class that has `estimates` of its own, which what is compiled here would not follow."""
+        """Compile *layer*; None in a subclass with `estimates` of its own, which a compiled formula would bypass."""
         if type(self).estimates is not ProfileOracle.estimates:
             return None
         return self.prices(gpu).compile_attention(layer, gpu)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ksim.compute.kernels.basic import BatchedGemm
-from ksim.compute.kernels.mla import IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.states import DeltaLayer
+from ksim.compute.kernels.mla import IndexScores, LatentAttention, SparseLatentLayer
+from ksim.compute.kernels.states import DeltaRule
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate
 from ksim.oracles.efficiency.families import family, family_of
@@ -20,8 +20,8 @@ from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))
 BATCH = Batch.of(*[(1, 4000)] * 64)
-KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
-           SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaLayer("decodes", 8, 2, 128).over(BATCH)]
+KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexScores("decodes", 32, 128).counted(BATCH),
+           SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaRule("decodes", 8, 2, 128).counted(BATCH)]
 
 
 def seconds(reach: TwoSides, flops: float = 0.0, moved: float = 0.0, steps: float = 0.0) -> float:
@@ -53,7 +53,7 @@ def test_latent_attention_of_real_heads_is_within_what_was_measured():
     """All that tensor parallelism makes of 128 heads, prompts and decodes."""
     for heads in (8, 16, 32, 64, 128):
         for form, batch in (("absorbed", BATCH), ("expanded", Batch.of((4000, 0)))):
-            found = estimate(Measured(), LatentLayer(form, heads, 128, 64, 128, 512).over(batch), H200)
+            found = estimate(Measured(), LatentAttention(form, heads, 128, 64, 128, 512).counted(batch), H200)
             assert (found.source, found.extrapolated) == ("measured", False)
 
 
