@@ -124,9 +124,14 @@ class Model:
     def layers(self) -> int:
         return len(self.decoder.layers)
 
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the indices over the whole model."""
+        return Sizes(self.decoder.sizes)
+
     def parameters(self) -> int:
         """The number of weights; tied ones count once."""
-        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
+        sizes, decoder = self.sizes, self.decoder
         total = sum(op.parameters(sizes) for op in weighted(chain(decoder.embedding, decoder.head)))
         total += sum(repeat * sum(op.parameters(sizes) for op in weighted(layer)) for layer, repeat in self._repeated())
         return total - decoder.tied * sizes.volume("mV")
@@ -145,7 +150,7 @@ class Model:
         A head tied to the embedding has none of its own.
         """
         decoder, whole = self.decoder, Shard(precision=shard.precision)
-        sizes = Sizes(decoder.sizes)
+        sizes = self.sizes
         chosen = Sizes({**decoder.sizes, "E": decoder.top_k}) if decoder.top_k else sizes
         total, active, weights = Counter[str](), Counter[str](), defaultdict[str, float](float)
         head = (op for op in decoder.head if not (decoder.tied and _part(op) == "head"))
@@ -159,7 +164,7 @@ class Model:
 
     def attention_kinds(self, shard: Shard) -> list[AttentionKind]:
         """How the layers attend, on one rank of *shard*."""
-        sizes, kinds = Sizes(self.decoder.sizes), dict[str, list[tuple[float, float]]]()
+        sizes, kinds = self.sizes, dict[str, list[tuple[float, float]]]()
         for op in chain.from_iterable(self.decoder.layers):
             if name := getattr(op, "attends", ""):
                 token = op.cache_per_token(sizes, shard) if isinstance(op, Cached) else 0.0
@@ -195,7 +200,7 @@ class Model:
 
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         total = self._sum(lambda ops: sum(op.weights(sizes, shard) for op in weighted(ops)), shard)
         if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
@@ -203,18 +208,18 @@ class Model:
 
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         return self._sum(lambda ops: sum(op.cache_per_token(sizes, shard) for op in cached(ops)), shard)
 
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
         """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
         return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         return self._sum(lambda ops: sum(op.state_per_sequence(sizes, shard) for op in stateful(ops)), shard)
 
     def _sum(self, part: Callable[[Sequence[Operation]], float], shard: Shard) -> float:

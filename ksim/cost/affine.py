@@ -91,7 +91,7 @@ def _line_through(small: Op, large: Op) -> Op | AffineKernel | None:
     kind: Any = type(kernel)
     if type(large.kernel) is not kind or small.mean is not None:
         return None
-    names = [one.name for one in fields(kind)]
+    names = [one.name for one in fields(kernel.__class__)]
     values = tuple(_value_through(getattr(kernel, name), getattr(large.kernel, name)) for name in names)
     return AffineKernel(small.label, kind, values)
 

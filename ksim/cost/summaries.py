@@ -1,7 +1,7 @@
 """Summaries of steps: the few costs that a step's duration depends on, without the costs of its kernels.
 
 A layer of attention is compiled for the oracle and the GPU, as a formula of floats or of columns.  Launches for LoRA
-adapters are summed up by the tokens of each adapter.  An `EncoderBatch` goes through a vision encoder beside a step.
+adapters are summed up by the tokens of each adapter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,14 @@ from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
 from ksim.cost.energy import Actions, busy_seconds, joules
 from ksim.cost.pricer import BatchLaunch, Plan, Pricer
-from ksim.flow.batch import Batch, Batches, Contexts
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import Costs, StepSummary
-from ksim.flow.request import Patches
 from ksim.oracles import CompiledAttention, check_seconds, compile_attention, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval, StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 
-__all__ = ["AdapterSummary", "AttentionSummary", "Summaries", "EncoderBatch", "encoder_batch"]
+__all__ = ["AdapterSummary", "AttentionSummary", "Summaries"]
 
 
 #: Numbers of tokens by adapter whose costs are kept.
@@ -251,18 +250,3 @@ class Summaries:
         if layer not in self._compiled:
             self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]
-
-
-@frozen
-class EncoderBatch(Batch):
-    """All patches of some images in one forward pass; its rows of logits are the tokens that they become."""
-
-    @property
-    def logits(self) -> int:
-        return sum(image.embeds for image in self.images)
-
-
-def encoder_batch(images: Sequence[Patches]) -> EncoderBatch:
-    """The batch of *images*, of which there is one at least."""
-    tokens = sum(image.tokens for image in images)
-    return EncoderBatch(contexts=Contexts(), chunks=((tokens, 0),), samples=0, tokens=tokens, images=tuple(images))

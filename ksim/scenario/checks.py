@@ -6,7 +6,6 @@ from typing import Any
 from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
-from ksim.compute.sizes import Sizes
 from ksim.foundation.config import Choice, flat
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -40,7 +39,7 @@ def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: Engi
                                                 " 75.\"); choose another GPU, or a checkpoint in AWQ, GPTQ or FP8")
     if activations is not DType.BF16 or not weights.group:
         return
-    sizes, shard = Sizes(model.decoder.sizes), Shard(tensor=serve.tensor_parallel_size)
+    sizes, shard = model.sizes, Shard(tensor=serve.tensor_parallel_size)
     for product in products:
         whole = sizes.volume(product.depth)
         depth = sizes.on(product.parallel, shard, product.label).volume(product.depth)

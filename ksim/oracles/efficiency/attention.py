@@ -277,4 +277,5 @@ def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
 
 FAMILY = Family(
     lambda gpu, shapes, constants: physics(gpu, shapes, AttentionConstants(**constants)), FEATURES, LAUNCHES, _columns,
-    lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))), sweep=_sweep)
+    lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))), sweep=_sweep,
+    inputs=COLUMNS)

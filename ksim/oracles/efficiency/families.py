@@ -19,6 +19,8 @@ from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
 Shapes = Mapping[str, Array]
+#: Heights of a tile of vLLM's grouped GEMM.
+HEIGHTS = (16, 32, 64, 128)
 #: Constants of a family's physics by name: seconds, clocks or shares of peaks.
 Constants = Mapping[str, float]
 
@@ -30,7 +32,7 @@ class Family:
     `names` lists the efficiencies that may price a kernel.  The first was fitted to such kernels, the others to other
     formats or to kernels alike.  Where a profile has none of them, the physics is used with its own constants, if
     nine of ten kernels are known to lie `within` so much of it in log time.  `sweep` makes columns of the kernel of a
-    `KernelSweep`.
+    `KernelSweep`.  `inputs` are the names of the columns, where a calibration asks for them.
     """
 
     physics: Callable[[Gpu, Shapes, Constants], Physics]
@@ -40,6 +42,7 @@ class Family:
     names: Callable[[Any], tuple[str, ...]]
     within: Callable[[Gpu], float] | None = None
     sweep: Callable[[Any, Gpu], Shapes] | None = None
+    inputs: tuple[str, ...] = ()
 
 
 #: Families that have a module of their own; the others are in `two_sided`.
@@ -95,3 +98,14 @@ def attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array]
     """The attributes *names* of *kernels*, a column each."""
     table = np.array([[getattr(kernel, name) for name in names] for kernel in kernels], dtype=np.float64)
     return dict(zip(names, table.T, strict=True))
+
+
+def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """The columns that say how *loads*, (rows, experts that have so many), spread: see `physics` of `grouped_gemm`."""
+    busy = [(rows, experts) for rows, experts in loads if rows]
+    return {
+        "rows": float(sum(rows * experts for rows, experts in busy)),
+        "active": float(sum(experts for _, experts in busy)),
+        "largest": float(max((rows for rows, _ in busy), default=0)),
+        **{f"tiles{height}": float(sum(-(-rows // height) * experts for rows, experts in busy)) for height in HEIGHTS},
+    }

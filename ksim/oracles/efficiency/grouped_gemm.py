@@ -16,14 +16,13 @@ import numpy as np
 from attrs import field, frozen, validators
 
 from ksim.foundation.units import DType, quantity
-from ksim.oracles.efficiency.families import Family, Shapes, attributes, product_names
+from ksim.oracles.efficiency.families import HEIGHTS, Family, Shapes, attributes, product_names, tiles
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FAMILY", "FEATURES", "HEIGHTS", "LAUNCHES", "GroupedGemmConstants", "physics", "tiles"]
+__all__ = ["FAMILY", "FEATURES", "LAUNCHES", "GroupedGemmConstants", "physics"]
 
-#: Heights of a tile, and up to how many tokens vLLM takes each; the widths go with their own bounds.
-HEIGHTS = (16, 32, 64, 128)
+#: Up to how many tokens vLLM takes each of the `HEIGHTS` of a tile; the widths go with their own bounds.
 HEIGHT_TOKENS = (32, 96, 512)
 WIDTHS = (64, 128, 256)
 WIDTH_TOKENS = (64, 512)
@@ -63,17 +62,6 @@ class GroupedGemmConstants:
     depth: float = field(default=117.0, validator=validators.ge(0))
     memory: float = field(default=0.935, validator=(validators.gt(0), validators.le(1)))
     sharpness: float = field(default=3.47, validator=validators.ge(1))
-
-
-def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
-    """The columns that say how *loads*, (rows, experts that have so many), spread: see `physics`."""
-    busy = [(rows, experts) for rows, experts in loads if rows]
-    return {
-        "rows": float(sum(rows * experts for rows, experts in busy)),
-        "active": float(sum(experts for _, experts in busy)),
-        "largest": float(max((rows for rows, _ in busy), default=0)),
-        **{f"tiles{height}": float(sum(-(-rows // height) * experts for rows, experts in busy)) for height in HEIGHTS},
-    }
 
 
 def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: GroupedGemmConstants = GroupedGemmConstants()) -> Physics:

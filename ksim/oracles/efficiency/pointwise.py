@@ -20,7 +20,7 @@ from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Constant, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COMBINE", "FAMILY", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
+__all__ = ["FAMILY", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
 
 FEATURES = ("start_share", "log_row_over_traffic", "log_waves", "misses", "log_row_bytes", "log_traffic_over_l2")
 LAUNCHES = ("a block a row",)
@@ -66,11 +66,6 @@ class Terms:
     threads: float = 512.0
     footprint: float = 1.0
     split: float = 0.0
-
-
-#: PyTorch's sum over a token's experts, which no sweep has: from profiled steps of qwen3-30b-a3b on an H200, 4.6 us for
-#: a token, 105 us for 8,000.
-COMBINE = Terms(start=4.5e-6, l2=11.3, memory=0.61)
 
 
 def physics(gpu: Gpu, shapes: Mapping[str, Array], t: Mapping[str, Any]) -> Physics:
