@@ -164,12 +164,12 @@ class Gateway:
             self.log.add(Rejected(self.env.now, request, GONE_AFTER_REFUSAL))
             return True
         for flow, queue in self._flows.items():
-            for place, attempt in enumerate(queue):
+            for index, attempt in enumerate(queue):
                 if attempt.request.id == request:
-                    queue.rotate(-place)
+                    queue.rotate(-index)
                     self._leave(flow)
                     if flow in self._flows:
-                        queue.rotate(place)
+                        queue.rotate(index)
                     self.log.add(Rejected(self.env.now, request, GONE))
                     return True
         return False

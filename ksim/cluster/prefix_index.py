@@ -211,10 +211,10 @@ def leading(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
     """The number of *keys* that each engine has before the first that it lacks; *holders* have a bit an engine."""
     depths: dict[int, int] = {}
     alive = holders.get(keys[0], 0) if keys else 0
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         bits = holders.get(key, 0)
         if alive & ~bits:
-            depths.update(dict.fromkeys(_numbers(alive & ~bits), place))
+            depths.update(dict.fromkeys(_numbers(alive & ~bits), index))
             alive &= bits
             if not alive:
                 return depths
@@ -424,7 +424,7 @@ class PrefixTree:
 
 def _shared(keys: Sequence[int], others: Sequence[int], start: int) -> int:
     """The number of *keys* from place *start* on that are equal to *others*."""
-    for place, (key, other) in enumerate(zip(keys, others[start:start + len(keys)], strict=False)):
+    for index, (key, other) in enumerate(zip(keys, others[start:start + len(keys)], strict=False)):
         if key != other:
-            return place
+            return index
     return min(len(keys), len(others) - start)

@@ -125,8 +125,8 @@ class Drafter:
         offsets = ends.offsets if not batch.chunks else ends.offsets.plus(
             [context + new + self.more - width - ends.shift for new, context in batch.chunks])
         samples = batch.sequences if batch.logits else 0
-        return [Batch(Contexts(offsets, ends.shift + width + place), (), samples, batch.sequences)
-                for place in range(tokens - 1)]
+        return [Batch(Contexts(offsets, ends.shift + width + index), (), samples, batch.sequences)
+                for index in range(tokens - 1)]
 
 
 Operations = tuple[Operation, ...]

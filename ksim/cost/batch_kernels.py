@@ -101,7 +101,7 @@ def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, 
     """Price the kernels of *launches* in those of *batches* that have them; one question asks for all *bound* ones."""
     asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items() if launch in bound
                                for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
-    places = {question: place for place, question in enumerate(asked)}
+    places = {question: index for index, question in enumerate(asked)}
     answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
     priced = []
     for launch, rows in launches.items():

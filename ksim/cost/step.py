@@ -197,7 +197,7 @@ def _columns(plans: Sequence[Plan], kernels: Sequence[BatchKernels]) -> StepColu
 
     Attention is one family of kernels: it errs alike in all layers.
     """
-    places = {plan: place for place, plan in enumerate(dict.fromkeys(plans))}
+    places = {plan: index for index, plan in enumerate(dict.fromkeys(plans))}
     which = [places[plan] for plan in plans]
     known = Costs.stacked(plan.costs for plan in places)[which]
     costs, reach = known + kernels[-1].kernels.costs, np.zeros_like(known.reach)

@@ -153,11 +153,11 @@ class Request:
         A session goes on with the first of them: only that one's output has names.
         """
         whole = -(-self.prompt // self.chunk_tokens)
-        names = (*self.chunks[:whole], *(("prompt", self.id, place) for place in range(len(self.chunks), whole)))
+        names = (*self.chunks[:whole], *(("prompt", self.id, index) for index in range(len(self.chunks), whole)))
         lengths = self.outputs or [self.output] * self.n
-        return [evolve(self, n=1, outputs=(), sequence=place, output=output,
-                       chunks=self.chunks if not place and len(self.chunks) > whole else names)
-                for place, output in enumerate(lengths)]
+        return [evolve(self, n=1, outputs=(), sequence=index, output=output,
+                       chunks=self.chunks if not index and len(self.chunks) > whole else names)
+                for index, output in enumerate(lengths)]
 
     @property
     def keyed(self) -> "Request":
@@ -246,8 +246,8 @@ class BlockKeys:
         names = request.keyed.content(self.block_tokens)
         key, numbers = -1, self._numbers
         keys = [key := numbers[key, name] for name in (names if blocks is None else names[:blocks])]
-        for place in range(len(keys), blocks or 0):
-            key = numbers[key, ("", request.id, request.sequence, place)]
+        for index in range(len(keys), blocks or 0):
+            key = numbers[key, ("", request.id, request.sequence, index)]
             keys.append(key)
         return keys
 
@@ -270,7 +270,7 @@ class BlockKeys:
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:
     """The number of *keys*, from the first on, that are *present*."""
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         if key not in present:
-            return place
+            return index
     return len(keys)

@@ -282,7 +282,7 @@ class SystemLinks:
     @cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:
         """The places of links by name, among those of a GPU and of a node."""
-        return {part: {spec.name: place for place, spec in enumerate(specs)}
+        return {part: {spec.name: index for index, spec in enumerate(specs)}
                 for part, specs in (("gpu", self.gpu), ("node", self.node))}
 
 

@@ -311,11 +311,11 @@ class Reuse:
     def _runs(self, keys: list[int]) -> Iterator[tuple[int, int, int]]:
         """Each request that used some of *keys* last, and the places at which these begin and end."""
         users, begin, user = self._users, 0, -1
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             if users[key] != user:
-                if place:
-                    yield user, begin, place
-                begin, user = place, users[key]
+                if index:
+                    yield user, begin, index
+                begin, user = index, users[key]
             users[key] = self.requests
         if keys:
             yield user, begin, len(keys)

@@ -171,7 +171,7 @@ class EngineViews:
         shown = self.scrapes.shown
         if candidates is self.views:
             return shown
-        places = {view.number: place for place, view in enumerate(self.scrapes.views)}
+        places = {view.number: index for index, view in enumerate(self.scrapes.views)}
         return {name: [column[places[view.number]] for view in candidates] for name, column in shown.items()}
 
 

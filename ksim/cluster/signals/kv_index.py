@@ -78,10 +78,10 @@ class Scrapes:
     def _show_scrapes(self, latest: int) -> None:
         """Show the values of scrapes up to the *latest*."""
         before, self._latest = self._latest, latest
-        for place, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
+        for index, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
             scrape = latest
             if self.settings.loss:
-                losses = self._losses[place]
+                losses = self._losses[index]
                 kept = [number for number in range(before + 1, latest + 1) if not losses.lost(number)]
                 scrape = kept[-1] if kept else -1
             if scrape >= 0:
@@ -143,14 +143,14 @@ class KvIndex:
         """Read all events that have arrived by *now*."""
         moment = now - self.delay + RESOLUTION
         self._asked = None
-        for place, observer in enumerate(self.observers):
+        for index, observer in enumerate(self.observers):
             events = observer.events
             while events and events[0][0] <= moment:
                 _, batch, below = events.popleft()
-                if not self.losses[place].lost(self._read[place]):
-                    self._apply(batch, 1 << place)
-                    apply(below, self.below[place])
-                self._read[place] += 1
+                if not self.losses[index].lost(self._read[index]):
+                    self._apply(batch, 1 << index)
+                    apply(below, self.below[index])
+                self._read[index] += 1
 
     def _apply(self, batch: Sequence[int], bit: int) -> None:
         holders = self._holders
@@ -176,11 +176,11 @@ class KvIndex:
         size, after, key = self.keys.block_tokens, self.keys.after, -1
         having, hits = (1 << len(self.observers)) - 1, dict[int, int]()
         names = self.names(request)[:(request.prompt - 1) // size]
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             key = after(key, name)
             still = having & self._holders.get(key, 0)
             if still != having:
-                self._note(hits, having & ~still, place * size)
+                self._note(hits, having & ~still, index * size)
                 having = still
                 if not having:
                     return hits

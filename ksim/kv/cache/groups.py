@@ -202,10 +202,10 @@ class GroupTable:
         """Begin with a hit of *tokens* tokens, of which *blocks* are found from place *first* on."""
         self.length = self.entered = self.group.blocks(tokens)
         self.first = max(first, self.group.out_of_reach(tokens))
-        for place, block in enumerate(blocks, first):
-            if place >= self.first:
+        for index, block in enumerate(blocks, first):
+            if index >= self.first:
                 self.pool.share(block)
-                self.found[place] = block
+                self.found[index] = block
 
     def give_back(self, computed: int) -> None:
         """Give back the blocks that are out of reach once *computed* tokens are computed."""
@@ -253,9 +253,9 @@ class GroupTable:
         nodes = []
         for begin, stop in kept:
             for first, last in self._holding(max(begin, self.entered), min(stop, end)):
-                for place in range(first, min(last, named)):
-                    nodes.append(node(place))
-                    self.found[place] = CachedBlock(self.number, nodes[-1])
+                for index in range(first, min(last, named)):
+                    nodes.append(node(index))
+                    self.found[index] = CachedBlock(self.number, nodes[-1])
                 if last > named:
                     self._add_private(max(first, named), last)
         self.entered = max(self.entered, end)

@@ -50,17 +50,17 @@ class AlikeGroups:
     def _find_window(self, path: Path, limit: int) -> tuple[int, int]:
         """The last run of as many cached blocks as are needed, with an aligned end."""
         needed, end, run = self.group.needed, 0, 0
-        for place in range(min(limit, len(path) * self.unit // self.group.block_tokens) - 1, -1, -1):
-            if not self._has(path, place):
+        for index in range(min(limit, len(path) * self.unit // self.group.block_tokens) - 1, -1, -1):
+            if not self._has(path, index):
                 run = 0
                 continue
             if not run:
-                end = place + 1
+                end = index + 1
                 if end * self.group.block_tokens % self.alignment:
                     continue
             run += 1
             if run >= needed:
-                return place, end
+                return index, end
         return 0, 0 if self.group.kind == "state" else self._aligned(run)
 
     def _run(self, path: Path, first: int, limit: int) -> int:
@@ -84,7 +84,7 @@ class AlikeGroups:
     def hits(self, path: Path, first: int, end: int) -> list[tuple[int, GroupHit]]:
         """The blocks of each group at places *first* to *end* - 1."""
         size = self.group.block_tokens
-        nodes = [path[(place + 1) * size // self.unit - 1] for place in range(first, end)]
+        nodes = [path[(index + 1) * size // self.unit - 1] for index in range(first, end)]
         return [(number, GroupHit(first, [node.blocks[number][0] for node in nodes], self.group.kind == "state"))
                 for number in self.numbers]
 
@@ -132,9 +132,9 @@ class PrefixLookup:
         if not tokens:
             return PrefixHit(0)
         found, evictable = {}, 0
-        for place, kind in enumerate(self.kinds):
+        for index, kind in enumerate(self.kinds):
             end = tokens // kind.group.block_tokens
-            for number, hit in kind.hits(path, min(places[place][0], end), end):
+            for number, hit in kind.hits(path, min(places[index][0], end), end):
                 found[number] = hit
                 skipped = max(0, kind.group.out_of_reach(tokens) - hit.first)
                 evictable += sum(not block.users for block in hit.blocks[skipped:])

@@ -268,13 +268,13 @@ class _Tape:
         for term in reversed(self.terms.values()):
             if uses[term.name]:
                 form = self._form(term)
-                for place, argument in enumerate(term.arguments):
-                    uses[self._text(argument)] += form.count(f"{{{place}}}")
+                for index, argument in enumerate(term.arguments):
+                    uses[self._text(argument)] += form.count(f"{{{index}}}")
         return uses
 
     def _form(self, term: _Term) -> str:
         """The template of the code that computes *term*."""
-        called = ", ".join(f"{{{place}}}" for place in range(len(term.arguments)))
+        called = ", ".join(f"{{{index}}}" for index in range(len(term.arguments)))
         form: str = getattr(self.m, "inline", {}).get(term.operation) or (
             f"{{0}} {term.operation} {{1}}" if term.operation in OPERATORS else f"{term.operation}({called})")
         return form

@@ -239,7 +239,7 @@ class _Physics:
         time = timed(cut(totals, self.heads, m), totals, self.rates, m)
         values = features(totals, self.heads, time, m)
         binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
-        return time.seconds, binds, tuple(value if place in self.needed else 0.0 for place, value in enumerate(values))
+        return time.seconds, binds, tuple(value if index in self.needed else 0.0 for index, value in enumerate(values))
 
 
 @define(eq=False)

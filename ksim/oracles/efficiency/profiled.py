@@ -336,7 +336,7 @@ def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
 def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
     """The number of the kind of each of *kernels*, and a kernel of each kind."""
     kinds = {kernel.family: kernel for kernel in kernels}
-    places = {name: place for place, name in enumerate(kinds)}
+    places = {name: index for index, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
 
 

@@ -188,8 +188,8 @@ class Prose:
                                                      f" {self.special} special ones to every text")
         words: list[str] = []
         size = request.chunk_tokens if request.chunks else _PIECE
-        for place in range(-(-length // size)):
-            name = request.chunks[place] if place < len(request.chunks) else (request.id, place)
+        for index in range(-(-length // size)):
+            name = request.chunks[index] if index < len(request.chunks) else (request.id, index)
             words += self._piece(name, size)
         text = " ".join(words[:length])
         if self.tokenizer is not None and (found := len(self.tokenizer.encode(text).ids)) != request.prompt:

@@ -84,7 +84,7 @@ def _behind(said: list[Any], session: str, length: int, output: int, named: tupl
     prompt = said[0] + length
     said[0] = prompt + output
     first = said[1]
-    return prompt, first + tuple((session, place) for place in range(len(first), said[0] // size))
+    return prompt, first + tuple((session, index) for index in range(len(first), said[0] // size))
 
 
 def _arrival(row: Mapping[str, Any], turn_before: float | None, lines: Lines) -> float:
