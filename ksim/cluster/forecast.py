@@ -1,4 +1,4 @@
-"""When an engine, as it really is, would give a request its first and its last token, if no other request came.
+"""Forecasts of the first and the last token of a request on an engine as it is now, if no other request comes.
 
 A few turns are played ahead: prompts in the order of arrival, in chunks, beside all sequences that decode.  Those end
 when they really will.  What is left out: preemptions, other orders than that of arrival, drafts, images, adapters, and

@@ -1,11 +1,9 @@
-"""Which engine has which prefix, as a router guesses it from what it has sent where.
+"""The prefixes that a router believes engines to have, by the prompts that it has sent them.
 
-The blocks of prompts that are being served, engine by engine, as a router counts them.
-
-What a router believes that engines have cached, by the prompts that it sent them: a radix tree that they share.
-
-The rules are those of SGLang's gateway (sgl-model-gateway, policies/tree.rs), which counts characters where this one
-counts tokens: a text is the keys of its chunks and, at its end, tokens that are nobody else's.
+A `PrefixIndex` has the blocks of these prompts, engine by engine.  `ActiveBlocks` counts the blocks of prompts that are
+being served.  A `PrefixTree` is a radix tree that all engines share; its rules are those of SGLang's gateway
+(sgl-model-gateway, policies/tree.rs), which counts characters where this one counts tokens: a text is the keys of its
+chunks and, at its end, tokens that are nobody else's.
 """
 
 from bisect import bisect_left

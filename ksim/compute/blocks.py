@@ -50,15 +50,16 @@ def decoder(
 
     Raises ConfigError for an unknown quantization of the weights.
     """
-    found = stored(config)
-    layers = layers_as_stored(layers, found)
+    checkpoint = stored(config)
+    layers = layers_as_stored(layers, checkpoint)
     unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
     objects = {id(layer): layer for layer in layers}.values()
     shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}
     return Decoder(
         sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(shared[id(layer)] for layer in layers),
         head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
-        quantization=found.quantization, unquantized=found.unquantized, kv_cache_dtype=found.kv_cache_dtype)
+        quantization=checkpoint.quantization, unquantized=checkpoint.unquantized,
+        kv_cache_dtype=checkpoint.kv_cache_dtype)
 
 
 def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:

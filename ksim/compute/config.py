@@ -1,8 +1,7 @@
-"""A Hugging Face ``config.json``, and which of its keys an architecture has read.
+"""A Hugging Face ``config.json``, the keys that an architecture has read of it, and those that many families share.
 
-What configs of many families say under the same keys: sizes, lengths, windows, and which layer is of which kind.
-
-Keys of a config.json that change neither kernels nor weights, with the values for which that is so.
+Shared keys are of sizes, lengths, windows and the kinds of layers.  Keys that change neither kernels nor weights are
+listed with the values for which that is so.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -177,7 +176,7 @@ class Config:
     _parts: dict[str, "Config"] = field(factory=dict, init=False, eq=False, repr=False)
 
     def value(self, key: str) -> Any:
-        """What is under *key*, of whatever type; None where it is absent."""
+        """The value of *key*, of any type; None where it is absent."""
         self._read.add(key)
         return self.table.get(key)
 
@@ -227,7 +226,7 @@ class Config:
         return self._parts[key]
 
     def under(self, names: Mapping[str, str]) -> "Config":
-        """The same config with other *names* for some keys, which are those that other families have."""
+        """This config with other *names* for some keys: those that other families have."""
         return self.instead({names.get(key, key): value for key, value in self.table.items()})
 
     def instead(self, table: Mapping[str, Any]) -> "Config":

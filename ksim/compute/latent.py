@@ -1,6 +1,6 @@
-"""Multi-head latent attention: its operations, over all keys or over the best, and what models that have it share.
+"""Multi-head latent attention over all keys or over chosen ones, and the parts that its models share.
 
-Attention to chosen blocks of keys (MiniMax-M3) and to compressed keys (DeepSeek-V4), and what they keep.
+Beside it, attention to chosen blocks of keys (MiniMax-M3) and to compressed keys (DeepSeek-V4).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

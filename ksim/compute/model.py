@@ -43,7 +43,7 @@ TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("ga
 
 @frozen
 class Decoder:
-    """What an architecture file makes of a config: operations, and the sizes of their indices.
+    """The operations of a model, and the sizes of their indices, as an architecture file makes them of a config.
 
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
@@ -163,7 +163,7 @@ class Model:
         return [ModelPart(name, total[name], active[name], weights[name]) for name in PARTS if total[name]]
 
     def attention_kinds(self, shard: Shard) -> list[AttentionKind]:
-        """How the layers attend, on one rank of *shard*."""
+        """The kinds of attention of the layers, on one rank of *shard*."""
         sizes, kinds = self.sizes, dict[str, list[tuple[float, float]]]()
         for op in chain.from_iterable(self.decoder.layers):
             if name := getattr(op, "attends", ""):
@@ -212,7 +212,7 @@ class Model:
         return self._sum(lambda ops: sum(op.cache_per_token(sizes, shard) for op in cached(ops)), shard)
 
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
-        """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
+        """The cache of each layer of one rank's stage, in order; a layer with attention and a state has two entries."""
         sizes = self.sizes
         operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
         return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
@@ -231,7 +231,7 @@ class Model:
         return sum(known[id(layer)] for layer in layers) + part(ends)
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
-        """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.
+        """The launches of one rank for a step of *tokens* tokens, with logits for *samples* sequences.
 
         These are all sequences: vLLM computes logits for partial prompts too, and drops the samples.  *everywhere* is
         the number of tokens on all data ranks together, by default as many on each.
@@ -313,7 +313,7 @@ SCORES = (pointwise("argmax", "sV,sV->s", "log_softmax", writes="fp32"), pointwi
 
 
 def prompt_logprobs(target: Decoder, top: bool) -> Decoder:
-    """What runs beside *target* for a chunk of rows; *top* tokens are looked for only if any are asked for."""
+    """The pass beside *target* for a chunk of rows; it looks for the likeliest tokens only if asked to (*top*)."""
     logits = takewhile(lambda op: _label(op) != "logits_cast", target.head[target.sampled:])
     return Decoder(target.sizes, (), (), (*logits, *((TOP,) if top else ()), *SCORES), target.max_length, sampled=0,
                    quantization=target.quantization, unquantized=target.unquantized)

@@ -1,6 +1,6 @@
-"""Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it.
+"""Layers that keep a state of each sequence in place of a cache.
 
-Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2, lightning attention, convolutions.
+They are linear attention (gated delta networks), Mamba, Mamba-2, lightning attention and convolutions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class AttendLinear:
         return local.volume("Goee") * state.bytes + local.volume("YGe") * kept * conv.bytes
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
-        """Of the convolution's tokens and of the matrices, which are in FP32 where they decay by channel."""
+        """The formats of the convolution's tokens and of the matrices, FP32 where these decay by channel."""
         conv, state = shard.precision.states(self.state)
         return conv, DType.FP32 if self.by_channel else state
 

@@ -158,7 +158,7 @@ def of_groups(groups: int, heads: int, size: int, states: int) -> dict[str, int]
 
 @frozen
 class Contraction:
-    """One product of two operands, each a string of indices."""
+    """A product of two operands, each a string of indices."""
 
     left: str
     right: str
@@ -178,12 +178,12 @@ class Contraction:
 
     @cached_property
     def depth(self) -> str:
-        """What is contracted."""
+        """The indices that are contracted."""
         return _select(self.right, lambda index: index not in self.out)
 
 
-def _select(indices: str, wanted: Callable[[str], bool]) -> str:
-    return "".join(filter(wanted, indices))
+def _select(indices: str, keeps: Callable[[str], bool]) -> str:
+    return "".join(filter(keeps, indices))
 
 
 @frozen
@@ -209,8 +209,8 @@ class Equation:
     def of(self, *operands: int) -> "Equation":
         """This equation; raises ValueError for another number of *operands*, or more than one result."""
         if len(self.operands) not in operands:
-            wanted = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
-            raise self.wrong(f"expected {wanted}, with commas between them, not {len(self.operands)}")
+            expected = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
+            raise self.wrong(f"expected {expected}, with commas between them, not {len(self.operands)}")
         if len(self.results) > 1:
             raise self.wrong(f"expected one result, not {len(self.results)}")
         return self

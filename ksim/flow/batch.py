@@ -27,18 +27,18 @@ class Offsets(tuple[int, ...]):
 
     def plus(self, values: Sequence[int]) -> "Offsets":
         """These and some more *values*, of which there is one at least."""
-        found, most = Offsets((*self, *values)), max(values)
-        found.sum = self.sum + sum(values)
-        found.most = max(self.most, most) if self else most
-        return found
+        extended, most = Offsets((*self, *values)), max(values)
+        extended.sum = self.sum + sum(values)
+        extended.most = max(self.most, most) if self else most
+        return extended
 
     def without(self, place: int) -> "Offsets":
         """These but for the one at *place*."""
-        found, gone = Offsets(self[:place] + self[place + 1:]), self[place]
-        found.sum = self.sum - gone
+        remaining, gone = Offsets(self[:place] + self[place + 1:]), self[place]
+        remaining.sum = self.sum - gone
         if gone < self.most:
-            found.most = self.most
-        return found
+            remaining.most = self.most
+        return remaining
 
     @cached_property
     def _ascending(self) -> tuple[list[int], list[int]]:
@@ -182,8 +182,8 @@ _SEQUENCES, _TOKENS = 100_000, 10**7
 
 
 def _pair(text: str, separator: str, example: str) -> tuple[int, int]:
-    head, found, tail = text.strip().partition(separator)
-    if not found or not head.isdecimal() or not tail.isdecimal():
+    head, separated, tail = text.strip().partition(separator)
+    if not separated or not head.isdecimal() or not tail.isdecimal():
         raise ValueError(f"expected something like {example}, not {text.strip()!r}")
     return int(head), int(tail)
 
@@ -206,11 +206,11 @@ class Chunks:
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Chunks":
-        found = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
+        chunks = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
                  for new, context in batch.chunks]
-        row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+        row, new, context = np.array(chunks, dtype=np.int64).reshape(-1, 3).T.copy()
         starts = np.flatnonzero(row[1:] != row[:-1]) + 1
-        starts = np.concatenate(([0], starts)) if found else starts
+        starts = np.concatenate(([0], starts)) if chunks else starts
         return cls(new, context, row[starts], starts, len(batches))
 
     def sums(self, values: Ints) -> Ints:
@@ -222,10 +222,10 @@ class Chunks:
         return self._spread(np.maximum, values)
 
     def _spread(self, operation: np.ufunc, values: Ints) -> Ints:
-        found = np.zeros(self.batches, dtype=np.int64)
+        reduced = np.zeros(self.batches, dtype=np.int64)
         if len(values):
-            found[self.rows] = operation.reduceat(values, self.starts)
-        return found
+            reduced[self.rows] = operation.reduceat(values, self.starts)
+        return reduced
 
 
 @frozen(eq=False)
@@ -241,8 +241,8 @@ class Prompts:
     @classmethod
     def of(cls, batches: Sequence[Batch], counts: Ints) -> "Prompts":
         """The chunks of *batches*, which have so many each."""
-        found = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
-        request, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+        prompts = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
+        request, new, context = np.array(prompts, dtype=np.int64).reshape(-1, 3).T.copy()
         return cls(request, new, context, counts)
 
 
@@ -306,10 +306,10 @@ class Batches(Sequence[Batch]):
 
     def capped(self, most: int) -> Ints:
         """The sum of the contexts of sequences with `Batch.width` new tokens, each at most *most*: (batches,)."""
-        found = self.total.copy()
+        sums = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
-            found[row] = self.batches[row].contexts.capped(most)
-        return found
+            sums[row] = self.batches[row].contexts.capped(most)
+        return sums
 
     def __len__(self) -> int:
         return len(self.batches)

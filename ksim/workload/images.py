@@ -59,7 +59,7 @@ class Images:
             yield evolve(request, images=tuple(before)) if before else request
 
     def _numbers(self, rng: "np.random.Generator") -> Iterator[int]:
-        """How many images each request adds."""
+        """The number of images that each request adds."""
         base, ratio = self.base_items_per_request, self.num_mm_items_range_ratio
         least, most = floor(base * (1 - ratio)), ceil(base * (1 + ratio))
         if least == most:

@@ -1,9 +1,4 @@
-"""The rows of a trace, and the counts of what happens to them.
-
-Checked values of the fields of a trace.
-
-Named columns of a CSV trace, and the fields that they can hold.
-"""
+"""The rows of a trace, their columns in CSV, checked values of their fields, and counts of what happens to them."""
 
 import csv
 import json
@@ -173,8 +168,8 @@ def unit_in_use(name: str, lines: Lines) -> float:
     """Return how many units of the column *name* a second has; raise DataError where the user says another."""
     unit = unit_of(name)
     if unit and lines.per_second and lines.per_second != UNITS[unit]:
-        said = next(known for known, per_second in UNITS.items() if per_second == lines.per_second)
-        raise lines.error(f"column {name!r} is in {unit} by its name, and time_unit (--time-unit) says {said}; leave"
+        chosen = next(unit_name for unit_name, per_second in UNITS.items() if per_second == lines.per_second)
+        raise lines.error(f"column {name!r} is in {unit} by its name, and time_unit (--time-unit) says {chosen}; leave"
                           f" out time_unit, or rename the column")
     return UNITS[unit or "s"]
 

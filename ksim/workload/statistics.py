@@ -1,7 +1,7 @@
-"""What a trace is like: its lengths and arrivals, and how often a prefix cache would hit, in one pass over requests.
+"""Statistics of a trace, in one pass over its requests: lengths, arrivals, and hits of prefix caches of every size.
 
-Hits are exact, for caches of every size, from the stack distances of the trace: which blocks come again, and how many
-others are used in between (Mattson et al., 1970).  `HashIds` has block ids as Mooncake's traces have them: whole
+Hits are exact.  They follow from the stack distances of the trace: for a block that comes again, the number of others
+that are used in between (Mattson et al., 1970).  `HashIds` has block ids as Mooncake's traces have them: whole
 numbers, equal where the blocks of prompts are equal.
 """
 
@@ -304,7 +304,7 @@ class Reuse:
         self.prompt_tokens += request.prompt
 
     def _known(self, keys: list[int]) -> int:
-        """How many of *keys* were used before: new ones are numbered in order, and all after a new one are new."""
+        """The number of *keys* that were used before: keys are numbered in order, and all after a new one are new."""
         new = keys[-1] - len(self._users) + 1 if keys else 0
         return len(keys) - max(0, new)
 
@@ -388,7 +388,7 @@ class Hits:
 
 @frozen
 class TierHits:
-    """What a tier of `blocks` adds to the hits of those above it, by policy.
+    """The hits that a tier of `blocks` adds to those of the tiers above it, by policy.
 
     In `exclusive` tiers a block is in one at a time: what leaves a tier goes to the one below, so together they are one
     cache of the sum of their sizes.  In `inclusive` tiers each sees all requests, and what is in a tier is in larger
@@ -439,7 +439,7 @@ class CacheCurve:
         return list(_round_sizes(self.largest(), decades))
 
     def tiers(self, sizes: Mapping[str, int]) -> list[TierHits]:
-        """What each tier adds to those before it; *sizes* are in blocks, the fastest first."""
+        """The hits that each tier adds to those before it; *sizes* are in blocks, the fastest tier first."""
         rows, total, largest = list[TierHits](), 0, 0
         for name, size in sizes.items():
             rows.append(TierHits(name, size, self._added(total, total + size),
@@ -475,9 +475,9 @@ class HashIds:
         names = request.chunks if self.size == request.chunk_tokens else request.content(self.size)
         if not names:
             return []
-        known = [self._number(name) for name in names[:blocks if self.size == request.chunk_tokens
+        ids = [self._number(name) for name in names[:blocks if self.size == request.chunk_tokens
                                                       else request.prompt // self.size]]
-        return known + [next(self._next) for _ in range(blocks - len(known))]
+        return ids + [next(self._next) for _ in range(blocks - len(ids))]
 
     def _number(self, name: Hashable) -> int:
         if name not in self._numbers:

@@ -123,8 +123,8 @@ class _Assembly:
         parameters = dict(spec.parameters) if isinstance(spec.parameters, Mapping) else spec.parameters
         if spec.type == "prefix-cache-scorer" and isinstance(parameters, dict):
             self._own_index(spec.called, parameters, where)
-        given = {"name": spec.called} if kind == "producers" else {}
-        self.made[spec.called] = _Made(kind, made(cls, parameters, f"{where}.parameters", **given), where)
+        named = {"name": spec.called} if kind == "producers" else {}
+        self.made[spec.called] = _Made(kind, made(cls, parameters, f"{where}.parameters", **named), where)
 
     def _own_index(self, name: str, parameters: dict[str, Any], where: str) -> None:
         """The index of a prefix scorer with the parameters of a producer, as in releases of llm-d before producers."""

@@ -53,8 +53,8 @@ class EachSide:
         methods = [getattr(side, method) for side in self._sides if getattr(side, method, None)]
 
         def tell(request: Request, number: int, now: float) -> None:
-            for told in methods:
-                told(request, number, now)
+            for hook in methods:
+                hook(request, number, now)
         return tell if methods else None
 
     def measured(self, models: Any) -> None:

@@ -265,14 +265,14 @@ class TierIndexes:
     def of(self, engine: Engine, observer: Observer, own: set[int]) -> Mapping[str, set[int]]:
         """By tier, the keys of the chunks that *engine* is known to have; *own* are those of its own store."""
         connector = engine.scheduler.connector
-        known = dict[str, set[int]]()
+        contents = dict[str, set[int]]()
         for name, tier in (connector.contents if connector is not None else {}).items():
             store: Any = tier
             if getattr(store, "shared", False):
-                known[name] = self._shared(store, name, engine, observer).keys
+                contents[name] = self._shared(store, name, engine, observer).keys
             else:
-                store.listener, known[name] = _StoreListener(observer.below), own
-        return known
+                store.listener, contents[name] = _StoreListener(observer.below), own
+        return contents
 
     def _shared(self, store: Any, name: str, engine: Engine, observer: Observer) -> SharedTier:
         """The index of *store*, a tier that *engine* shares."""
@@ -301,8 +301,8 @@ def indexes_of(views: Sequence[View], observers: Sequence[Observer], settings: S
         indexes.append(index)
         for (view, observer), own in zip(pairs, index.below, strict=True):
             view.find_hit = _finder(index, view.number)
-            if known := tiers.of(view.engine, observer, own):
-                view.find_tiers = _tier_finder(view, known)
+            if contents := tiers.of(view.engine, observer, own):
+                view.find_tiers = _tier_finder(view, contents)
     return [*indexes, *tiers.shared.values()]
 
 
@@ -315,7 +315,7 @@ def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
     return lambda request: index.hit(number, request)
 
 
-def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
-    """A function from a request to the tokens that tiers below the GPU have of it, if they have the *known* chunks."""
+def _tier_finder(view: View, contents: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
+    """A function from a request to the tokens that tiers below the GPU have of it, if these are their *contents*."""
     connector = view.engine.scheduler.connector
-    return lambda request: connector.tier_hits(request, view.find_hit(request), known)
+    return lambda request: connector.tier_hits(request, view.find_hit(request), contents)

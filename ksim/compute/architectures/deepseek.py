@@ -85,8 +85,8 @@ def _kinds(config: Config) -> list[int]:
     names = {rate: name for name, rate in KINDS.items()}
     if strangers := [ratio for ratio in ratios if ratio not in names]:
         raise ConfigError(f"{config.name}: compress_ratios", f"{strangers[0]} is none of {', '.join(map(str, names))}")
-    told = [names[ratio] for ratio in ratios[:layers]] or default
-    return [KINDS[kind] for kind in blocks.layer_types(config, told, tuple(KINDS))]
+    listed = [names[ratio] for ratio in ratios[:layers]] or default
+    return [KINDS[kind] for kind in blocks.layer_types(config, listed, tuple(KINDS))]
 
 
 def _mixed(name: str, mixer: blocks.Operations) -> blocks.Operations:

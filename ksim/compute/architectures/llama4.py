@@ -44,15 +44,15 @@ def _attention(config: Config, rotary: bool) -> blocks.Operations:
 def _rotary(config: Config) -> list[bool]:
     """Which layers have rotary embeddings, and attend within chunks."""
     kinds = ["chunked_attention" if rotary else blocks.FULL for rotary in blocks.rotary(config)]
-    told = blocks.layer_types(config, kinds, ("chunked_attention", blocks.FULL))
-    return [kind != blocks.FULL for kind in told]
+    listed = blocks.layer_types(config, kinds, ("chunked_attention", blocks.FULL))
+    return [kind != blocks.FULL for kind in listed]
 
 
 def _sparse(config: Config) -> list[bool]:
     """Which layers have experts: those of `moe_layers`, or the last of every few."""
     layers, every = range(config.need("num_hidden_layers")), config.count("interleave_moe_layer_step") or 1
-    told = config.get("moe_layers", []) or [layer for layer in layers if (layer + 1) % every == 0]
-    return [layer in told for layer in layers]
+    sparse = config.get("moe_layers", []) or [layer for layer in layers if (layer + 1) % every == 0]
+    return [layer in sparse for layer in layers]
 
 
 def llama4(config: Config) -> Decoder:

@@ -59,7 +59,7 @@ class Attention:
 
     @property
     def printed(self) -> tuple[str, tuple[float, ...]]:
-        """How it prints: a text, and the numbers that fill its places."""
+        """Its text as a template, and the numbers that fill it."""
         return (f"{{:.0f}} seqs, {{:.0f}} queries, {{:.0f}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}",
                 (self.sequences, self.queries, self.keys))
 
@@ -102,7 +102,7 @@ class Attention:
         return self.decode_keys * self._rows + chunks
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        """With query heads that share a KV head packed into tiles, the last of a chunk half full."""
+        """Query heads that share a KV head are packed into tiles; the last tile of a chunk is half full."""
         group = self.heads // self.kv_heads
         chunk_tiles = ceil(self.chunk_queries * group / TILE_ROWS + self.chunks / 2)
         blocks = (self.decodes + chunk_tiles) * self.kv_heads
@@ -144,7 +144,7 @@ class AttentionLayer:
         return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **named)
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
-        """What it counts over *batch*: its `COUNTS`.
+        """Its `COUNTS` over *batch*.
 
         Sequences that verify drafts are chunks: the kernels pack their few queries into tiles as they pack any others.
         """
@@ -177,8 +177,10 @@ class AttentionLayer:
                 max(most, batch.width), max(longest, wide[4]))
 
     def _wide_sequences(self, contexts: Contexts, width: int) -> tuple[int, int, int, int, int]:
-        """What sequences with *width* new tokens each count: queries, keys, pairs, those without masks, and the most
-        keys that one query sees."""
+        """The counts of sequences with *width* new tokens each.
+
+        They are queries, keys, pairs, pairs without masks, and the most keys that one query sees.
+        """
         sequences, window, longest = len(contexts), self.window, contexts.longest + width
         queries, cached, pairs = sequences * width, contexts.total, 0
         if window and longest > window:
@@ -203,7 +205,7 @@ class AttentionLayer:
         return KernelSweep.of(self.kernel(counts))
 
     def _wide_sweep(self, batches: Batches) -> KernelSweep:
-        """The same where some batches have wide sequences."""
+        """The kernels of *batches* of which some have wide sequences."""
         columns = np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()
         return KernelSweep.of(self.kernel([*columns]))
 

@@ -204,7 +204,7 @@ class CompressedLayer:
         return CompressedAttention(batch.tokens, keys, pairs, self.heads, self.size, 0, self.cache)
 
     def seen(self, tokens: int) -> int:
-        """How many vectors the first *tokens* of a sequence see, all together."""
+        """The number of vectors that the first *tokens* of a sequence see, all together."""
         inside = min(tokens, self.window)
         seen = inside * (inside + 1) // 2 + (tokens - inside) * self.window
         if not self.stride:

@@ -7,7 +7,7 @@ config/parallel.py, `use_sequence_parallel_moe`).  DeepEP sends tokens only wher
 kernels send a copy to each expert, its high-throughput ones a copy to each rank; in FP8, each 128 numbers have a scale.
 Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
 
-Layers of a user's own: which group of ranks splits which index, the sizes on one rank, and its launches.
+In a user's own layer, groups of ranks split indices: `lower` makes the launches of one rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -62,12 +62,12 @@ class LayerOperation(Operation, Protocol):
 
     @property
     def indices(self) -> str:
-        """Those that need a size."""
+        """The indices that need a size."""
         ...
 
 
 def lower(operation: LayerOperation, sizes: Mapping[str, int], ranks: Mapping[str, int]) -> list[Op]:
-    """What one rank launches, given the *ranks* of each group; raises ConfigError for an index without a size."""
+    """The launches of one rank, given the *ranks* of each group; raises ConfigError for an index without a size."""
     if unknown := [index for index in operation.indices if index not in sizes]:
         raise ConfigError(operation.label, f"index {unknown[0]!r} has no size; sizes has {', '.join(sizes)}")
     groups = Groups(tensor=ranks["tensor"], context=ranks["context"], expert=ranks["expert"])

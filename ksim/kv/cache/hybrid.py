@@ -131,14 +131,14 @@ class PrefixLookup:
     def _hit(self, path: Path, places: dict[int, tuple[int, int]], tokens: int) -> PrefixHit:
         if not tokens:
             return PrefixHit(0)
-        found, evictable = {}, 0
+        hits, evictable = {}, 0
         for index, kind in enumerate(self.kinds):
             end = tokens // kind.group.block_tokens
             for number, hit in kind.hits(path, min(places[index][0], end), end):
-                found[number] = hit
+                hits[number] = hit
                 skipped = max(0, kind.group.out_of_reach(tokens) - hit.first)
                 evictable += sum(not block.users for block in hit.blocks[skipped:])
-        return PrefixHit(tokens, tuple(found[number] for number in sorted(found)), evictable)
+        return PrefixHit(tokens, tuple(hits[number] for number in sorted(hits)), evictable)
 
 
 @define(eq=False)
@@ -249,14 +249,14 @@ class HybridCache:
     def _is_fresh(self, hit: PrefixHit) -> bool:
         """Whether *hit* ends in a state that is computed only by this very step."""
         return bool(self._fresh) and any(
-            found.state and found.blocks and found.blocks[-1].node in self._fresh for found in hit.nodes)
+            part.state and part.blocks and part.blocks[-1].node in self._fresh for part in hit.nodes)
 
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the blocks of *hit*."""
         assert isinstance(table, HybridTable)
         assert not any(own.length for own in table.groups), "a request that holds blocks was admitted again"
-        for own, found in zip(table.groups, hit.nodes, strict=False):
-            own.attach(hit.tokens, found.first, found.blocks)
+        for own, part in zip(table.groups, hit.nodes, strict=False):
+            own.attach(hit.tokens, part.first, part.blocks)
         table.published = table.processed = hit.tokens
         boundaries: Sequence[int] = (table.prompt - 1, table.junction)
         if self.dense:

@@ -39,7 +39,7 @@ PROFILES = catalog.DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
 #: The attributes of an efficiency that the header has; the others are arrays.
-_SAID = ("constants", "inputs", "place", "rows", "error", "source")
+_IN_HEADER = ("constants", "inputs", "place", "rows", "error", "source")
 #: The classes of parts, by the names that profiles have for them.
 _PARTS: Mapping[str, type] = {**KINDS, "Region": Region, "Spread": Spread}
 _NAMES = {kind: name for name, kind in _PARTS.items()}
@@ -100,11 +100,11 @@ class Profile:
 
     def __getitem__(self, name: str) -> Efficiency:
         if name not in self._read:
-            said = self.header["entries"][name]
+            saved = self.header["entries"][name]
             parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
             self._read[name] = Efficiency(
-                constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
-                rows=said["rows"], error=said["error"], source=said["source"])
+                constants=saved["constants"], inputs=tuple(saved["inputs"]), place=tuple(saved["place"]), **parts,
+                rows=saved["rows"], error=saved["error"], source=saved["source"])
         return self._read[name]
 
     def _part(self, name: str) -> Any:
@@ -118,7 +118,7 @@ class Profile:
 def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], **more: Any) -> None:
     """Write a profile; `command` is what rebuilds it, `more` goes into the header as it is."""
     header = {"format": FORMAT, "gpu": gpu, "command": command, **more, "entries": {
-        name: {said: getattr(entry, said) for said in _SAID} for name, entry in entries.items()}}
+        name: {attribute: getattr(entry, attribute) for attribute in _IN_HEADER} for name, entry in entries.items()}}
     stored: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
     for name, entry in entries.items():
         for part in ("model", "region", "spread"):

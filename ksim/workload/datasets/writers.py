@@ -87,18 +87,18 @@ class Aiperf:
 
     @property
     def remarks(self) -> list[str]:
-        told = "" if self.block_size == 512 else f" --isl-block-size {self.block_size}"
-        return [f"aiperf profile --custom-dataset-type mooncake_trace{told} --input-file FILE; --fixed-schedule sends"
+        option = "" if self.block_size == 512 else f" --isl-block-size {self.block_size}"
+        return [f"aiperf profile --custom-dataset-type mooncake_trace{option} --input-file FILE; --fixed-schedule sends"
                 " at the recorded times"]
 
     def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:
         ids, before = HashIds(self.block_size), None
-        said: dict[str, int] = {}
+        contexts: dict[str, int] = {}
         for request in requests:
             row = clocked(request, before)
             if not timed:
                 row.pop("timestamp", None)
-            context = said.get(request.session, 0) if request.session else 0
+            context = contexts.get(request.session, 0) if request.session else 0
             new = request.prompt - context
             if new < 1:
                 raise ConfigError("--to aiperf", f"request {request.id} of session {request.session!r} has a prompt of"
@@ -107,7 +107,7 @@ class Aiperf:
             row |= {"input_length": new, "output_length": request.output}
             if not context and (names := ids.of(request)):
                 row["hash_ids"] = names
-            said[request.session], before = request.prompt + request.output, request
+            contexts[request.session], before = request.prompt + request.output, request
             yield row
 
 

@@ -99,7 +99,7 @@ def _request(span: Mapping[str, Any], attributes: Mapping[str, Any], prompt: Any
 
 
 def _start(span: Mapping[str, Any], problem: Problem) -> int:
-    """When the request arrived: OTLP has nanoseconds since 1970, Jaeger microseconds."""
+    """The time at which the request arrived: OTLP has nanoseconds since 1970, Jaeger microseconds."""
     for key, scale in (("startTimeUnixNano", 1), ("start_time_unix_nano", 1), ("startTime", 1000)):
         value = span.get(key)
         if isinstance(value, str) and value.isdecimal() and len(value) < 20:

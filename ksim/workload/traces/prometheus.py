@@ -74,16 +74,16 @@ class Prometheus:
             yield from (Row(time, prompt, output) for time, prompt, output in rows)
 
 
-#: What a query that gets everything looks like, for messages.
+#: A query that gets all counters, for messages.
 QUERY = ('{__name__=~"vllm:(request_success|prompt_tokens|generation_tokens)_total|'
          'vllm:request_(prompt|generation)_tokens_.*"}')
-#: How long the last bucket of a histogram, which has no end, is taken to be: as many times its start.
+#: The end of the last bucket of a histogram, which is open, over its start.
 _OPEN = 2.0
 
 
 @frozen
 class Increases:
-    """By how much counters grew in each interval between two of `times` (seconds), by name and upper end of a bucket.
+    """The growth of counters in each interval between two of `times` (seconds), by name and upper end of a bucket.
 
     Counters without buckets have the end nan.
     """
@@ -110,7 +110,7 @@ class Increases:
 
 
 def increases(documents: Iterable[Mapping[str, Any]], lines: Lines) -> Increases:
-    """How the counters of *documents*, range queries' answers, grew; raises DataError for what is none."""
+    """The growth of the counters of *documents*, range queries' answers; raises DataError for other documents."""
     series = [one for document in documents for one in _series(document, lines)]
     times = sorted({time for _, _, samples in series for time in samples})
     if len(times) < 2:
@@ -132,8 +132,8 @@ def _series(document: Mapping[str, Any], lines: Lines) -> Iterator[tuple[str, fl
     """The name, bucket and samples of each series in an answer."""
     data = document.get("data")
     if document.get("status") == "error" or not isinstance(data, Mapping):
-        said = shown(document.get("error", document.get("status")))
-        raise lines.error(f"is no answer with data: Prometheus says {said}")
+        reason = shown(document.get("error", document.get("status")))
+        raise lines.error(f"is no answer with data: Prometheus says {reason}")
     result = data.get("result")
     if data.get("resultType") != "matrix" or not isinstance(result, list):
         raise lines.error(f"resultType is {shown(data.get('resultType'))}; expected a matrix, as query_range answers")
@@ -175,7 +175,7 @@ def _end(text: Any, lines: Lines) -> float:
 
 
 def lengths(ends: Floats, counts: Floats, mean: float | None) -> "Buckets":
-    """How to draw lengths from buckets: *counts* of each in all, and the *mean* that they have if it is known."""
+    """Buckets to draw lengths from: *counts* of each in all, and the *mean* of the lengths if it is known."""
     low = np.concatenate([[0.0], ends[:-1]])
     high = np.where(np.isinf(ends), np.maximum(_OPEN * low, 1.0), ends)
     total, width = counts.sum(), float((counts * (high - low)).sum())
@@ -206,7 +206,7 @@ class Buckets:
 
 
 def _requests(grown: Increases, lines: Lines) -> Whole:
-    """How many requests ended in each interval."""
+    """The number of requests that ended in each interval."""
     counted = grown.of("vllm_request_success", "vllm_request_prompt_tokens_count", "vllm_request_prompt_tokens",
                        "vllm_request_generation_tokens_count", "vllm_request_generation_tokens")
     if counted is None:
@@ -221,7 +221,7 @@ def _requests(grown: Increases, lines: Lines) -> Whole:
 
 
 def _drawer(grown: Increases, requests: Whole, kind: str, lines: Lines) -> _Draw:
-    """How the lengths of the requests of an interval are drawn."""
+    """A function that draws the lengths of the requests of an interval."""
     tokens = grown.of(f"vllm_request_{kind}_tokens_sum", f"vllm_{kind}_tokens")
     histogram = grown.buckets(f"vllm_request_{kind}_tokens")
     if histogram is not None and histogram[1].sum() > 0:
