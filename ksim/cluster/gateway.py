@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView, Refusal
-from ksim.cluster.signals import signals_of
+from ksim.cluster.signals import signals_of, together
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
@@ -53,23 +53,11 @@ class RouterAndControl:
 
     @property
     def on_first_token(self) -> Callable[..., object] | None:
-        return self._both("on_first_token")
+        return together((self.router, self.control), "on_first_token")
 
     @property
     def on_end(self) -> Callable[..., object] | None:
-        return self._both("on_end")
-
-    def _both(self, method: str) -> Callable[..., object] | None:
-        """A function that calls *method* of the router and of the control; None if neither has it."""
-        methods = [getattr(part, method) for part in (self.router, self.control) if getattr(part, method, None)]
-        if not methods:
-            return None
-
-        def call(*args: Any) -> None:
-            for one in methods:
-                one(*args)
-
-        return call
+        return together((self.router, self.control), "on_end")
 
 
 @define(eq=False)
