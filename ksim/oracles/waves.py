@@ -36,7 +36,7 @@ PEAK_SHARES = {
     "gemm": PeakShares(compute=0.76, memory=0.86, start=3.6e-6),
     "grouped_gemm": PeakShares(compute=0.46, memory=0.89, start=8.5e-6),
     "attention": PeakShares(compute=0.60, memory=0.90, start=10.9e-6),
-    # Of public tables instead: what ksim.oracles.efficiency.mla and two_sided say of theirs.
+    # Fitted to public tables instead, as in ksim.oracles.efficiency.mla and two_sided.
     "mla": PeakShares(compute=0.55, memory=0.72, start=13.8e-6),
     "batched_gemm": PeakShares(compute=0.6, memory=1.0, start=4.2e-6),
     "index_scores": PeakShares(compute=1.0, memory=0.67, start=10e-6),
