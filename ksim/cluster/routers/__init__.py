@@ -133,10 +133,6 @@ class EngineView(Protocol):
 V = TypeVar("V", bound=EngineView)
 
 
-class Refusal(Exception):
-    """A router refuses a request, for the reason given."""
-
-
 class Router(Protocol):
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
         """The engine for *request*, which is among *engines*, or None to refuse it."""
