@@ -16,7 +16,7 @@ from ksim.foundation import process
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
-from ksim.oracles.efficiency.families import FAMILIES
+from ksim.oracles.efficiency.families import family
 from ksim.oracles.efficiency.profiled import Profile, Profiled, shipped
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import gpu_of
@@ -152,7 +152,7 @@ def _bulk(oracle: str) -> float:
     shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
     made = plugin("oracles", Choice(oracle))
     profiled: Profiled = made.prices(gpu)
-    return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
+    return _seconds(lambda: profiled.price(family("gemm"), ("gemm/bf16",), shapes, gpu))
 
 
 def _load(oracle: str) -> float:

@@ -21,9 +21,10 @@ from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiencies, e
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
+from ksim.calibration.recipes.grouped_gemm import COMBINE
 from ksim.calibration.regression import Regressor
 from ksim.oracles.efficiency.models import Efficiency, Region
-from ksim.oracles.efficiency.pointwise import COMBINE
+from ksim.oracles.efficiency.pointwise import Terms
 from ksim.oracles.efficiency.profiled import PROFILES, Profile, save, shipped
 
 COMMAND = "python -m benchmarks.research.shipped TABLES SWEEP"
@@ -75,7 +76,7 @@ def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
     """Add the sum over a token's experts, which no sweep measures alone, with the uncertainty of the activation."""
     if "silu_mul" not in entries:
         return entries
-    combine = evolve(entries["silu_mul"], constants=asdict(COMBINE), source="profiled steps on an H200")
+    combine = evolve(entries["silu_mul"], constants=asdict(Terms(**COMBINE)), source="profiled steps on an H200")
     return {**entries, "moe_combine": combine}
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
 from ksim.oracles.efficiency.families import Constants, Family, Shapes
-from ksim.oracles.efficiency.models import Array, Model, Physics, inputs_of
+from ksim.oracles.efficiency.models import Array, EfficiencyModel, Physics, inputs_of
 from ksim.specs.hardware import Gpu
 
 Mask = NDArray[np.bool_]
@@ -107,7 +107,7 @@ class PhysicsOfDataset:
         """The inputs of the first part; features are chosen so that parts that share a model have the same inputs."""
         return inputs_of(names, self.physics[0], self.family.features, self.dataset.parts[0])
 
-    def predict(self, model: Model, names: tuple[str, ...]) -> Array:
+    def predict(self, model: EfficiencyModel, names: tuple[str, ...]) -> Array:
         """Predict the seconds of each point."""
         in_parts = self.reference * np.exp(model(self.inputs(names)))
         seconds: Array = in_parts + self.dataset.other_seconds

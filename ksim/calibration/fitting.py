@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
-from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
-from ksim.oracles.efficiency.models import Array, Efficiency, Model, Region, Spread
+from ksim.oracles.efficiency.families import Constants, Family
+from ksim.oracles.efficiency.families import family as family_called
+from ksim.oracles.efficiency.models import Array, Efficiency, EfficiencyModel, Region, Spread
 from ksim.oracles.efficiency.profiled import without
 from ksim.specs.hardware import Gpu
 
@@ -74,7 +75,7 @@ class FitSpec:
 
     @classmethod
     def of(cls, name: str, family: str, **rest: Any) -> "FitSpec":
-        return cls(name=name, family=FAMILIES[family], **rest)
+        return cls(name=name, family=family_called(family), **rest)
 
     def takes(self, rows: Measurements) -> bool:
         return (rows.family, rows.dtype) == (self.measures, self.dtype)
@@ -87,7 +88,7 @@ class Fitted:
     spec: FitSpec
     candidate: Candidate
     constants: Mapping[str, float]
-    model: Model
+    model: EfficiencyModel
 
     def predict(self, dataset: Dataset) -> Array:
         """Predict the seconds of each point."""

@@ -16,10 +16,10 @@ from ksim.oracles.efficiency.families import Constants, Family
 from ksim.oracles.efficiency.models import (
     Array,
     Constant,
+    EfficiencyModel,
     Interpolation,
     Linear,
-    Model,
-    Network,
+    Perceptrons,
     column_side,
     kernel_of,
     row_side,
@@ -45,7 +45,7 @@ class Regressor:
     kind: str
     options: Mapping[str, Any] = field(factory=dict)
 
-    def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> Model:
+    def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> EfficiencyModel:
         """Fit to *targets* (rows,) at *inputs* (rows, inputs); raise MissingExtra if a library is missing."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         return KINDS[self.kind](inputs, targets, weights, **self.options)
@@ -82,7 +82,7 @@ def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -
 
 
 def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
-            rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Network:
+            rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Perceptrons:
     """Fit perceptrons from different starts; rows are drawn by their weights, which the library does not support."""
     sklearn = library("sklearn.neural_network")
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
@@ -97,7 +97,7 @@ def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, mem
             warnings.simplefilter("ignore")
             fitted.append(perceptron.fit(rows[drawn], targets[drawn]))
     layers = [np.stack([np.vstack([net.coefs_[i], net.intercepts_[i]]) for net in fitted]) for i in range(3)]
-    return Network(mean, scale, reach, layers[0], layers[1], layers[2][:, :, 0])
+    return Perceptrons(mean, scale, reach, layers[0], layers[1], layers[2][:, :, 0])
 
 
 def interpolation(inputs: Array, targets: Array, weights: Array, base: Regressor = Regressor("constant"),
@@ -158,7 +158,7 @@ def _likeliest(inputs: Array, residuals: Array, most: int) -> tuple[Array, float
     return scale * fitted.k1.k2.length_scale / 3**0.5, float(fitted.k2.noise_level / fitted.k1.k1.constant_value)
 
 
-KINDS: Mapping[str, Callable[..., Model]] = {
+KINDS: Mapping[str, Callable[..., EfficiencyModel]] = {
     "nothing": nothing, "constant": constant, "linear": linear, "network": network, "interpolation": interpolation,
     "layered_interpolation": layered_interpolation,
 }

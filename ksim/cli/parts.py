@@ -179,7 +179,7 @@ def _seeing(deployment: "Deployment", batch: "Batch", images: str) -> "Batch":
     from attrs import evolve
 
     from ksim.features.images import vision_of
-    from ksim.workload.images import image_size
+    from ksim.workload.rows import image_size
 
     if not images:
         return batch

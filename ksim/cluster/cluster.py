@@ -1,8 +1,7 @@
 """The cluster: engines behind a router, and the journey of each request.
 
 A request enters an engine whole, as several sequences, or as a beam search, and may leave before its end.  One that an
-engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.  A router
-and a flow control before it share one sight of the engines.
+engine prefills and another decodes has two parts.  `RemoteReplica` is an engine that another process runs.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import simpy
 from attrs import define, evolve, field, frozen
 
-from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.routers import Refusal, Router
-from ksim.cluster.signals import View, signals_of
+from ksim.cluster.signals import View
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.engine import Engine, ParentRequest
 from ksim.engine.loop_times import Horizon
@@ -26,16 +24,18 @@ from ksim.specs.settings import SignalSettings
 
 if TYPE_CHECKING:
     from ksim.cluster.gateway import Gateway
+    from ksim.cluster.pair_routers import PairRouter
     from ksim.kv.transfer.connectors import KvConnector
     from ksim.kv.transfer.transfer import TransferNetwork
 
-__all__ = ["hang_up", "submit", "first_token", "rest_of", "RouterAndControl", "RemoteReplica", "Cluster"]
+__all__ = ["hang_up", "submit", "first_token", "rest_of", "RemoteReplica", "Cluster"]
 
 
 def submit(engine: Engine, request: Request, done: Callable[[], object], timely: bool) -> None:
     """Have *engine* serve *request*; *done* is called at the end of all its sequences."""
     if request.beam_width:
-        from ksim.engine.beam_search import BeamSearch  # few requests need it
+        from ksim.engine.beam_search import BeamSearch  # for requests that ask for one alone
+
         BeamSearch.of(request, engine, done)
     elif request.n == 1:
         engine.submit(request, done, timely)
@@ -46,7 +46,7 @@ def submit(engine: Engine, request: Request, done: Callable[[], object], timely:
 
 
 def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Callable[[], None]) -> None:
-    """Have *request*, which is sent now to one of *engines*, *leave* when its client hangs up.
+    """Call *leave* when the client of *request*, which is sent now to one of *engines*, hangs up.
 
     Raises KsimError where an engine goes ahead of the clock: it would have taken steps beyond that moment.
     """
@@ -58,15 +58,15 @@ def hang_up(request: Request, engines: Iterable[object], env: Horizon, leave: Ca
 
 
 def first_token(request: Request) -> Request:
-    """What an engine serves of *request* that only prefills it."""
+    """The part of *request* that its prefill engine serves: the prompt and one token."""
     return evolve(request, output=1, max_tokens=None)
 
 
 def rest_of(request: Request, decode: Engine, connector: "KvConnector") -> tuple[Request, bool]:
-    """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
+    """The part of *request* that *decode* serves, and whether the first token is handed over to it.
 
-    It computes a token that is the only one by itself.  Where tokens are handed over, so are log-probabilities of the
-    prompt: it takes the prompt's KV, and need not compute the prompt again.
+    A token that is the only one is computed by *decode* itself.  Where tokens are handed over, so are log-probabilities
+    of the prompt: *decode* takes the prompt's KV, and need not compute the prompt again.
     """
     if not connector.hands_over_token:
         return request, False
@@ -83,46 +83,6 @@ class RemoteReplica:
 
     number: int
     role: str = "both"
-
-
-@frozen
-class RouterAndControl:
-    """Goes by the signals of either, and tells both of answers; each may read what the other has named."""
-
-    router: Any
-    control: Any
-    key: str
-
-    @property
-    def signals(self) -> tuple[str, ...]:
-        """The signals of either, in their usual order."""
-        own = signals_of(self.router, self.key)
-        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
-
-    @property
-    def scores(self) -> Any:
-        """The router's scores, if it has any."""
-        return getattr(self.router, "scores", None)
-
-    @property
-    def on_first_token(self) -> Callable[..., object] | None:
-        return self._teller("on_first_token")
-
-    @property
-    def on_end(self) -> Callable[..., object] | None:
-        return self._teller("on_end")
-
-    def _teller(self, method: str) -> Callable[..., object] | None:
-        """What calls the *method* of those that have it; None if neither does."""
-        told = [getattr(part, method) for part in (self.router, self.control) if getattr(part, method, None)]
-        if not told:
-            return None
-
-        def tell(*args: Any) -> None:
-            for call in told:
-                call(*args)
-
-        return tell
 
 
 Process = Generator[simpy.Event, Any, None]
@@ -144,7 +104,7 @@ class Cluster:
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
-    pair_router: PairRouter | None = None
+    pair_router: "PairRouter | None" = None
     transfer_network: "TransferNetwork | None" = None
     prepare: Callable[[Request], Request] | None = None
     signals: SignalSettings = SignalSettings()
@@ -162,7 +122,7 @@ class Cluster:
         key = "pair_router" if self.pair_router else "router"
         chooser: Any = self.pair_router or self.router
         if self.gateway is not None:
-            chooser = RouterAndControl(chooser, self.gateway.control, key)
+            chooser = self.gateway.sharing(chooser, key)
         self.sight = EngineViews.of(self.engines, chooser, self.signals, self.seed, key)
         if self.gateway is not None:
             self.gateway.open(self.forward, self.sight, self.signals)
@@ -192,7 +152,7 @@ class Cluster:
             self.env.next_request = inf
 
     def close(self) -> None:
-        """Have all engines write down what is not in the log yet."""
+        """Have all engines log what they have not logged yet."""
         for engine in self.engines:
             if isinstance(engine, Engine):
                 engine.close()
@@ -284,7 +244,7 @@ class Cluster:
     # Split requests.
 
     def _send_to_pair(self, request: Request, done: Callable[[], object], timely: bool) -> int:
-        """Do the same with an engine that prefills and one that decodes, or with one that does both."""
+        """As `forward`, with a prefill and a decode engine, or with one that does both."""
         prefill, decode = self._route_pair(request)
         first = decode if prefill is None else prefill
         self._log_routed(request, decode, -1 if prefill is None else prefill.number)

@@ -1,4 +1,4 @@
-"""When an engine, as it really is, would give a request its first and its last token, if no other request came.
+"""Forecasts of the first and the last token of a request on an engine as it is now, if no other request comes.
 
 A few turns are played ahead: prompts in the order of arrival, in chunks, beside all sequences that decode.  Those end
 when they really will.  What is left out: preemptions, other orders than that of arrival, drafts, images, adapters, and
@@ -68,7 +68,7 @@ class StepModel:
         return max(seconds, 0.0), priced.launch
 
     def per_sequence(self, decodes: int, context: int) -> float:
-        """What one of so many sequences that decode adds to a step, with *context* tokens in the cache."""
+        """Seconds that one of so many decoding sequences adds to a step, with *context* tokens in the cache."""
         width = _rounded(decodes, WIDTHS)
         fewer, more = (self._known.get((0, size)) or self._price(0, size) for size in (width, 2 * width))
         return max((more.seconds - fewer.seconds) / width + fewer.per_decoded * (context - DECODED), 0.0)
@@ -113,7 +113,7 @@ def models_of(engines: Sequence[Any]) -> dict[int, StepModel]:
 
 
 def _kind(engine: Any) -> Any:
-    """What decides how long steps take; engines of a kind are equal in it."""
+    """A key of *engine* that is equal for engines whose steps take equally long."""
     parts = [(id(timer.model), id(timer.gpu), timer.shard) for timer in engine.timers if hasattr(timer, "gpu")]
     return (*parts, id(engine.host), engine.scheduler.limits) if len(parts) == len(engine.timers) else engine.number
 
@@ -135,7 +135,7 @@ TURNS = 64
 
 @frozen
 class Forecast:
-    """When a request gets its `first` and its `last` token, and what it costs others.
+    """The times at which a request gets its `first` and its `last` token, and what it costs others.
 
     `delays` are the seconds by which it delays the last tokens of those that are on the engine, in all.
     """
@@ -180,7 +180,7 @@ class _Play:
     delays: float = field(default=0.0, init=False)  # of all others, by our prompt, in seconds
 
     def until(self, ours: _Prompt, now: float) -> tuple[float, float]:
-        """When *ours* gets its first token, and how long its next ones take each."""
+        """The time of the first token of *ours*, and the seconds of each of its next ones."""
         self._decode(0)  # those whose last token is in flight give their blocks back
         for _ in range(TURNS):
             if not (self.prompts or self.decodes or self.waiting[0].arrival <= self.times.now):
@@ -192,17 +192,17 @@ class _Play:
         return self._extrapolated(now), self._pace()
 
     def _others(self) -> int:
-        """How many are on the engine beside ours."""
+        """The number of requests on the engine beside ours."""
         return len(self.prompts) + len(self.waiting) + len(self.decodes) - 1
 
     def decoding_delays(self, context: int, output: int) -> float:
-        """By how many seconds ours delays all others while it decodes, with so many tokens in the cache."""
+        """Seconds by which ours delays all others while it decodes, with so many tokens in the cache."""
         turns = sum(min(sequence[0], output) for sequence in self.decodes)
         turns += sum(min(prompt.output, output) for prompt in (*self.prompts, *self.waiting))
         return turns * self.model.per_sequence(len(self.decodes) + 1, context)
 
     def _first_token(self) -> float:
-        """When users have the tokens of the batch that was launched last: after the next launch, if there is one."""
+        """The time at which users have the tokens of the last batch: after the next launch, if there is one."""
         if self.flying and self.decodes:
             self._launch(*self._decoding(), len(self.decodes))
         elif self.flying:
@@ -282,7 +282,7 @@ class _Play:
             self.free += self.decodes.pop()[1] // self.block_tokens
 
     def _settle(self) -> None:
-        """Let those whose prompt is computed decode."""
+        """Move the requests whose prompt is computed to those that decode."""
         done = [prompt for prompt in self.prompts if not prompt.left]
         if done:
             self.prompts = [prompt for prompt in self.prompts if prompt.left]
@@ -314,7 +314,7 @@ class _Play:
 
 
 def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int, int], now: float) -> Forecast:
-    """When *request*, if it sets out *now*, gets its tokens from *engine*, whose steps take as long as *model* says.
+    """Forecast *request* on *engine*, if it sets out *now*; *model* says how long the engine's steps take.
 
     *hits* has the tokens that the cache has of its prompt, and of others that wait, by their ids.
     """
@@ -344,7 +344,7 @@ def _times(engine: Any, now: float) -> LoopTimes:
 
 
 def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[list[int]]]:
-    """What running jobs must compute before they decode, and what the others have left, once *settling* is taken in."""
+    """The prompt tokens that running jobs must compute, and the output tokens of the others, after *settling*."""
     sampled = {entry.job for entry in settling.schedule.entries if entry.samples} if settling else ()
     prompts, set_, steps = list[_Prompt](), scheduler.decodes, scheduler.steps
     decodes = [[job.end - steps, job.num_computed_tokens + min(steps, job.end) - job.start]

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from math import floor, inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ksim.cluster.flow_controls import FlowControl
 from ksim.cluster.routers import EngineView, Refusal
+from ksim.cluster.signals import signals_of, together
 from ksim.cluster.signals.engine_views import EngineViews
 from ksim.engine.loop_times import Horizon
 from ksim.flow.events import GONE, GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejected
@@ -20,12 +21,43 @@ from ksim.specs.settings import SignalSettings
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "RouterAndControl"]
 
 #: How often llm-d tries to send one of the requests that wait (flowcontrol/controller/internal/processor.go).
 CYCLE = 1e-3
 #: Rounding of SimPy's clock.
 EARLY = 1e-9
+
+
+@frozen
+class RouterAndControl:
+    """A router and a flow control that share one sight of the engines.
+
+    Both are called at answers, and each may read the signals that the other has named.
+    """
+
+    router: Any
+    control: Any
+    key: str
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals of either, in their usual order."""
+        own = signals_of(self.router, self.key)
+        return (*own, *(signal for signal in signals_of(self.control, "flow_control") if signal not in own))
+
+    @property
+    def scores(self) -> Any:
+        """The router's scores, if it has any."""
+        return getattr(self.router, "scores", None)
+
+    @property
+    def on_first_token(self) -> Callable[..., object] | None:
+        return together((self.router, self.control), "on_first_token")
+
+    @property
+    def on_end(self) -> Callable[..., object] | None:
+        return together((self.router, self.control), "on_end")
 
 
 @define(eq=False)
@@ -61,14 +93,20 @@ class Gateway:
     _next: float = field(default=inf, init=False)  # cycle
     _random: "np.random.Generator | None" = field(default=None, init=False)
 
+    def sharing(self, router: Any, key: str) -> RouterAndControl:
+        """*router*, which is the scenario's *key*, and `control`, as one that looks at engines."""
+        return RouterAndControl(router, self.control, key)
+
     def open(self, forward: Callable[[Request, Callable[[], object], bool], int], sight: EngineViews,
              signals: SignalSettings) -> None:
-        """Let requests through: *forward* has a router choose an engine and hands them over, and returns the engine's
-        number; it raises Refusal.  `control` sees engines through *sight*, by such *signals*."""
+        """Begin to let requests through to *forward*, which sends one to an engine and returns the engine's number.
+
+        It may raise Refusal.  `control` sees engines through *sight*, by the *signals*.
+        """
         self._forward, self._sight, self._signals = forward, sight, signals
 
     def take(self, request: Request, done: Callable[[], object], timely: bool) -> None:
-        """Let *request* in, which a client sends for the first time; *done* is called at its end, or a last refusal."""
+        """Take *request*, which a client sends for the first time; *done* is called at its end, or its last refusal."""
         self.log.add(Arrived(self.env.now, request))
         self._try(Attempt(request, done, timely))
 
@@ -108,18 +146,18 @@ class Gateway:
         return attempt
 
     def abort(self, request: int) -> bool:
-        """Let *request*, by its number, wait no longer, as its client has gone; return whether it did."""
+        """Drop *request*, by its number, as its client has gone; return whether it was waiting."""
         if request in self._away:
             self._away.remove(request)
             self.log.add(Rejected(self.env.now, request, GONE_AFTER_REFUSAL))
             return True
         for flow, queue in self._flows.items():
-            for place, attempt in enumerate(queue):
+            for index, attempt in enumerate(queue):
                 if attempt.request.id == request:
-                    queue.rotate(-place)
+                    queue.rotate(-index)
                     self._leave(flow)
                     if flow in self._flows:
-                        queue.rotate(place)
+                        queue.rotate(index)
                     self.log.add(Rejected(self.env.now, request, GONE))
                     return True
         return False
@@ -141,7 +179,7 @@ class Gateway:
         return self._sight.views
 
     def _next_scrape(self) -> float:
-        """When metrics may change after now; they do all the time where they are not scraped."""
+        """The next time at which metrics may change: now where they are not scraped."""
         now, interval, delay = self.env.now, self._signals.scrape_interval, self._signals.delay
         return (floor((now - delay) / interval + 1e-6) + 1) * interval + delay if interval else now
 

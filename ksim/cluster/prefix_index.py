@@ -1,11 +1,9 @@
-"""Which engine has which prefix, as a router guesses it from what it has sent where.
+"""The prefixes that a router believes engines to have, by the prompts that it has sent them.
 
-The blocks of prompts that are being served, engine by engine, as a router counts them.
-
-What a router believes that engines have cached, by the prompts that it sent them: a radix tree that they share.
-
-The rules are those of SGLang's gateway (sgl-model-gateway, policies/tree.rs), which counts characters where this one
-counts tokens: a text is the keys of its chunks and, at its end, tokens that are nobody else's.
+A `PrefixIndex` has the blocks of these prompts, engine by engine.  `ActiveBlocks` counts the blocks of prompts that are
+being served.  A `PrefixTree` is a radix tree that all engines share; its rules are those of SGLang's gateway
+(sgl-model-gateway, policies/tree.rs), which counts characters where this one counts tokens: a text is the keys of its
+chunks and, at its end, tokens that are nobody else's.
 """
 
 from bisect import bisect_left
@@ -52,7 +50,7 @@ class _Sent:
 
 @define(eq=False)
 class _Engine:
-    """What an engine was sent: the last turn in which each block was, and prompts in the order of their turns."""
+    """The prompts that an engine was sent, in order of their turns, and the last turn of each block."""
 
     turn: int = 0
     size: int = 0
@@ -120,7 +118,7 @@ class PrefixIndex:
         return self._tails.setdefault((before, (start % size, request.prompt, *names)), -2 - len(self._tails))
 
     def shared(self, prompt: Prompt) -> dict[int, int]:
-        """By engine, how many blocks of *prompt* it has among those before the first that none has."""
+        """The number of blocks of *prompt* that each engine has, among those before the first that none has."""
         if not self._is_cut:
             return nested(prompt.keys, self._holders)
         counts, run, last, holders = dict[int, int](), 0, 0, self._holders
@@ -137,7 +135,7 @@ class PrefixIndex:
         return counts
 
     def leading(self, prompt: Prompt) -> dict[int, int]:
-        """By engine, how many blocks of *prompt* it has before the first that it lacks."""
+        """The number of blocks of *prompt* that each engine has before the first that it lacks."""
         return (leading if self._is_cut else nested)(prompt.keys, self._holders)
 
     def add(self, prompt: Prompt, number: int, now: float, capacity: float | None = None) -> None:
@@ -159,14 +157,14 @@ class PrefixIndex:
         self._trim(engine, bit, engine.size - (self.capacity if capacity is None else capacity))
 
     def expire(self, now: float) -> None:
-        """Let go what was last sent `ttl` seconds before *now*, or longer ago."""
+        """Drop the blocks that were last sent `ttl` seconds before *now*, or longer ago."""
         for number, engine in self._engines.items():
             while engine.sent and engine.sent[0].time + self.ttl <= now:
                 oldest = engine.sent.popleft()
                 engine.size -= self._drop(engine, oldest, 1 << number, inf) + oldest.unnamed
 
     def _trim(self, engine: _Engine, bit: int, excess: float) -> None:
-        """Let go the *excess* blocks of *engine* that were sent longest ago."""
+        """Drop the *excess* blocks of *engine* that were sent longest ago."""
         while excess > 0:
             self._is_cut = True
             oldest = engine.sent[0]
@@ -179,7 +177,7 @@ class PrefixIndex:
                 engine.sent.popleft()
 
     def _drop(self, engine: _Engine, sent: _Sent, bit: int, most: float) -> int:
-        """Let go blocks of *sent* that were not sent again since, at most *most*; returns how many."""
+        """Drop at most *most* blocks of *sent* that were not sent again since; return how many."""
         gone, turns, holders = 0, engine.turns, self._holders
         while gone < most and (key := next(sent.keys, None)) is not None:
             if turns[key] != sent.turn:
@@ -208,13 +206,13 @@ def _compact(engine: _Engine) -> None:
 
 
 def leading(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
-    """By engine, how many of *keys* it has before the first that it lacks; *holders* have a bit for each engine."""
+    """The number of *keys* that each engine has before the first that it lacks; *holders* have a bit an engine."""
     depths: dict[int, int] = {}
     alive = holders.get(keys[0], 0) if keys else 0
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         bits = holders.get(key, 0)
         if alive & ~bits:
-            depths.update(dict.fromkeys(_numbers(alive & ~bits), place))
+            depths.update(dict.fromkeys(_numbers(alive & ~bits), index))
             alive &= bits
             if not alive:
                 return depths
@@ -223,7 +221,7 @@ def leading(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
 
 
 def nested(keys: Sequence[int], holders: Mapping[int, int]) -> dict[int, int]:
-    """The same where an engine that has a key has those before it, too: few places are looked at."""
+    """As `leading`, for engines that have all keys before one that they have: few keys are looked up."""
     depths: dict[int, int] = {}
     start, end, get = 0, len(keys), holders.get
     bits = get(keys[0], 0) if keys else 0
@@ -274,7 +272,7 @@ class ActiveBlocks:
     _more: dict[int, Counter[int]] = field(factory=dict, init=False)
 
     def leading(self, prompt: Prompt) -> dict[int, int]:
-        """By engine, how many blocks of *prompt*, from the first on, it serves for others."""
+        """The number of blocks of *prompt*, from the first on, that each engine serves for other requests."""
         return nested(prompt.keys, self._holders)
 
     def add(self, prompt: Prompt, number: int) -> None:
@@ -339,7 +337,7 @@ class PrefixTree:
     _tails: int = 0
 
     def match(self, keys: Sequence[int]) -> tuple[int, int]:
-        """How many of the first *keys* are in the tree, and an engine that has these; -1 if none has."""
+        """The number of the first *keys* that are in the tree, and an engine that has these; -1 if none has."""
         node, matched = self._root, 0
         while matched < len(keys) and (child := node.children.get(keys[matched])):
             shared = _shared(child.keys, keys, matched)
@@ -423,8 +421,8 @@ class PrefixTree:
 
 
 def _shared(keys: Sequence[int], others: Sequence[int], start: int) -> int:
-    """How many of *keys* are equal to *others* from place *start* on."""
-    for place, (key, other) in enumerate(zip(keys, others[start:start + len(keys)], strict=False)):
+    """The number of *keys* from place *start* on that are equal to *others*."""
+    for index, (key, other) in enumerate(zip(keys, others[start:start + len(keys)], strict=False)):
         if key != other:
-            return place
+            return index
     return min(len(keys), len(others) - start)

@@ -1,9 +1,7 @@
-"""LoRA adapters beside a model's products: which modules they adapt, and what one rank launches for them.
+"""LoRA adapters beside a model's products: the modules that they adapt, and the launches of one rank for them.
 
 vLLM keeps slots for `max_loras` adapters of `max_lora_rank` on each GPU.  A smaller adapter is padded to that rank, and
 one without matrices for a module has zeros there.  So kernels depend on how many tokens each adapter has, and no more.
-
-Launches for LoRA adapters on one rank, whose shapes the batch decides.
 """
 
 from collections import Counter, defaultdict
@@ -47,7 +45,7 @@ class LoraLayer:
 
 @lru_cache(maxsize=8192)
 def _gemm(stage: Stage, adapters: tuple[int, ...], widths: Counts, rank: int) -> LoraGemm:
-    """One object for equal launches, which are found sooner."""
+    """The launch; one object for equal launches, which are looked up faster."""
     return LoraGemm(stage, tuple(sorted(Counter(adapters).items())), widths, rank)
 
 
@@ -86,7 +84,7 @@ class LoraLoad:
     of_loads: ClassVar[bool] = True
 
     def over(self, batch: Batch) -> HostCopy | None:
-        """One copy for all adapters that come with *batch*; None where none comes, or has anything for this stage."""
+        """One copy of all adapters to load before *batch*; None where none has matrices for this stage."""
         size = sum(load.rank * each for load in batch.loads for module, each in self.modules
                    if not load.modules or module in load.modules)
         return HostCopy(size, self.rate) if size else None
@@ -147,7 +145,7 @@ class AdaptedProduct(Product):
                 yield from self._adapt(sizes, shard)
 
     def _adapt(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        """What follows the product and comes before the sum over ranks.
+        """The launches after the product, and before the sum over ranks.
 
         With `fully_sharded`, ranks have a part of each of A's columns, or of its rows, and gather or add up its result.
         """
@@ -180,7 +178,7 @@ class AdaptedProduct(Product):
             yield name, (shape.inputs / shape.split_rank + out) * DType.BF16.bytes
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        """Those of the base model and of all slots, which vLLM sets aside when it loads the model."""
+        """Bytes of the base model and of all slots, which vLLM sets aside when it loads the model."""
         return super().weights(sizes, shard) + self.slot_bytes(sizes, shard)
 
     def slot_bytes(self, sizes: Sizes, shard: Shard) -> float:
@@ -200,7 +198,7 @@ class _Shape:
 
 
 def _slices(label: str, columns: int, local: Sizes) -> tuple[int, ...]:
-    """How *columns* divide among the modules that are packed in a product."""
+    """The columns of each of the modules that are packed in a product of *columns*."""
     count = len(_modules(label)[1])
     if label == "qkv":
         key = local.volume("Kh")
@@ -213,7 +211,7 @@ def _slices(label: str, columns: int, local: Sizes) -> tuple[int, ...]:
 
 @frozen
 class AdapterInputs:
-    """What a stage does before its first layer: it copies adapters to the GPU, and sorts tokens by adapters."""
+    """The launches before a stage's first layer, which copy adapters to the GPU and sort tokens by adapters."""
 
     layers: Sequence[Sequence[Operation]] = field(repr=False)
     rate: float
@@ -288,6 +286,6 @@ def _by_module(layers: Sequence[Sequence[Operation]], sizes: Sizes, shard: Shard
 
 
 def matrices(model: Model) -> int:
-    """How many matrices an adapter of all modules has, A and B of each layer's."""
+    """The number of matrices of an adapter of all modules, A and B of each in each layer."""
     return sum(2 * len(_modules(op.label)[1]) for layer in model.decoder.layers for op in layer
                if isinstance(op, AdaptedProduct))

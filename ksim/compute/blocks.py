@@ -19,13 +19,13 @@ from ksim.compute.config import (
     text,
     windows,
 )
-from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, communicate, op, pointwise
 from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
+from ksim.compute.notation.communicate import Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
-from ksim.compute.notation.product import Held
+from ksim.compute.notation.product import HeldWeights
 from ksim.compute.quantization import layers_as_stored, stored
 from ksim.foundation.errors import ConfigError
 
@@ -50,15 +50,16 @@ def decoder(
 
     Raises ConfigError for an unknown quantization of the weights.
     """
-    found = stored(config)
-    layers = layers_as_stored(layers, found)
+    checkpoint = stored(config)
+    layers = layers_as_stored(layers, checkpoint)
     unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
     objects = {id(layer): layer for layer in layers}.values()
     shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}
     return Decoder(
         sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(shared[id(layer)] for layer in layers),
         head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
-        quantization=found.quantization, unquantized=found.unquantized, kv_cache_dtype=found.kv_cache_dtype)
+        quantization=checkpoint.quantization, unquantized=checkpoint.unquantized,
+        kv_cache_dtype=checkpoint.kv_cache_dtype)
 
 
 def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:
@@ -167,7 +168,7 @@ def _first(config: Config, keys: Sequence[str]) -> str:
 
 
 #: A number that is added to the score of each expert for the choice alone, and balances their load.
-CORRECTION = (Held("E", "router_correction"),)
+CORRECTION = (HeldWeights("E", "router_correction"),)
 
 
 def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False,

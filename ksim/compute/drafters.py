@@ -3,29 +3,20 @@
 A draft model is any model.  A head (EAGLE, EAGLE-3, or a module of the target's own checkpoint that predicts further
 tokens, MTP) has a layer or a few of its own, reads the target's hidden states, and borrows what it shares with it.
 
-What drafts: its models, what it keeps of a token, and the passes that it runs beside a step of its target.
-
-EAGLE and EAGLE-3: heads of their own checkpoints, a Llama's layer each, over hidden states of the target.
-
-EAGLE (arXiv 2401.15077) projects the embedding of a token and the target's last hidden state to one (vLLM 0.33,
+EAGLE and EAGLE-3 are heads with checkpoints of their own, a Llama's layer each.  EAGLE (arXiv 2401.15077) projects the
+embedding of a token and the target's last hidden state to one (vLLM 0.33,
 model_executor/models/llama_eagle.py).  EAGLE-3 (arXiv 2503.01840) projects hidden states of three of the target's
 layers to one, once a step, reads it beside the embedding, and may sample from a vocabulary of its own
 (llama_eagle3.py).  Embeddings, and EAGLE's head, are the target's: checkpoints that have copies share them in vLLM.
 
-What the heads of all families share: how they take their inputs in, and what comes out.
+An MTP module norms the embedding of a token and the hidden state before it, projects both to one, and goes through a
+layer like the last of the target; embedding and head are the target's (vLLM 0.33, model_executor/models/*_mtp.py).
 
-Modules of a checkpoint that predict further tokens (MTP): which a config has, and what drafts with them.
+N-grams: the last tokens of each sequence are looked up in it, and the tokens that followed them are proposed.  vLLM
+0.33 does so on the GPU, in two kernels without weights (v1/worker/gpu/spec_decode/ngram/speculator.py): one reads all
+tokens of each sequence, the other takes the best match.
 
-A module norms the embedding of a token and the hidden state before it, projects both to one, and goes through a layer
-like the last of the target; embedding and head are the target's (vLLM 0.33, model_executor/models/*_mtp.py).
-
-N-grams: the last tokens of each sequence are looked up in it, and what followed them is proposed.
-
-vLLM 0.33 does so on the GPU, in two kernels without weights (v1/worker/gpu/spec_decode/ngram/speculator.py): one reads
-all tokens of each sequence, the other takes the best match.
-
-Rejection sampling: which drafted tokens stand, and the token after them (vLLM 0.33, rejection_sampler_utils.py).
-
+Rejection sampling decides which drafted tokens stand, and the token after them (vLLM 0.33, rejection_sampler_utils.py).
 The target's own head has computed the logits of all rows, cast them to FP32 and gone through them once, which is where
 its time goes.  Then come a kernel that walks along each sequence's drafts, one that goes through the logits at the
 first token that does not stand, and one that writes the token that is sampled there.
@@ -33,6 +24,7 @@ first token that does not stand, and one that writes the token that is sampled t
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING, TypeGuard
 
 from attrs import evolve, frozen
 
@@ -40,14 +32,16 @@ from ksim.compute import blocks
 from ksim.compute.architectures.llama import llama
 from ksim.compute.graph import LayerCache, Op
 from ksim.compute.kernels.basic import Pointwise
-from ksim.compute.latent import AttendSparse
-from ksim.compute.model import Config, Decoder, FurtherModel, Model
+from ksim.compute.model import SPARSE, Config, Decoder, FurtherModel, Model
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch, Contexts
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
+
+if TYPE_CHECKING:
+    from ksim.compute.latent import AttendSparse
 
 __all__ = ["Borrowed", "Drafter", "EMBEDDING", "HIDDEN", "drafting", "projection", "reads_of", "sampling", "eagle",
            "eagle3", "drafter", "parameters", "with_modules", "ngrams", "verification"]
@@ -96,7 +90,7 @@ class Drafter:
         return self.modules * self.first.weights(shard)
 
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
-        """What each of its layers keeps on one rank."""
+        """The caches of its layers on one rank."""
         return self.modules * self.first.cache_by_layer(shard)
 
     def cache_per_token(self, shard: Shard) -> float:
@@ -104,7 +98,7 @@ class Drafter:
         return self.modules * self.first.cache_per_token(shard)
 
     def first_pass(self, batch: Batch) -> Batch:
-        """What the first pass beside *batch* computes: a token comes out for each sequence."""
+        """The batch of the first pass beside *batch*, which yields a token for each sequence."""
         if not self.more:
             return evolve(batch, drafts=0)
         chunks = tuple((new + self.more, context) for new, context in batch.chunks)
@@ -112,7 +106,7 @@ class Drafter:
                       tokens=batch.tokens + self.more * batch.sequences)
 
     def later_passes(self, batch: Batch, tokens: int) -> list[Batch]:
-        """What the passes after the first compute, where *tokens* are drafted.
+        """The batches of the passes after the first, where *tokens* are drafted.
 
         Sequences are taken to be as long as if all drafts before were accepted.
         """
@@ -122,8 +116,8 @@ class Drafter:
         offsets = ends.offsets if not batch.chunks else ends.offsets.plus(
             [context + new + self.more - width - ends.shift for new, context in batch.chunks])
         samples = batch.sequences if batch.logits else 0
-        return [Batch(Contexts(offsets, ends.shift + width + place), (), samples, batch.sequences)
-                for place in range(tokens - 1)]
+        return [Batch(Contexts(offsets, ends.shift + width + index), (), samples, batch.sequences)
+                for index in range(tokens - 1)]
 
 
 Operations = tuple[Operation, ...]
@@ -135,7 +129,7 @@ HIDDEN = pointwise("copy", "tm->tm", "hidden_copy")
 
 
 def projection(label: str, *, split: bool = False) -> Operations:
-    """What is read (O) projected to the hidden size: by every rank, or *split* among them and gathered, as in vLLM."""
+    """Project the inputs of a module (O) to the hidden size: on every rank, or *split* among ranks and gathered."""
     if split:
         return (op("tO,OM->tM", label, parallel="M", quantized=False),
                 communicate("all_gather", "tM", f"{label}_gather"))
@@ -265,7 +259,7 @@ def with_modules(config: Config, target: Decoder) -> Decoder:
 
 
 def _modules(config: Config, target: Decoder) -> tuple[Operations, ...]:
-    """Those of families that ksim knows."""
+    """The modules of the families that ksim knows."""
     family = config.get("model_type", "")
     key = (WHOLE | SPLIT).get(family, "")
     text = config.part("text_config") if config.value("text_config") else config
@@ -276,14 +270,14 @@ def _modules(config: Config, target: Decoder) -> tuple[Operations, ...]:
 
 def _layers(config: Config, target: Decoder, family: str) -> list[Operations]:
     """The layers of a module: one like the last of *target*, or the first; or one of each kind of a pattern."""
-    wanted = [*config.get("mtp_hybrid_override_pattern", "")] or config.texts("mtp_layers_block_type")
-    if family not in PATTERNS or not wanted:
+    own_kinds = [*config.get("mtp_hybrid_override_pattern", "")] or config.texts("mtp_layers_block_type")
+    if family not in PATTERNS or not own_kinds:
         return [tuple(target.layers[0] if family in DENSE else _last(target))]
     kinds = [*config.get("hybrid_override_pattern", "")] or config.texts("layers_block_type")
-    if strangers := [kind for kind in wanted if kind not in kinds]:
+    if strangers := [kind for kind in own_kinds if kind not in kinds]:
         raise ConfigError(f"{config.name}: mtp_hybrid_override_pattern", f"{strangers[0]!r} is no layer of the model")
     last = {kind: tuple(layer) for kind, layer in zip(kinds, target.layers, strict=True)}
-    return [last[kind] for kind in wanted]
+    return [last[kind] for kind in own_kinds]
 
 
 def drafter(target: Model, tokens: int) -> Drafter:
@@ -300,13 +294,17 @@ def drafter(target: Model, tokens: int) -> Drafter:
 def _last(target: Decoder) -> Sequence[Operation]:
     """The last layer; of sparse attention, the last with an indexer of its own, as modules have them."""
     return next(layer for layer in reversed(target.layers)
-                if all(op.own for op in layer if isinstance(op, AttendSparse)))
+                if all(op.own for op in layer if _attends_sparsely(op)))
 
 
 def _without_indexer(module: Sequence[Operation]) -> Operations:
     """*module* where it attends to keys that were chosen before, and an indexer has nothing to do."""
-    return tuple(evolve(op, own=False) if isinstance(op, AttendSparse) else op for op in module
+    return tuple(evolve(op, own=False) if _attends_sparsely(op) else op for op in module
                  if not op.label.startswith("index_"))
+
+
+def _attends_sparsely(operation: object) -> "TypeGuard[AttendSparse]":
+    return getattr(operation, "attends", "") == SPARSE
 
 
 def parameters(target: Model) -> int:
@@ -339,7 +337,7 @@ class Scan:
 
 
 def ngrams(target: Decoder) -> Decoder:
-    """What looks up n-grams beside *target*: on every rank the same."""
+    """The pass that looks up n-grams beside *target*; all ranks do the same."""
     best = pointwise("ngram", "s->s", "best_match", reads="fp32", writes="fp32")
     return Decoder(target.sizes, (), (), (Scan(), best), target.max_length)
 
@@ -350,5 +348,5 @@ KERNELS = (pointwise("rejection", "s->s", "walk", reads="fp32", writes="fp32"),
 
 
 def verification(target: Decoder) -> Decoder:
-    """What runs beside *target* after a step that verifies: on every rank the same."""
+    """The pass after a step of *target* that verifies drafts; all ranks do the same."""
     return Decoder(target.sizes, (), (), KERNELS, target.max_length, sampled=0)

@@ -1,6 +1,6 @@
-"""How many rows (token-expert pairs) each expert gets, in expectation: no router is simulated token by token.
+"""The rows (token-expert pairs) that each expert gets, in expectation, and the experts that each rank holds.
 
-Which rank holds which of a mixture's experts, and which of them are held several times.
+No router is simulated token by token.
 
 Without EPLB, experts go to ranks in their order or in turns, one more to the first ranks where they do not divide
 (vLLM, model_executor/layers/fused_moe/layer.py, `determine_expert_map`).  EPLB knows their loads: it copies the experts
@@ -16,9 +16,10 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from ksim.compute.sizes import MeanExpertRows
 from ksim.specs.shard import Placement, Routing
 
-__all__ = ["copies", "fullness", "placed", "ExpertRows", "MeanExpertRows", "GOLDEN", "Mixture", "expert_rows",
+__all__ = ["copies", "fullness", "placed", "ExpertRows", "GOLDEN", "Mixture", "expert_rows",
            "average_rank", "fullest_rank", "levelled"]
 
 
@@ -38,7 +39,7 @@ def placed(load: Numbers, ranks: int, placement: Placement) -> Held:
 
 
 def copies(held: Held) -> NDArray[np.int64]:
-    """How often each expert is held; its tokens divide evenly among its copies."""
+    """The number of copies of each expert, among which its tokens divide evenly."""
     return np.bincount(np.concatenate(held))
 
 
@@ -86,8 +87,6 @@ def _kept(experts: int, ranks: int, room: int) -> Held:
 
 #: (rows, number of experts that have so many), without the experts that have none.
 ExpertRows = tuple[tuple[int, int], ...]
-#: The same for an average rank, which has fractions of experts.
-MeanExpertRows = tuple[tuple[int, float], ...]
 
 #: Multiples of the golden ratio's fraction spread evenly over the unit interval, however many there are.
 GOLDEN = 0.6180339887

@@ -96,8 +96,8 @@ class HostCopy:
 class Op:
     """One launch of one rank.
 
-    Where ranks differ, `kernel` is that of the fullest, which the others wait for, and `mean` does the average one's
-    work.  It runs `beside` another launch where that keeps the GPU busy meanwhile.
+    Where ranks differ, `kernel` is that of the fullest, which the others wait for, and `mean` has the work
+    of the average one.  It runs `beside` another launch where that keeps the GPU busy meanwhile.
     """
 
     label: str
@@ -116,7 +116,7 @@ class Block:
 
 @frozen
 class KernelGraph:
-    """What one rank launches for any step with the same numbers of tokens and samples."""
+    """The launches of one rank for any step with the same numbers of tokens and samples."""
 
     blocks: tuple[Block, ...]
 
@@ -130,7 +130,7 @@ class KernelGraph:
 
 
 def bind(kernel: Kernel | BatchDependent | Collective, batch: Batch) -> Kernel | Collective | None:
-    """What is launched for *batch*; None where that is nothing."""
+    """The kernel or collective that is launched for *batch*; None if there is none."""
     return kernel.over(batch) if isinstance(kernel, BatchDependent) else kernel
 
 
@@ -157,7 +157,7 @@ def _longest_run(layers: Sequence[T]) -> tuple[int, int]:
 
 
 def _repeats(layers: Sequence[T], size: int) -> int:
-    """How often the first *size* of *layers* come in a row."""
+    """The number of times that the first *size* of *layers* come in a row."""
     count = 1
     while layers[count * size : (count + 1) * size] == layers[:size]:
         count += 1
@@ -208,11 +208,11 @@ class KernelSweep(Sequence[Kernel]):
         return starmap(type(self.kernel), zip(*columns, strict=True))
 
     def shapes(self) -> list[str]:
-        """How each kernel prints."""
+        """The text of each kernel."""
         return list(map(str, self))
 
     def spread(self, by_family: ArrayLike) -> NDArray[Any]:
-        """What is known *by_family*, for each kernel: (kernels,)."""
+        """The value *by_family* of each kernel: (kernels,)."""
         values = np.asarray(by_family)
         return np.broadcast_to(values[0], len(self)) if self.codes is None else values[self.codes]
 

@@ -1,6 +1,6 @@
-"""Multi-head latent attention: its operations, over all keys or over the best, and what models that have it share.
+"""Multi-head latent attention over all keys or over chosen ones, and the parts that its models share.
 
-Attention to chosen blocks of keys (MiniMax-M3) and to compressed keys (DeepSeek-V4), and what they keep.
+Beside it, attention to chosen blocks of keys (MiniMax-M3) and to compressed keys (DeepSeek-V4).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +11,18 @@ from attrs import evolve, frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels import PHASES, Kernel
-from ksim.compute.kernels.attention import BlockSparseLayer
+from ksim.compute.kernels import PHASES, Kernel, OverBatch
 from ksim.compute.kernels.basic import BatchedGemm, Gemm, Pointwise
-from ksim.compute.kernels.mla import SCALE, ChoiceLayer, CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.model import Config, Decoder
+from ksim.compute.kernels.mla import (
+    SCALE,
+    BlockSparseLayer,
+    ChoiceLayer,
+    CompressedLayer,
+    IndexScores,
+    LatentAttention,
+    SparseLatentLayer,
+)
+from ksim.compute.model import LATENT, SPARSE, Config, Decoder
 from ksim.compute.model_ops import op, pointwise
 from ksim.compute.notation import Operation
 from ksim.compute.notation.pointwise import Elementwise
@@ -77,6 +84,7 @@ class AttendLatent:
     label: str = "attention"
     parallel: str = "K"
 
+    attends: ClassVar[str] = LATENT
     parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
@@ -91,10 +99,10 @@ class AttendLatent:
         for operation in (GATHER, evolve(UP, label="context_kv_up"), evolve(CONCAT, label="context_k_concat")):
             yield from _per_token(operation, sizes, shard, "cached")
         shape = (heads, content, rotary, value, latent, shard.precision.cache)
-        yield Op(f"{self.label}_prompts", LatentLayer("expanded", *shape))
+        yield Op(f"{self.label}_prompts", OverBatch(LatentAttention("expanded", *shape)))
         yield from _per_token(MERGE, sizes, shard, "continued")
         yield Op("q_absorb", PerToken(BatchedGemm(heads, 1, latent, content), "decodes"))
-        yield Op(f"{self.label}_decodes", LatentLayer("absorbed", *shape))
+        yield Op(f"{self.label}_decodes", OverBatch(LatentAttention("absorbed", *shape)))
         yield Op("v_up", PerToken(BatchedGemm(heads, 1, value, latent), "decodes"))
 
 
@@ -111,6 +119,7 @@ class AttendSparse:
     label: str = "attention"
     parallel: str = "K"
 
+    attends: ClassVar[str] = SPARSE
     parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
@@ -129,7 +138,7 @@ class AttendSparse:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
         for phase in PHASES if self.own else ():
-            yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
+            yield Op(f"index_{phase}", OverBatch(IndexScores(phase, local.of["k"], local.of["j"])))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
         yield Op(self.label, SparseLatentLayer(heads, latent, rotary, self.chosen, shard.precision.cache))
@@ -245,6 +254,11 @@ class Keep:
     format: DType | None = None
     block_tokens: int = 0
 
+    @property
+    def attends(self) -> str:
+        kept = self.label.removesuffix("_write").replace("_", " ")
+        return f"{kept} of the last {self.window}" if self.window else kept
+
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of the `tensor`, by its format or the cache's."""
         numbers, format_ = sizes.volume(self.tensor), self.format or shard.precision.cache
@@ -273,6 +287,9 @@ class AttendCompressed:
     label: str = "attention"
     parallel: str = "K"
 
+    part: ClassVar[str] = "attention"
+    by_block: ClassVar[bool] = True
+
     def parameters(self, sizes: Sizes) -> int:
         return sizes.of["K"]
 
@@ -297,7 +314,7 @@ class ChooseCompressed:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", IndexLayer(phase, sizes.of["k"], sizes.of["j"], self.stride))
+            yield Op(f"{self.label}_{phase}", OverBatch(IndexScores(phase, sizes.of["k"], sizes.of["j"], self.stride)))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen, self.stride))
 
 
@@ -314,6 +331,9 @@ class AttendBlocks:
     label: str = "attention"
     parallel: str = "K"
 
+    attends: ClassVar[str] = "attention to blocks"
+    by_block: ClassVar[bool] = True
+
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a key and a value for each KV head on one rank."""
         local = sizes.split(self.parallel, shard.tensor)
@@ -323,8 +343,8 @@ class AttendBlocks:
         local = sizes.split(self.parallel, shard.tensor)
         heads, scores = local.of["K"], local.of["K"] / self.size
         for phase in PHASES:
-            yield Op(f"index_{phase}", IndexLayer(phase, heads, local.of["j"], format=DType.BF16,
-                                                  written=scores * DType.FP32.bytes))
+            yield Op(f"index_{phase}", OverBatch(IndexScores(phase, heads, local.of["j"], format=DType.BF16,
+                                                  written=scores * DType.FP32.bytes)))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.blocks * heads, 1 / scores))
         yield Op(self.label, BlockSparseLayer(local.volume("Kr"), heads, local.of["h"], self.blocks * self.size,
                                               shard.precision.cache))

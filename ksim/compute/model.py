@@ -8,28 +8,32 @@ through each row twice for its log-softmax, and another one once for the rank of
 is too little to count.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
 from ksim.compute.config import Config
-from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, LayerCache, Op, fold
 from ksim.compute.model_ops import pointwise
-from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
+from ksim.compute.notation import Cached, Operation, Stateful, Weighted, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
-from ksim.compute.sizes import Sizes
-from ksim.compute.vision import Processor
+from ksim.compute.sizes import MeanExpertRows, Sizes
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
-           "whole_attention"]
+if TYPE_CHECKING:
+    from ksim.compute.vision import Processor
 
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
+           "whole_attention", "AttentionKind", "ModelPart", "LATENT", "SPARSE"]
+
+#: How operations attend (their `attends`): over latent vectors, all or some, and in layers that keep a state.
+LATENT, SPARSE = "latent attention", "sparse latent attention"
+RECURRENT = frozenset({"Mamba", "Mamba-2", "lightning attention"})
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
 #: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
@@ -39,7 +43,7 @@ TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("ga
 
 @frozen
 class Decoder:
-    """What an architecture file makes of a config: operations, and the sizes of their indices.
+    """The operations of a model, and the sizes of their indices, as an architecture file makes them of a config.
 
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
@@ -62,10 +66,46 @@ class Decoder:
     kv_cache_dtype: str = "auto"
     sampled: int = 1
     encoder: "Decoder | None" = None
-    images: Processor | None = None
+    images: "Processor | None" = None
     mtp: Sequence[Sequence[Operation]] = ()
     mtp_shares_indices: bool = False
     inputs: Sequence[Operation] = ()
+
+
+@frozen
+class ModelPart:
+    """One part's parameters, those that meet each token, and the bytes of its weights over all ranks."""
+
+    name: str
+    parameters: int
+    active: int
+    bytes: float
+
+
+@frozen
+class AttentionKind:
+    """Layers that attend alike: how many, bytes of KV cache a token, and of state a sequence, over all of them."""
+
+    name: str
+    layers: int
+    bytes_per_token: float
+    bytes_per_sequence: float
+
+
+#: The parts of a model, in the order of a forward pass.
+PARTS = ("embedding", "attention", "mlp", "router", "experts", "shared_experts", "norms", "head", "other")
+#: The part of a product whose `part` does not say it, by its label.
+PART_OF_LABEL = {
+    "router": "router", "lm_head": "head", "ba": "attention", "index_k": "attention", "shared_gate": "shared_experts",
+    "router_correction": "router", "expert_scale": "router", "compress_in": "attention",
+    "index_compress_in": "attention", "index_weights": "attention", "compress_positions": "attention",
+    "index_compress_positions": "attention"}
+
+
+def _part(operation: Operation) -> str:
+    if getattr(operation, "attends", ""):
+        return "attention"
+    return getattr(operation, "part", "").removesuffix("_inputs") or PART_OF_LABEL.get(operation.label, "other")
 
 
 @frozen
@@ -84,9 +124,14 @@ class Model:
     def layers(self) -> int:
         return len(self.decoder.layers)
 
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the indices over the whole model."""
+        return Sizes(self.decoder.sizes)
+
     def parameters(self) -> int:
         """The number of weights; tied ones count once."""
-        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
+        sizes, decoder = self.sizes, self.decoder
         total = sum(op.parameters(sizes) for op in weighted(chain(decoder.embedding, decoder.head)))
         total += sum(repeat * sum(op.parameters(sizes) for op in weighted(layer)) for layer, repeat in self._repeated())
         return total - decoder.tied * sizes.volume("mV")
@@ -99,6 +144,54 @@ class Model:
                    for op in layer if isinstance(op, Product) and op.routed)
         return self.parameters() - idle
 
+    def parts(self, shard: Shard) -> list[ModelPart]:
+        """The parts that have parameters; weights in the formats of *shard*, whose parallelism does not matter.
+
+        A head tied to the embedding has none of its own.
+        """
+        decoder, whole = self.decoder, Shard(precision=shard.precision)
+        sizes = self.sizes
+        chosen = Sizes({**decoder.sizes, "E": decoder.top_k}) if decoder.top_k else sizes
+        total, active, weights = Counter[str](), Counter[str](), defaultdict[str, float](float)
+        head = (op for op in decoder.head if not (decoder.tied and _part(op) == "head"))
+        for op in chain(decoder.embedding, *decoder.layers, head):
+            if isinstance(op, Weighted):
+                name = _part(op)
+                total[name] += op.parameters(sizes)
+                active[name] += op.parameters(chosen if getattr(op, "routed", "") else sizes)
+                weights[name] += op.weights(sizes, whole)
+        return [ModelPart(name, total[name], active[name], weights[name]) for name in PARTS if total[name]]
+
+    def attention_kinds(self, shard: Shard) -> list[AttentionKind]:
+        """The kinds of attention of the layers, on one rank of *shard*."""
+        sizes, kinds = self.sizes, dict[str, list[tuple[float, float]]]()
+        for op in chain.from_iterable(self.decoder.layers):
+            if name := getattr(op, "attends", ""):
+                token = op.cache_per_token(sizes, shard) if isinstance(op, Cached) else 0.0
+                state = op.state_per_sequence(sizes, shard) if isinstance(op, Stateful) else 0.0
+                kinds.setdefault(name, []).append((token, state))
+        return [AttentionKind(name, len(layers), sum(token for token, _ in layers), sum(state for _, state in layers))
+                for name, layers in kinds.items()]
+
+    @property
+    def attends_latently(self) -> bool:
+        """Whether any layer attends to latent vectors, and to all of them."""
+        return any(getattr(op, "attends", "") == LATENT for op in self._operations())
+
+    @property
+    def attends_by_block(self) -> bool:
+        """Whether any layer attends to blocks of keys, or to compressed ones."""
+        return any(hasattr(op, "by_block") for op in self._operations())
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether any layer keeps the state of a Mamba layer, or of lightning attention."""
+        return any(getattr(op, "attends", "") in RECURRENT for op in self._operations())
+
+    def _operations(self) -> Iterator[Operation]:
+        """The operations of each different layer."""
+        return chain.from_iterable(layer for layer, _ in self._repeated())
+
     def _repeated(self) -> Iterator[tuple[Sequence[Operation], int]]:
         """Each layer object, and how often the model has it."""
         layers = {id(layer): layer for layer in self.decoder.layers}
@@ -107,7 +200,7 @@ class Model:
 
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         total = self._sum(lambda ops: sum(op.weights(sizes, shard) for op in weighted(ops)), shard)
         if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
@@ -115,18 +208,18 @@ class Model:
 
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         return self._sum(lambda ops: sum(op.cache_per_token(sizes, shard) for op in cached(ops)), shard)
 
     def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
-        """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
-        sizes = Sizes(self.decoder.sizes)
+        """The cache of each layer of one rank's stage, in order; a layer with attention and a state has two entries."""
+        sizes = self.sizes
         operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
         return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
-        sizes = Sizes(self.decoder.sizes)
+        sizes = self.sizes
         return self._sum(lambda ops: sum(op.state_per_sequence(sizes, shard) for op in stateful(ops)), shard)
 
     def _sum(self, part: Callable[[Sequence[Operation]], float], shard: Shard) -> float:
@@ -138,7 +231,7 @@ class Model:
         return sum(known[id(layer)] for layer in layers) + part(ends)
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
-        """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.
+        """The launches of one rank for a step of *tokens* tokens, with logits for *samples* sequences.
 
         These are all sequences: vLLM computes logits for partial prompts too, and drops the samples.  *everywhere* is
         the number of tokens on all data ranks together, by default as many on each.
@@ -170,6 +263,8 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
     """One layer's launches on the rank with most token-expert pairs, and as `mean` those of the average rank."""
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
+    from ksim.compute.expert_rows import Mixture, average_rank, fullest_rank  # for mixtures of experts alone
+
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
     full = _lower(layer, _routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
     if mixture.ranks == 1:
@@ -218,7 +313,7 @@ SCORES = (pointwise("argmax", "sV,sV->s", "log_softmax", writes="fp32"), pointwi
 
 
 def prompt_logprobs(target: Decoder, top: bool) -> Decoder:
-    """What runs beside *target* for a chunk of rows; *top* tokens are looked for only if any are asked for."""
+    """The pass beside *target* for a chunk of rows; it looks for the likeliest tokens only if asked to (*top*)."""
     logits = takewhile(lambda op: _label(op) != "logits_cast", target.head[target.sampled:])
     return Decoder(target.sizes, (), (), (*logits, *((TOP,) if top else ()), *SCORES), target.max_length, sampled=0,
                    quantization=target.quantization, unquantized=target.unquantized)

@@ -1,6 +1,6 @@
-"""What a checkpoint says of its own number formats: the `quantization_config` of a config.json.
+"""The number formats of a checkpoint by the `quantization_config` of its config.json.
 
-Read are FP8, whole or in blocks of 128 x 128 (DeepSeek, Qwen, MiniMax), MXFP4 (gpt-oss), NVIDIA's NVFP4 and FP8
+The formats are FP8, whole or in blocks of 128 x 128 (DeepSeek, Qwen, MiniMax), MXFP4 (gpt-oss), NVIDIA's NVFP4 and FP8
 (modelopt), AWQ, GPTQ, AutoRound, bitsandbytes, and INT4, INT8, FP8, NVFP4 and MXFP4 of compressed-tensors.
 """
 
@@ -41,7 +41,7 @@ REMEDY = "is not read; leave it out and set the engine's quantization instead"
 
 @frozen
 class Stored:
-    """What a checkpoint is stored in, by the engine's name, the parts left in BF16, and the cache it was made for.
+    """The format of a checkpoint by the engine's name, its parts in BF16, and the cache that it was made for.
 
     Layers among the `exceptions` leave further parts in BF16.
     """
@@ -53,7 +53,7 @@ class Stored:
 
 
 def stored(config: Config) -> Stored:
-    """What *config* says; raises ConfigError for a quantization that is not known, or that cuts through a part."""
+    """The formats of *config*; raises ConfigError for an unknown quantization, or one of half a part."""
     part = config.part("quantization_config")
     if not part.table:
         return Stored()
@@ -69,11 +69,11 @@ def stored(config: Config) -> Stored:
     return _without(config, left, Stored(name, kv_cache_dtype=cache))
 
 
-def layers_as_stored(layers: Sequence[tuple[Operation, ...]], found: Stored) -> Sequence[tuple[Operation, ...]]:
+def layers_as_stored(layers: Sequence[tuple[Operation, ...]], checkpoint: Stored) -> Sequence[tuple[Operation, ...]]:
     """*layers* with the parts in BF16 that the checkpoint leaves in some of them alone."""
-    if not found.exceptions:
+    if not checkpoint.exceptions:
         return layers  # which are the same objects where they are equal
-    return [tuple(_kept(op, parts) for op in layer) if (parts := found.exceptions.get(number)) else layer
+    return [tuple(_kept(op, parts) for op in layer) if (parts := checkpoint.exceptions.get(number)) else layer
             for number, layer in enumerate(layers)]
 
 
@@ -94,13 +94,13 @@ def _left_patterns(part: Config) -> list[str]:
 
 
 def _own(part: Config) -> Iterator[tuple[str, Config]]:
-    """What AutoRound says of single modules."""
+    """AutoRound's settings of single modules."""
     own = part.part("extra_config")
     return ((name, own.part(name)) for name in own.table)
 
 
-def _without(config: Config, patterns: Sequence[str], found: Stored) -> Stored:
-    """*found* without the parts that *patterns* leave as they are, in all layers or in some."""
+def _without(config: Config, patterns: Sequence[str], checkpoint: Stored) -> Stored:
+    """*checkpoint* without the parts that *patterns* leave as they are, in all layers or in some."""
     count, listed = config.need("num_hidden_layers"), _listed(config.part("quantization_config"))
     numbered: dict[int, list[str]] = {}
     for pattern in patterns:
@@ -112,7 +112,7 @@ def _without(config: Config, patterns: Sequence[str], found: Stored) -> Stored:
                   or all(part in some.get(layer, ()) for layer in range(count)))
     rest = {layer: tuple(part for part in MODULES if part in left and part not in parts)
             for layer, left in some.items() if layer < count}
-    return evolve(found, unquantized=parts, exceptions={layer: left for layer, left in rest.items() if left})
+    return evolve(checkpoint, unquantized=parts, exceptions={layer: left for layer, left in rest.items() if left})
 
 
 def _spoken_of(pattern: str, count: int) -> Sequence[int]:
@@ -148,7 +148,7 @@ def _compressed(part: Config) -> str:
 
 
 def _of_group(group: Config) -> str:
-    """What one of the `config_groups` says: weights of *bits*, and whether activations are in as many, too."""
+    """The format of one of the `config_groups`: weights of *bits*, and activations of as many or not."""
     weights, activations = group.part("weights"), group.part("input_activations")
     strategy, bits = weights.get("strategy", ""), weights.get("num_bits", 0)
     if strategy == "block":
@@ -166,10 +166,10 @@ def _of_group(group: Config) -> str:
 
 def _integers(part: Config, bits: int, group: int, zeros: bool, act_order: bool = False) -> str:
     """Integer weights, as vLLM's kernels take them; raises ConfigError for other sizes."""
-    for said, value, known in (("weights of {} bits", bits, (4, 8)), ("groups of {} weights", group, GROUP_SIZES)):
-        if value not in known:
-            raise ConfigError(part.name, f"{said.format(value)}: vLLM's Marlin kernels take"
-                                         f" {', '.join(map(str, known))}; this {REMEDY}")
+    for what, value, supported in (("weights of {} bits", bits, (4, 8)), ("groups of {} weights", group, GROUP_SIZES)):
+        if value not in supported:
+            raise ConfigError(part.name, f"{what.format(value)}: vLLM's Marlin kernels take"
+                                         f" {', '.join(map(str, supported))}; this {REMEDY}")
     return {grouped(4, 32): "int4_w4a16"}.get(name := grouped(bits, group, zeros, act_order), name)
 
 
@@ -198,8 +198,8 @@ def _auto_round(part: Config) -> str:
     if part.get("data_type", "int") != "int":
         return ""
     bits, group = _first(part, "bits"), _first(part, "group_size")
-    for name, said in _own(part):
-        own = (said.get("bits", bits), said.get("group_size", group))
+    for name, module in _own(part):
+        own = (module.get("bits", bits), module.get("group_size", group))
         if own[0] < 16 and own != (bits, group):
             raise ConfigError(f"{part.name}: extra_config", f"{name} has bits or groups of its own; that {REMEDY}")
     return _integers(part, bits, group, zeros=True)

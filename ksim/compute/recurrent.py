@@ -1,6 +1,6 @@
-"""Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it.
+"""Layers that keep a state of each sequence in place of a cache.
 
-Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2, lightning attention, convolutions.
+They are linear attention (gated delta networks), Mamba, Mamba-2, lightning attention and convolutions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from attrs import frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels import PHASES
-from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
+from ksim.compute.kernels import PHASES, OverBatch
+from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.compute.model import Config
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
@@ -42,6 +42,7 @@ class AttendLinear:
     parallel: str = "G"
     by_channel: bool = False
 
+    attends: ClassVar[str] = "linear attention"
     checkpoint: ClassVar[int] = 64  # prompts keep the state after so many tokens (FlashInfer's kernels)
 
     def parameters(self, sizes: Sizes) -> int:
@@ -57,16 +58,16 @@ class AttendLinear:
         return local.volume("Goee") * state.bytes + local.volume("YGe") * kept * conv.bytes
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
-        """Of the convolution's tokens and of the matrices, which are in FP32 where they decay by channel."""
+        """The formats of the convolution's tokens and of the matrices, FP32 where these decay by channel."""
         conv, state = shard.precision.states(self.state)
         return conv, DType.FP32 if self.by_channel else state
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), self._formats(shard)
         for phase in PHASES:
-            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
-                                                        state, self.by_channel))
+            yield Op(f"conv_{phase}", OverBatch(CausalConv(phase, local.volume("YGe"), local.of["W"])))
+            yield Op(f"{self.label}_{phase}", OverBatch(DeltaRule(
+                phase, local.volume("Go"), local.of["G"], local.of["e"], state, self.by_channel)))
 
 
 def attention(config: Config) -> blocks.Operations:
@@ -123,6 +124,7 @@ class AttendMamba2:
     label: str = "ssd"
     parallel: str = "G"
 
+    attends: ClassVar[str] = "Mamba-2"
     checkpoint: ClassVar[int] = 1  # prompts keep the state after any token (vLLM's mamba_mixer2)
 
     def parameters(self, sizes: Sizes) -> int:
@@ -140,10 +142,10 @@ class AttendMamba2:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
         for phase in PHASES:
-            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("GX"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", StateSpaceLayer(
+            yield Op(f"conv_{phase}", OverBatch(CausalConv(phase, local.volume("GX"), local.of["W"])))
+            yield Op(f"{self.label}_{phase}", OverBatch(StateSpace(
                 phase, heads=local.volume("Go"), groups=local.of["G"], size=local.of["e"], states=local.of["N"],
-                chunk=self.chunk, state=state))
+                chunk=self.chunk, state=state)))
 
 
 @frozen
@@ -194,6 +196,8 @@ class Convolve:
     label: str = "conv"
     parallel: str = "I"
 
+    part: ClassVar[str] = "attention"
+
     def parameters(self, sizes: Sizes) -> int:
         return sizes.of["I"] * (sizes.of["W"] + self.bias)
 
@@ -203,7 +207,7 @@ class Convolve:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", ConvLayer(phase, local.of["I"], local.of["W"]))
+            yield Op(f"{self.label}_{phase}", OverBatch(CausalConv(phase, local.of["I"], local.of["W"])))
 
 
 @frozen
@@ -213,6 +217,7 @@ class ShortConvolution(Convolve):
     (vllm/model_executor/layers/mamba/short_conv.py)
     """
 
+    attends: ClassVar[str] = "short convolution"
     checkpoint: ClassVar[int] = 1
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
@@ -231,6 +236,8 @@ class AttendMamba:
     label: str = "scan"
     parallel: str = "I"
 
+    attends: ClassVar[str] = "Mamba"
+
     def parameters(self, sizes: Sizes) -> int:
         return sizes.volume("IN") + 2 * sizes.of["I"]
 
@@ -245,7 +252,7 @@ class AttendMamba:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", ScanLayer(phase, local.of["I"], local.of["N"], state))
+            yield Op(f"{self.label}_{phase}", OverBatch(SelectiveScan(phase, local.of["I"], local.of["N"], state)))
 
 
 def mamba(*, bias: bool = False, conv_bias: bool = True, norms: bool = False) -> blocks.Operations:
@@ -275,6 +282,8 @@ class AttendLightning:
     label: str = "lightning"
     parallel: str = "G"
 
+    attends: ClassVar[str] = "lightning attention"
+
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a matrix a head, in vLLM in the format of `mamba_cache_dtype`."""
         return sizes.split(self.parallel, shard.tensor).volume("Gee") * shard.precision.states()[0].bytes
@@ -283,7 +292,7 @@ class AttendLightning:
         local, (state, _) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
         heads, size = local.of["G"], local.of["e"]
         for phase in PHASES:
-            yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
+            yield Op(f"{self.label}_{phase}", OverBatch(StateSpace(phase, heads, heads, size, size, self.chunk, state)))
 
 
 def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0

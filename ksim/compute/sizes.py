@@ -62,10 +62,11 @@ from math import ceil, prod
 
 from attrs import evolve, frozen
 
-from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
 from ksim.specs.shard import Shard
 
+#: (rows, number of experts with so many), without the experts that have none; an average rank has fractions of experts.
+MeanExpertRows = tuple[tuple[int, float], ...]
 #: Pairs of an index and the group of ranks that splits it.
 Splits = tuple[tuple[str, str], ...]
 
@@ -157,7 +158,7 @@ def of_groups(groups: int, heads: int, size: int, states: int) -> dict[str, int]
 
 @frozen
 class Contraction:
-    """One product of two operands, each a string of indices."""
+    """A product of two operands, each a string of indices."""
 
     left: str
     right: str
@@ -177,12 +178,12 @@ class Contraction:
 
     @cached_property
     def depth(self) -> str:
-        """What is contracted."""
+        """The indices that are contracted."""
         return _select(self.right, lambda index: index not in self.out)
 
 
-def _select(indices: str, wanted: Callable[[str], bool]) -> str:
-    return "".join(filter(wanted, indices))
+def _select(indices: str, keeps: Callable[[str], bool]) -> str:
+    return "".join(filter(keeps, indices))
 
 
 @frozen
@@ -208,8 +209,8 @@ class Equation:
     def of(self, *operands: int) -> "Equation":
         """This equation; raises ValueError for another number of *operands*, or more than one result."""
         if len(self.operands) not in operands:
-            wanted = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
-            raise self.wrong(f"expected {wanted}, with commas between them, not {len(self.operands)}")
+            expected = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
+            raise self.wrong(f"expected {expected}, with commas between them, not {len(self.operands)}")
         if len(self.results) > 1:
             raise self.wrong(f"expected one result, not {len(self.results)}")
         return self

@@ -1,6 +1,7 @@
-"""Launches of any number of tokens, known from those of a few: sizes are affine in the tokens, all else stays.
+"""The launches of a step for any number of tokens, extrapolated from two: sizes are affine in the number of tokens.
 
-Parts of steps for many numbers of tokens are priced as sweeps.
+`AffineBlocks` checks that on further numbers of tokens.  A `SweptPart` prices a part of a step for many numbers of
+tokens at once, as sweeps.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,16 +21,16 @@ from ksim.flow.steps import KernelColumns, KernelCost
 
 __all__ = ["COLUMNAR", "DRAWN", "AffineBlocks", "AffineKernel", "AffineSweep", "Line", "SweptPart", "affine_sweeps"]
 
-#: Kinds whose work is columns where their numbers are.
+#: Kernels whose `work` is columns where their numbers are columns.
 COLUMNAR = (Gemm, BatchedGemm, Pointwise)
-#: Numbers of tokens from which lines are drawn, and others that they must meet.  No prime is shared out evenly, or in
-#: whole tiles.
-DRAWN, MET = (1009, 4507), (1, 7, 1013, 30011)
+#: The two numbers of tokens through which lines are drawn, and others at which the lines are checked.  They are primes,
+#: which divide neither among ranks nor into tiles.
+DRAWN, CHECKED = (1009, 4507), (1, 7, 1013, 30011)
 
 
 @frozen
 class Line:
-    """A number, whole where the slope is: `slope` for each token and an `offset`."""
+    """``slope x tokens + offset``; a whole number where both are."""
 
     slope: Any
     offset: Any
@@ -40,7 +41,7 @@ class Line:
 
 @frozen
 class AffineKernel:
-    """An op whose kernel is of a `kind`, with fields of which some are lines."""
+    """An op for any number of tokens: its kernel is of the class `kind` with `values`, some of which are lines."""
 
     label: str
     kind: type
@@ -52,67 +53,66 @@ class AffineKernel:
 
 @frozen
 class AffineBlocks:
-    """Blocks of ops, each of which is the same for any number of tokens, or sized by them."""
+    """Blocks for any number of tokens: an op is the same for all of them, or an `AffineKernel`."""
 
     blocks: tuple[tuple[tuple[Op | AffineKernel, ...], int], ...]
 
     @classmethod
     def of(cls, lower: Callable[[int], Sequence[Block]]) -> "AffineBlocks | None":
-        """What *lower* makes of any number of tokens; None where that is not the same kernels, growing evenly."""
-        one, other = map(lower, DRAWN)
-        drawn = [(_drawn(block.ops, following.ops), block.repeat) for block, following in zip(one, other, strict=False)]
-        if not all(ops is not None for ops, _ in drawn):
+        """The blocks that *lower* makes of a number of tokens; None where their kernels are not affine in it."""
+        few, many = map(lower, DRAWN)
+        blocks = [(_lines_through(small.ops, large.ops), small.repeat) for small, large in zip(few, many, strict=False)]
+        if not all(ops is not None for ops, _ in blocks):
             return None
-        grown = cls(tuple((ops, repeat) for ops, repeat in drawn if ops is not None))
-        return grown if all(grown.at(tokens) == [*lower(tokens)] for tokens in (*DRAWN, *MET)) else None
+        affine = cls(tuple((ops, repeat) for ops, repeat in blocks if ops is not None))
+        return affine if all(affine.at(tokens) == [*lower(tokens)] for tokens in (*DRAWN, *CHECKED)) else None
 
     def at(self, tokens: int) -> list[Block]:
-        """Those of so many *tokens*."""
+        """The blocks for so many *tokens*."""
         return [Block(tuple(op if type(op) is Op else op.at(tokens) for op in ops), repeat)  # type: ignore[union-attr]
                 for ops, repeat in self.blocks]
 
     def without(self, missing: Collection[Op]) -> "AffineBlocks":
-        """All but the *missing* ops, for which a batch has nothing."""
+        """The blocks without the *missing* ops, for which a batch has nothing."""
         return AffineBlocks(tuple((tuple(op for op in ops if op not in missing), repeat)
                                   for ops, repeat in self.blocks))
 
 
-def _drawn(ops: Sequence[Op], others: Sequence[Op]) -> tuple[Op | AffineKernel, ...] | None:
-    """Lines through *ops* and the *others*; None where one cannot be drawn."""
-    found = [_line(op, other) for op, other in zip(ops, others, strict=False)]
-    return None if len(ops) != len(others) or None in found else tuple(op for op in found if op is not None)
+def _lines_through(small: Sequence[Op], large: Sequence[Op]) -> tuple[Op | AffineKernel, ...] | None:
+    """The ops that are *small* at the first of `DRAWN` and *large* at the second; None where one is not affine."""
+    ops = [_line_through(*pair) for pair in zip(small, large, strict=False)]
+    return None if len(small) != len(large) or None in ops else tuple(op for op in ops if op is not None)
 
 
-def _line(op: Op, other: Op) -> Op | AffineKernel | None:
-    if op == other:
-        return op
-    if type(other.kernel) is not type(op.kernel) or op.mean is not None:
+def _line_through(small: Op, large: Op) -> Op | AffineKernel | None:
+    if small == large:
+        return small
+    kernel: Any = small.kernel
+    kind: Any = type(kernel)
+    if type(large.kernel) is not kind or small.mean is not None:
         return None
-    return _sized(op.label, op.kernel, other.kernel)
+    names = [one.name for one in fields(kernel.__class__)]
+    values = tuple(_value_through(getattr(kernel, name), getattr(large.kernel, name)) for name in names)
+    return AffineKernel(small.label, kind, values)
 
 
-def _sized(label: str, kernel: Any, other: Any) -> AffineKernel:
-    names = [each.name for each in fields(type(kernel))]
-    values = tuple(_through(getattr(kernel, name), getattr(other, name)) for name in names)
-    return AffineKernel(label, type(kernel), values)
-
-
-def _through(value: Any, other: Any) -> Any:
-    """What grows from *value* to the *other*, or *value* where that is no number."""
-    if value == other or not all(isinstance(each, int | float) for each in (value, other)):
-        return value
+def _value_through(small: Any, large: Any) -> Any:
+    """The line through two values of a field; the first of them where they are equal, or no numbers."""
+    if small == large or not all(isinstance(value, int | float) for value in (small, large)):
+        return small
     begin, end = DRAWN
-    slope = (other - value) / (end - begin)
-    if isinstance(value, int):
+    slope = (large - small) / (end - begin)
+    if isinstance(small, int):
         slope = round(slope)
-    return Line(slope, value - slope * begin)
+    return Line(slope, small - slope * begin)
 
 
 @frozen(eq=False)
 class AffineSweep:
-    """Kernels that are the `first` but for their numbers and families; `places` are theirs among others.
+    """Kernels of the class of `first` that differ from it in their numbers and families alone.
 
-    All numbers grow evenly.  `lines` has columns of (kernels, 1) by field: by how much each grows, and from where.
+    `places` are their rows among the launches of a part.  `lines` has, for each field that is a number, the slopes and
+    the offsets of the kernels: columns of (kernels, 1).
     """
 
     places: NDArray[np.intp]
@@ -122,36 +122,31 @@ class AffineSweep:
 
     @classmethod
     def of(cls, places: Sequence[int], ops: Sequence[AffineKernel]) -> "AffineSweep":
-        names = [each.name for each in fields(ops[0].kind)]
-        lines = {name: _lines([op.values[place] for op in ops]) for place, name in enumerate(names)
-                 if isinstance(ops[0].values[place], Line | int | float)}
+        lines = {one.name: _lines([op.values[index] for op in ops]) for index, one in enumerate(fields(ops[0].kind))
+                 if isinstance(ops[0].values[index], Line | int | float)}
         kernels: list[Any] = [op.at(1).kernel for op in ops]
         return cls(np.array(places), kernels[0], [kernel.family for kernel in kernels], lines)
 
     def at(self, tokens: NDArray[np.int64]) -> KernelSweep:
-        """Those of each number of *tokens*: of the first kernel, then of the second, and so on."""
+        """The kernels for each number of *tokens*: all of the first kernel, then all of the second, and so on."""
         first: Any = self.first
-        values = [(each[0] * tokens + each[1]).ravel() if (each := self.lines.get(name)) else getattr(first, name)
-                  for name in (each.name for each in fields(type(first)))]
+        values = [(line[0] * tokens + line[1]).ravel() if (line := self.lines.get(one.name)) else
+                  getattr(first, one.name) for one in fields(type(first))]
         return KernelSweep(type(first)(*values), self.families, np.repeat(np.arange(len(self.families)), len(tokens)))
 
 
 def affine_sweeps(ops: Iterable[tuple[int, AffineKernel]]) -> list[AffineSweep]:
-    """*ops*, which have their places, those together that differ in numbers alone."""
-    found: dict[object, list[tuple[int, AffineKernel]]] = {}
-    for place, op in ops:
-        found.setdefault((op.kind, *_apart(op)), []).append((place, op))
-    return [AffineSweep.of(*zip(*each, strict=True)) for each in found.values()]
-
-
-def _apart(op: AffineKernel) -> Iterable[Any]:
-    """What kernels must have in common beside their kind."""
-    return (value for each, value in zip(fields(op.kind), op.values, strict=True)
-            if each.name != "family" and not isinstance(value, Line | int | float))
+    """Group *ops*, each with its row, into sweeps: ops whose kernels differ in numbers alone go together."""
+    alike: dict[object, list[tuple[int, AffineKernel]]] = {}
+    for row, op in ops:
+        others = (value for one, value in zip(fields(op.kind), op.values, strict=True)
+                  if one.name != "family" and not isinstance(value, Line | int | float))
+        alike.setdefault((op.kind, *others), []).append((row, op))
+    return [AffineSweep.of(*zip(*group, strict=True)) for group in alike.values()]
 
 
 def _lines(values: Sequence[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Slopes and offsets of *values*, whole where all are."""
+    """The slopes and the offsets of *values*, a row each; whole numbers where all are."""
     lines = [value if isinstance(value, Line) else Line(0, value) for value in values]
     return np.array([[line.slope] for line in lines]), np.array([[line.offset] for line in lines])
 
@@ -162,10 +157,10 @@ Launch = Op | AffineKernel
 
 @frozen(eq=False, slots=False)
 class SweptPart:
-    """Prices a part of a step by how many tokens it goes over.
+    """Prices a part of a step for many numbers of tokens at once.
 
-    `ops` are all launches, equal ones once; the `sweeps` are priced first, then each of the others.  `blocks` have
-    their places in that order, or -1 - the number of one of `batch_launches`, and how often they run.
+    `ops` are its different launches.  Those of the `sweeps` are priced as columns, the `others` one by one.  `blocks`
+    say what runs, and how often: rows of launches in that order, or -1 - the number of one of `batch_launches`.
     """
 
     pricer: Pricer
@@ -177,7 +172,7 @@ class SweptPart:
 
     @classmethod
     def of(cls, affine: AffineBlocks | None, pricer: Pricer) -> "SweptPart | None":
-        """None where launches are not affine, or ranks differ, or a kernel cannot be swept."""
+        """The part with these launches; None where they are not affine, ranks differ, or a kernel cannot be swept."""
         if affine is None or not all(_plain(op) for ops, _ in affine.blocks for op in ops):
             return None
         places: dict[Launch, int] = {}
@@ -194,7 +189,7 @@ class SweptPart:
                    tuple(BatchLaunch(*layer, count) for layer, count in runs.items()))
 
     def parts(self, tokens: Sequence[int]) -> list[Part]:
-        """Those over each number of *tokens*."""
+        """The part for each number of *tokens*."""
         column = np.array(tokens, dtype=np.int64)
         others = [cost for op in self.others for cost in self._each(op, tokens)]
         kernels = KernelColumns.joined([*(self._priced(sweep, column) for sweep in self.sweeps),
@@ -205,7 +200,7 @@ class SweptPart:
         return self.pricer.sweep([self.ops[place].label for place in sweep.places.tolist()], sweep.at(tokens))
 
     def _each(self, op: Launch, tokens: Sequence[int]) -> list[KernelCost]:
-        """A launch that is not swept: a collective, or one that is the same for any number of tokens."""
+        """The costs of a launch that is not swept: a collective, or one that is the same for all *tokens*."""
         if isinstance(op, Op):
             return [self._fixed[op]] * len(tokens)
         messages: list[Any] = [(op.label, op.at(number).kernel) for number in tokens]
@@ -219,7 +214,7 @@ class SweptPart:
 
     @cached_property
     def _launches(self) -> Launches:
-        """They are as many for any number of tokens."""
+        """The numbers of launches, which are the same for any number of tokens."""
         order = [*(self.ops[place] for sweep in self.sweeps for place in sweep.places.tolist()), *self.others]
         kernels: list[Any] = [op.kernel if isinstance(op, Op) else op.at(1).kernel for op in order]
         return Launches.of([([(kernels[place], False) if place >= 0 else launched_of(self.batch_launches[-1 - place])
@@ -227,13 +222,15 @@ class SweptPart:
 
 
 def _plain(op: Launch) -> bool:
-    """Whether columns can say what *op* launches, or it depends on the batch."""
+    """Whether columns can describe what *op* launches, or the batch decides it."""
     return op.mean is None if isinstance(op, Op) else issubclass(op.kind, (*COLUMNAR, Collective))
 
 
 def _place(op: Launch, repeat: int, places: dict[Launch, int], runs: dict[tuple[str, BatchDependent], int]) -> int:
-    """The place of *op*, which is new unless it has one; or of a launch that depends on the batch, whose *runs* are
-    counted."""
+    """The row of *op* in *places*, which gets a new one if need be; -1 - its number if it depends on the batch.
+
+    How often launches that depend on the batch run is counted in *runs*.
+    """
     if isinstance(op, Op) and is_batch_dependent(op.kernel):
         launch = (op.label, op.kernel)
         runs[launch] = runs.get(launch, 0) + repeat

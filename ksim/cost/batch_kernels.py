@@ -1,4 +1,4 @@
-"""Kernels that depend on the batch: attention, and the copies of a step's inputs."""
+"""The prices of kernels that depend on the batch: attention, and the copies of a step's inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,17 +21,17 @@ __all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "pr
 Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
 #: Kernels of batches whose costs are kept.
 MOST_KNOWN = 1024
-#: Steps that are priced together at most.  Each time all of them have come, the next are twice as many.
+#: The most steps that are priced ahead.  Each time all of them have come, twice as many are priced.
 FURTHEST = 32
-#: Further steps from which on a sweep is sooner than kernel by kernel.
+#: From so many steps on, a sweep is faster than kernel by kernel.
 SWEPT = 8
 
 
 @define(eq=False)
 class BatchPricer:
-    """Prices the kernels of one batch at a time; equal ones come again soon, on the next stage or rank.
+    """Prices the kernels of one batch at a time, and keeps the prices: the next stage or rank asks for them again.
 
-    While no sequence joins or leaves, the next batches are known: their attention is priced along.
+    While no sequence joins or leaves, the next batches are known, and their attention is priced along with this one's.
     """
 
     pricer: Pricer
@@ -39,7 +39,7 @@ class BatchPricer:
     _ahead: dict[BatchLaunch, tuple[Offsets, int]] = field(factory=dict, init=False, repr=False)
 
     def costs(self, kernels: Mapping[BatchLaunch, Kernel], batch: Batch) -> list[KernelCost]:
-        """What each of the *kernels* of *batch* costs."""
+        """The cost of each of the *kernels* of *batch*."""
         new = {launch: kernel for launch, kernel in kernels.items() if (launch.label, kernel) not in self._known}
         if new:
             if len(self._known) >= MOST_KNOWN:
@@ -49,7 +49,7 @@ class BatchPricer:
         return [self._known[launch.label, kernel] for launch, kernel in kernels.items()]
 
     def _price(self, new: Mapping[BatchLaunch, Kernel], batch: Batch) -> None:
-        """Price the kernels that are *new* with *batch*, all that are not swept in one question."""
+        """Price the kernels that are *new* with *batch*; one question asks for all that are not swept."""
         asked: list[Any] = []
         for launch, kernel in new.items():
             later = self._following(launch, batch)
@@ -60,7 +60,7 @@ class BatchPricer:
         self._known.update(zip(asked, self.pricer.kernels(asked), strict=True))
 
     def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
-        """The next steps in which to price *launch*: none unless it went on from the last that were priced."""
+        """The next steps for which to price *launch* along with *batch*, which must continue those priced before."""
         contexts, layer = batch.contexts, launch.layer
         together = isinstance(layer, AttentionLayer) and hasattr(self.pricer.oracle, "estimates")
         if batch.chunks or batch.width > 1 or not together:
@@ -77,13 +77,13 @@ class BatchPricer:
 
 
 def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:
-    """The kernels that *launches* are for *batches*, but for attention: it is swept, and no batch is without."""
+    """The kernels of *launches* for each of *batches*, without attention, which every batch has and which is swept."""
     return {launch: [launch.layer.over(batch) for batch in batches] for launch in launches
             if not isinstance(launch.layer, AttentionLayer)}
 
 
 def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
-    """The launches that each of so many batches has nothing for."""
+    """For each of so many batches, the launches for which it has nothing."""
     if not bound:
         return [frozenset()] * batches
     patterns: dict[tuple[bool, ...], frozenset[Op]] = {}
@@ -98,11 +98,10 @@ def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
 
 
 def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[BatchKernels]:
-    """The kernels of *launches* in those of *batches* that have them; the *bound* ones are asked about in one
-    question."""
+    """Price the kernels of *launches* in those of *batches* that have them; one question asks for all *bound* ones."""
     asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items() if launch in bound
                                for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
-    places = {question: place for place, question in enumerate(asked)}
+    places = {question: index for index, question in enumerate(asked)}
     answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
     priced = []
     for launch, rows in launches.items():
@@ -119,12 +118,12 @@ def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, 
 
 
 def inputs_of(batch: Batch, costs: Inputs) -> KernelCost:
-    """The small kernels that copy one step's inputs to the GPU."""
+    """The cost of the small kernels that copy one step's inputs to the GPU."""
     return of_host("inputs", costs.copy + costs.copy_sequence * batch.sequences)
 
 
 def inputs(batches: Batches, costs: Inputs) -> BatchKernels:
-    """The small kernels that copy each step's inputs to the GPU."""
+    """The costs of the small kernels that copy each step's inputs to the GPU."""
     steps = len(batches)
     seconds: Any = costs.copy + costs.copy_sequence * batches.sequences
     nothing, unknown, first = (np.broadcast_to(value, steps) for value in (0.0, np.nan, np.int32(0)))

@@ -1,11 +1,11 @@
-"""Energy: counts of actions times what each costs.  What flows all the time is added where time is known.
+"""Energy: counts of actions times the joules of each.  Idle power is added where the time is known.
 
 A GPU draws ``P = idle + sum of (what an action costs) x (how often a second)``, as activity factors of its components
 would have it (EnergAIzer, arXiv 2604.20105): a component that is busy for a share of the time draws that share of its
-power.  What SMs and their caches do takes the square of the voltage, and so falls with the clock; what they draw while
-they do anything takes the clock besides.  Memory and links have clocks of their own.
+power.  The joules of actions of SMs and their caches grow with the square of the voltage, and so fall with the clock.
+The watts that SMs draw while they are busy grow with the clock, too.  Memory and links have clocks of their own.
 
-The SM clock: state that follows power, and sets the pace of kernels that arithmetic bounds.
+The SM `Clock` has state: it follows the power drawn, and paces the kernels that arithmetic bounds.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ COMMUNICATING = 0.25
 
 @frozen
 class Actions:
-    """What a kernel does on one GPU that costs energy.
+    """The actions of a kernel on one GPU that cost energy.
 
     FLOP of number format `dtype` with tiles filled up; bytes of device memory, of these `written`, and of the L2 cache;
     seconds in which SMs are `busy`; bytes `sent` to peers and through a NIC (`routed`).
@@ -48,8 +48,11 @@ class Actions:
 
 @frozen
 class Joules:
-    """Beyond idle power, at the boost clock: what SMs take for what they do (`core`), while they do anything (`busy`),
-    and the `rest`, which is memory's and links'."""
+    """Joules beyond idle power, at the boost clock.
+
+    `core` are those of the SMs' actions, `busy` those that SMs draw while they are busy, `rest` those of memory and
+    links.
+    """
 
     core: float
     busy: float
@@ -61,7 +64,7 @@ class Joules:
 
 
 def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
-    """What *kernel* does on *gpu* where it takes *seconds*; columns of many where its work is columns."""
+    """The actions of *kernel*, which takes *seconds* on *gpu*; columns where its work is columns."""
     work = kernel.work
     moved = work.bytes
     hbm, written = moved, work.writes
@@ -75,25 +78,25 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
 
 
 def _larger(one: Any, other: Any) -> Any:
-    """Of two numbers, or of two columns."""
+    """The larger of two numbers, or of each pair in two columns."""
     return np.maximum(one, other) if isinstance(other, np.ndarray) else max(one, other)
 
 
 def busy_seconds(seconds: Any, gpu: Gpu, larger: Callable[[Any, Any], Any] = _larger) -> Any:
-    """Of so many *seconds*, or of columns of them, those in which SMs do anything; *larger* is of two such."""
+    """The part of *seconds* in which SMs are busy; *larger* returns the larger of two numbers, or columns."""
     return larger(0.0, seconds - gpu.power.start)
 
 
 def sending(size: float, routed: float, seconds: float, share: float = COMMUNICATING) -> Actions:
-    """What one rank does in a collective of *seconds*: it sends *size* bytes, *routed* of them through its NIC.
+    """The actions of one rank in a collective of *seconds*, which sends *size* bytes, *routed* of them through its NIC.
 
-    What it sends it reads, and as much that others send it writes.  Its kernel has a *share* of the SMs.
+    It reads what it sends, and writes as much that others send.  Its kernel has a *share* of the SMs.
     """
     return Actions(hbm=2 * size, written=size, l2=2 * size, busy=share * seconds, sent=size, routed=routed)
 
 
 def joules(done: Actions, power: Power) -> Joules:
-    """What *done* costs one GPU beyond its idle power."""
+    """The joules of the actions *done* on one GPU."""
     core = done.flops * power.flop.get(done.dtype, 0.0) + done.l2 * power.l2
     rest = (done.hbm * power.hbm + done.written * power.write + done.sent * power.link
             + done.routed * power.network)
@@ -109,7 +112,7 @@ MOST_RUNGS = 1 << 14
 
 @frozen
 class Setting:
-    """What a GPU is told to keep to: watts at most, and a clock (Hz) at most; None asks for nothing."""
+    """The limits that a GPU is set to: the most watts, and the highest clock in Hz; None is no limit."""
 
     cap: float | None = None
     clock: float | None = None
@@ -147,11 +150,11 @@ class Clock:
 
     @classmethod
     def tired(cls, power: Power, clocks: Clocks) -> "Clock":
-        """That of a GPU that has been at work for long, and never has credit."""
+        """The clock of a GPU that has been at work for long, and never has credit."""
         return cls(power, evolve(clocks, credit=0.0))
 
     def pace(self, step_cost: Scalable, start: float, setting: Setting = FREE) -> ClockScaling:
-        """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
+        """The clock scaling of a step that begins at *start* (s) on a GPU that is set to *setting*."""
         limit = setting.cap or self.power.limit
         free = self._at(setting.clock) if setting.clock else self._boost
         seconds, most = step_cost.seconds_at(free), self.clocks.credit
@@ -167,15 +170,15 @@ class Clock:
         return pace
 
     def watts(self, step_cost: Scalable, pace: ClockScaling) -> float:
-        """What the GPU draws in a step at *pace*."""
+        """The watts that the GPU draws in a step at *pace*."""
         return self._watts_over(step_cost.seconds_at(pace), step_cost, pace)
 
     def _watts_over(self, seconds: float, step_cost: Scalable, pace: ClockScaling) -> float:
-        """The same where it is known how many *seconds* the step takes at *pace*."""
+        """The watts in a step that takes so many *seconds* at *pace*."""
         return float(self.power.idle + step_cost.joules_at(pace) / seconds if seconds else self.power.idle)
 
     def least_watts(self, step_cost: Scalable) -> float:
-        """What the GPU draws in a step at its lowest clock, which is as little as it can."""
+        """The watts in a step at the lowest clock, which are the fewest that the GPU can draw."""
         return self.watts(step_cost, self._at(self.clocks.least))
 
     def _limited(self, step_cost: Scalable, high: float, limit: float) -> ClockScaling:

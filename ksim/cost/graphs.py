@@ -1,4 +1,4 @@
-"""CUDA graphs and launches: to how many tokens a step is padded, and what it takes a host to launch its kernels."""
+"""CUDA graphs and launches: to how many tokens a step is padded, and how long a host takes to launch its kernels."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ __all__ = ["Graphs", "Launched", "Launches", "Launching"]
 
 
 class Launching(Enum):
-    """How a step's kernels come to the GPU; the values are for reports."""
+    """The way in which a step's kernels are launched; the values are for reports."""
 
     FULL = "CUDA graph"
     PIECEWISE = "piecewise CUDA graphs"
@@ -26,18 +26,18 @@ class Launching(Enum):
 
     @property
     def graphs(self) -> bool:
-        """Whether any of it is a graph's."""
+        """Whether CUDA graphs launch some of the kernels."""
         return self in (Launching.FULL, Launching.PIECEWISE)
 
 
 @frozen
 class Graphs:
-    """The graphs that an engine captured, by vLLM's rules (v1/cudagraph_dispatcher.py, 0.22 to 0.33).
+    """The CUDA graphs that an engine captured, by vLLM's rules (v1/cudagraph_dispatcher.py, 0.22 to 0.33).
 
-    A step in which every sequence has `width` new tokens, which is one unless the engine speculates, is replayed whole,
-    if there are `full` sizes that hold it, and any step where there are `mixed` ones; another one is replayed in pieces
-    between the attention layers, if there are `piecewise` ones.  All are padded to the next size.  What no graph holds
-    runs as torch.compile left it, or `eager` as the model says.
+    A step in which every sequence has `width` new tokens, which is one unless the engine speculates, is replayed whole
+    if one of the `full` sizes holds it; any other step, if one of the `mixed` ones does.  Else it is replayed in pieces
+    between the attention layers, if one of the `piecewise` sizes holds it.  Tokens are padded to the size.  A step that
+    no graph holds runs the code that torch.compile made, or `eager`.
     """
 
     full: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class Graphs:
     width: int = 1
 
     def of(self, batch: Batch) -> tuple[Launching, int]:
-        """How *batch* is launched, and how many tokens it has then."""
+        """The way in which *batch* is launched, and its padded number of tokens."""
         if not batch.chunks and batch.width == self.width and (size := _fitting(self.full, batch.tokens)):
             return Launching.FULL, size
         if size := _fitting(self.mixed, batch.tokens):
@@ -57,7 +57,7 @@ class Graphs:
         return (Launching.EAGER if self.eager else Launching.COMPILED), batch.tokens
 
     def padded(self, tokens: int) -> int:
-        """To how many tokens any batch of *tokens* is padded; 0 if no graph holds it."""
+        """The size to which any batch of *tokens* is padded; 0 if no graph holds it."""
         return _fitting(max(self.piecewise, self.mixed, self.full, key=len), tokens)
 
 
@@ -73,10 +73,10 @@ Launched = tuple[Kernel | Collective, bool] | None
 
 @frozen
 class Launches:
-    """How many launches of all its kernels, of grouped products and of attention a step has.
+    """The numbers of launches of a step: all `kernels`, `grouped` products, and `attention`.
 
-    What depends on the batch is attention, which stands between the pieces of a graph: as one operation where launches
-    of it follow on each other, as in vLLM.  Those that are `hidden` run beside others, and so do the gaps before them.
+    Attention stands between the pieces of a graph; successive launches of it are one operation, as in vLLM.  `hidden`
+    launches run beside others, and so do the gaps before them.
     """
 
     kernels: int
@@ -86,7 +86,7 @@ class Launches:
 
     @classmethod
     def of(cls, blocks: Iterable[tuple[Sequence[Launched], int]]) -> "Launches":
-        """Those of *blocks*, each of which runs so often."""
+        """The launches of *blocks*, each with how often it runs."""
         kernels = grouped = attention = hidden = 0
         for block, repeat in blocks:
             kernels += repeat * len(block)
@@ -100,7 +100,7 @@ class Launches:
                         self.attention + other.attention, self.hidden + other.hidden)
 
     def seconds(self, how: Launching, costs: Worker) -> float:
-        """How long a CPU takes over them."""
+        """CPU seconds to launch them."""
         match how:
             case Launching.FULL:
                 return costs.replay
@@ -111,7 +111,7 @@ class Launches:
                 return each * self.kernels + costs.experts * self.grouped
 
     def gaps(self, how: Launching, costs: Inputs) -> float:
-        """How long the GPU takes between one launch and the next, in all."""
+        """Seconds that the GPU waits between launches, in all."""
         match how:
             case Launching.FULL:
                 return 0.0

@@ -1,4 +1,4 @@
-"""Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
+"""The plans of steps, made of independent parts; one question to the oracle prices all launches that are new."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -27,13 +27,13 @@ from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
 
-#: What the part of a step before its samples depends on.
+#: What the body of a step, its part before the head, depends on: tokens, those of all data ranks, missing launches.
 _Body = tuple[int, int | None, frozenset[Op]]
-#: Of a body that goes over a rank's own tokens alone, and whose batch has something for every launch.
+#: The rest of a `_Body` that goes over a rank's own tokens alone, and whose batch has something for every launch.
 _WHOLE = (None, frozenset[Op]())
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
-#: Numbers of samples, or of tokens, that are priced together; the latter once a share of so long a stretch of them has
-#: been asked for one by one.  A further number costs a seventh of the first: what that wastes, it makes good.
+#: So many numbers of samples, or of tokens, are priced together: of tokens, once a share (`MANY`) of a stretch of so
+#: many has been asked for one by one.  A further number costs a seventh of the first, so what is never used pays off.
 AROUND, STRETCH, MANY = 16, 256, 1 / 8
 #: Plans that are kept.  Few numbers of tokens and samples meet again where no CUDA graph pads them; their parts do, and
 #: are kept for good.
@@ -42,7 +42,7 @@ MOST = 8192
 
 @define(eq=False)
 class Plans:
-    """Plans by shape, parts by what they depend on, and launches, each priced once."""
+    """Prices plans by their shape, parts by what they depend on, and launches; each is priced once and kept."""
 
     model: Model
     shard: Shard
@@ -72,7 +72,7 @@ class Plans:
         return self._plans.get(shape) or self.of([shape])[0]
 
     def _price_parts(self, shapes: Sequence[Shape]) -> None:
-        """Price the parts of *shapes* that are new together: as columns where they grow with what they go over."""
+        """Price all new parts of *shapes* together: as columns where their launches are affine in tokens or samples."""
         bodies = dict.fromkeys(key for tokens, _, _, everywhere, missing in shapes
                                if (key := (tokens, everywhere, missing)) not in self._bodies)
         heads = self._samples({shape[1] for shape in shapes})
@@ -84,8 +84,7 @@ class Plans:
                          [samples for samples in heads if samples not in self._heads])
 
     def _sweep_bodies(self, new: Sequence[_Body], shapes: Sequence[Shape]) -> None:
-        """Price as columns the *new* bodies that grow with a rank's own tokens alone, those together that lack the same
-        launches."""
+        """Price as columns the *new* bodies that depend on a rank's own tokens alone."""
         for missing in dict.fromkeys(key[2] for key in new if key[1] is None):
             if all(is_of_adapters(op.kernel) for op in missing) and (body := self._swept_without(missing)):
                 some = [key for key in new if key[1:] == (None, missing)]
@@ -93,7 +92,7 @@ class Plans:
                 self._bodies.update(zip(some, body.parts([key[0] for key in some]), strict=True))
 
     def _swept_without(self, missing: frozenset[Op]) -> SweptPart | None:
-        """Bodies by their tokens, without the *missing* launches, which are for adapters."""
+        """The body for any number of tokens without the *missing* launches, which are for adapters."""
         if not missing or self._swept[0] is None or self._lines is None:
             return self._swept[0]
         if missing not in self._lacking:
@@ -101,8 +100,10 @@ class Plans:
         return self._lacking[missing]
 
     def _nearby(self, shape: Shape) -> list[_Body]:
-        """New bodies that will be asked for soon, now that *shape*'s is by itself: those around it, where any number of
-        tokens is as good as another and many have been asked for."""
+        """New bodies that will probably be asked for soon after that of *shape*: those of about as many tokens.
+
+        There are some only where no CUDA graph pads the tokens, and many numbers nearby have been asked for.
+        """
         tokens, _, launching, *_ = shape
         if launching.graphs:  # to whose sizes tokens are padded
             return []
@@ -123,8 +124,10 @@ class Plans:
         self._heads.update((each, self._part(launched)) for each, launched in heads.items())
 
     def _samples(self, asked: Collection[int]) -> list[int]:
-        """Those of the samples *asked* for that are new; from the second question on with those around them, which
-        cost little more and are asked for soon."""
+        """The new ones of the samples *asked* for.
+
+        From the second question on, those around them are added: they cost little more and are asked for soon.
+        """
         new = [samples for samples in asked if samples not in self._heads]
         if not self._heads:
             return new
@@ -132,13 +135,13 @@ class Plans:
         return [samples for each in around for samples in each if samples not in self._heads]
 
     def _launched_body(self, key: tuple[int, int | None]) -> _Launched:
-        """What a body launches; the last one is kept, as a batch may have nothing for some of it."""
+        """The launches of a body; the last ones are kept, as another batch may have nothing for some of them."""
         if self._last is None or self._last[0] != key:
             self._last = key, self._launched(self._body(*key))
         return self._last[1]
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
-        """What goes over all tokens; where nothing but them says how large it is, from what is known of a few."""
+        """The blocks that go over all tokens; extrapolated where they are affine in a rank's own tokens."""
         if everywhere is not None:
             return self.model.body(tokens, self.shard, everywhere)
         return self._lines.at(tokens) if self._lines else self.model.body(tokens, self.shard)
@@ -149,24 +152,24 @@ class Plans:
 
     @cached_property
     def _swept(self) -> tuple[SweptPart | None, SweptPart | None]:
-        """Bodies by their tokens, and heads by their samples."""
+        """The body for any number of tokens, and the head for any number of samples."""
         if self.overlap:
             return None, None
         heads = AffineBlocks.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
         return SweptPart.of(self._lines, self.pricer), SweptPart.of(heads, self.pricer)
 
     def launched(self, shape: Shape) -> _Launched:
-        """What a step of *shape* launches, block by block."""
+        """The launches of a step of *shape*, block by block."""
         tokens, samples, _, everywhere, _ = shape
         return self._launched([*self._body(tokens, everywhere), Block(self.model.sampled(samples, self.shard))])
 
     def _launched(self, blocks: Sequence[Block]) -> _Launched:
-        """What each of *blocks* launches, and how often."""
+        """The launches of each of *blocks*, and how often they run."""
         return [(list(paired(block.ops, self.overlap)) if self.overlap else block.ops, block.repeat)
                 for block in blocks]
 
     def _part(self, launched: _Launched, missing: frozenset[Op] = frozenset()) -> Part:
-        """All but attention is priced; equal layers of attention are one launch that depends on the batch."""
+        """The part with these launches, all priced but attention: equal layers of it are one batch launch."""
         runs: dict[tuple[str, BatchDependent], int] = {}
         blocks: list[tuple[list[PricedLaunch | int], int]] = []
         for ops, repeat in launched:
@@ -190,9 +193,9 @@ class Plans:
                        launches.seconds(launching, self.host.worker))
 
     def price(self, ops: Sequence[Op | Summed]) -> Mapping[Op | Summed, tuple[PricedLaunch, ...]]:
-        """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.
+        """Price all of *ops* that are new, most in one question to the oracle; attention waits for its batch.
 
-        Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
+        Where ranks differ, an op has the time of the fullest rank, and the work and energy of the average one.
         """
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
@@ -210,7 +213,7 @@ class Plans:
 
 
 def _averaged(fullest: KernelCost, mean: KernelCost) -> KernelCost:
-    """What ranks do unequally: the *fullest* one's time, and the *mean* one's work and energy."""
+    """The time of the *fullest* rank with the work and energy of the *mean* one."""
     share = mean.sm_active_joules if fullest.is_compute_bound else 0.0
     return evolve(fullest, costs=fullest.costs.replaced(
         joules=mean.joules, sm_action_joules=mean.sm_action_joules, sm_active_joules=mean.sm_active_joules,

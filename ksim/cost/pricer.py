@@ -1,10 +1,9 @@
-"""Price launches: what a kernel, or a collective, costs one rank.
+"""Price launches: the costs of kernels and collectives to one rank, and the parts and plans of steps made of them.
 
-Plans: what all steps of so many tokens and samples share, made of a part before the samples and a head.
+A `Plan` is what all steps of as many tokens and samples share: a body, whose rows are tokens, and a head.
 
-Compute beside communication: a product is cut along its rows, and each piece added up while the next is computed.
-
-As Megatron-LM does: of S pieces, ``seconds = c_1 + sum(max(c_k, x_{k-1}), k = 2..S) + x_S``, where the products c have
+Compute beside communication: a product is cut along its rows, and each piece is all-reduced while the next is computed,
+as in Megatron-LM.  With S pieces, ``seconds = c_1 + sum(max(c_k, x_{k-1}), k = 2..S) + x_S``, where the products c have
 the SMs that the collectives x leave them.  What both do of device memory they share: beside a collective, a product has
 the bandwidth that its bytes leave, as long as the collective lasts.  That the collective in turn is slowed is left out.
 EnergyLens (arXiv 2605.14249) aggregates overlap for energy like that; measured, products are 19 % slower beside
@@ -38,12 +37,12 @@ __all__ = ["Pricer", "of_host", "BatchLaunch", "Part", "Plan", "PricedLaunch", "
            "priced_part", "Overlap", "Summed", "paired", "pair", "left", "overlapped", "side_by_side"]
 
 
-#: Who prices at the clocks that GPUs were measured at.
+#: The sources of estimates at the clocks at which GPUs were measured.
 MEASURED = ("measured", "learned")
 
 
 def of_host(label: str, seconds: float) -> KernelCost:
-    """What the host has a GPU do, or wait, for so many seconds."""
+    """The cost of a wait, or of small kernels, that the host causes on a GPU for so many seconds."""
     return KernelCost(label, label, Costs.of(seconds=seconds), bound="launch", source="host")
 
 
@@ -78,8 +77,7 @@ class Pricer:
         return self.kernels([(label, kernel)])[0]
 
     def sweep(self, labels: Sequence[str], sweep: KernelSweep) -> KernelColumns:
-        """Price many kernels in one question; one label and family go for as many of them as another, in their
-        order."""
+        """Price many kernels in one question; each of *labels* goes to equally many kernels, in order."""
         found = estimates(self.oracle, sweep, self.gpu)
         measured = np.array([source in MEASURED for source in found.sources])[found.source]
         cool: Any = sweep.spread([self.cool(family) for family in sweep.families])
@@ -90,7 +88,7 @@ class Pricer:
             roofline_ratio=cool * found.roofline_ratio, hidden=np.broadcast_to(0.0, len(sweep)))
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> KernelCost:
-        """What the oracle *found*, at the boost clock, which may not be that of its measurements."""
+        """The cost of *kernel* by the estimate *found*, at the boost clock, which may not be the measured one."""
         cool = self.cool(kernel.family) if found.source in MEASURED else 1.0
         costs, cool = self._costs(kernel, found, found.bound == "compute", cool)
         return KernelCost(label, kernel.family, costs, str(kernel), bound=found.bound, waves=found.waves,
@@ -98,9 +96,10 @@ class Pricer:
                           roofline_ratio=cool * found.roofline_ratio)
 
     def _costs(self, kernel: Any, found: Any, computes: Any, cool: Any) -> tuple[Costs, Any]:
-        """What a kernel costs, or many whose numbers are columns, as the oracle *found* it.
+        """The costs of a kernel, or of many whose numbers are columns, by the estimates *found*.
 
-        Where compute limits it, it takes *cool* of what was measured at the boost clock: that share is returned, too.
+        A kernel that compute limits takes the share *cool* of its estimate at the boost clock; the share of each kernel
+        is returned, too.
         """
         cool = cool * computes + (1 - computes)
         seconds, work = cool * found.seconds, kernel.work
@@ -112,16 +111,16 @@ class Pricer:
             below=seconds - cool * found.low, above=cool * found.high - seconds), cool
 
     def cool(self, family: str) -> float:
-        """The share of what was measured that kernels bound by arithmetic take at the boost clock."""
+        """The time at the boost clock over that at the measured clock, for kernels that arithmetic bounds."""
         clocks = self.gpu.power.clocks
         return clocks.measured.get(family, 1.0) if clocks else 1.0
 
     def sent(self, collective: Collective) -> float:
-        """Bytes that a rank sends, on average."""
+        """Bytes that a rank sends in *collective*, on average."""
         return self.network.route(collective, self.groups[collective.group]).sent * collective.bytes
 
     def sending(self, collective: Collective) -> Actions:
-        """What one rank does in *collective*."""
+        """The actions of one rank in *collective*."""
         ranks = self.groups[collective.group]
         route, seconds = self.network.route(collective, ranks), self.network.seconds(collective, ranks)
         share = collective.sms / self.gpu.sms if collective.sms else COMMUNICATING
@@ -141,7 +140,7 @@ class Pricer:
 
 
 def _kinds(labels: Sequence[str], sweep: KernelSweep, found: Estimates) -> tuple[list[KernelKind], Any]:
-    """The kinds of the kernels of a sweep, and which of them each is."""
+    """The different kinds of kernels of a sweep, and the number of each kernel's kind."""
     bounds, launches, sources = len(BOUNDS), len(found.launches), len(found.sources)
     number = (found.bound * launches + found.launch) * sources + found.source
     if len(labels) > 1:
@@ -159,7 +158,7 @@ def _kinds(labels: Sequence[str], sweep: KernelSweep, found: Estimates) -> tuple
 
 
 def _shapes_of(sweep: KernelSweep) -> Shapes:
-    """How the kernels of *sweep* print: a text with columns of numbers, where their class has such."""
+    """The shapes of the kernels of *sweep*; a template with columns of numbers where their class has one."""
     if hasattr(sweep.kernel, "printed"):
         template, numbers = sweep.kernel.printed
         return Shapes.numbered(template, len(sweep), numbers)
@@ -186,9 +185,9 @@ class BatchLaunch(NamedTuple):
 
 @frozen(eq=False)
 class Part:
-    """What a part of a step costs without the launches that depend on the batch.
+    """The costs of a part of a step without the launches that depend on the batch.
 
-    `reach` is how far the interval of each family of kernels reaches down and up.
+    `reach` has, for each family of kernels, how far its 90 % interval reaches down and up.
     """
 
     blocks: tuple[PricedBlock, ...]
@@ -213,7 +212,7 @@ def priced_part(blocks: Sequence[tuple[Sequence[PricedLaunch | int], int]],
 
 
 def launched_of(launch: BatchLaunch) -> Launched:
-    """What counts as launched of one that depends on the batch: attention stands between graphs, adapters in them."""
+    """The entry of a batch launch for `Launches`: attention stands between graphs, kernels of adapters in them."""
     layer: Any = launch.layer
     return (layer, False) if is_of_adapters(layer) else None
 
@@ -289,7 +288,7 @@ class Plan:
 
     @cached_property
     def summary(self) -> StepSummary:
-        """What the clock has to know of the blocks."""
+        """The summary of the blocks, without the batch's launches."""
         return StepSummary.of(self.costs, self.launch_seconds)
 
 
@@ -298,7 +297,7 @@ _NOTHING = PricedBlock.of(()).kernels
 
 @lru_cache(maxsize=4096)
 def _gaps(seconds: float) -> PricedBlock:
-    """The GPU's waits between kernels."""
+    """The block of the GPU's waits between kernels."""
     return PricedBlock.of([of_host("gaps", seconds)])
 
 
@@ -308,7 +307,7 @@ SUMS = ("all_reduce", "reduce_scatter")
 
 @frozen
 class Overlap:
-    """Into how many `stages` products are cut, and on how many `sms` their sums are sent."""
+    """The number of `stages` into which products are cut, and of `sms` on which their sums are sent."""
 
     stages: int = field(validator=ge(1))
     sms: int = field(validator=ge(1))
@@ -330,7 +329,7 @@ class Summed:
 
 
 def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
-    """*ops* in order, products that *overlap* cuts and the collectives that directly follow to add them up as one."""
+    """*ops* in order; a product that *overlap* cuts and the collective after it that adds it up are one `Summed`."""
     rest = zip_longest(ops, ops[1:])
     for op, following in rest:
         summed = following and pair(op.label, op.kernel, following.label, following.kernel)
@@ -342,7 +341,7 @@ def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
 
 
 def pair(label: str, product: object, sum_label: str, message: object) -> Summed | None:
-    """Both as one, where what *message* adds up over ranks is as much as *product* writes."""
+    """*product* and *message* as one, where the latter adds up what the former writes; else None."""
     if isinstance(product, Gemm | BatchedGemm) and isinstance(message, Collective) and message.kind in SUMS and (
             message.bytes == product.work.writes):
         return Summed(label, product, sum_label, message)
@@ -350,9 +349,9 @@ def pair(label: str, product: object, sum_label: str, message: object) -> Summed
 
 
 def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
-    """What *gpu* has for other kernels while one takes *sms* of it and moves so many bytes a second of its memory.
+    """The part of *gpu* left for other kernels while one takes *sms* of it and moves so many bytes a second.
 
-    Raises ConfigError where that is nothing.
+    Raises ConfigError where nothing is left.
     """
     if sms >= gpu.sms:
         raise ConfigError("overlap_sms", f"{sms} leaves nothing to compute with: {gpu.name} has {gpu.sms} SMs;"
@@ -366,13 +365,13 @@ def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
 
 
 def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> list[PricedLaunch]:
-    """Price *summed* by *overlap*: both lanes, in which the kernel that ends first is hidden beside the next."""
+    """Price *summed* cut by *overlap*; of two kernels side by side, the one that ends first is hidden."""
     return [PricedLaunch(launch.kernel, launch.cost.beside()) if hidden else launch
             for launch, hidden in side_by_side(pricer, summed, overlap)]
 
 
 def side_by_side(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[tuple[PricedLaunch, bool]]:
-    """Price *summed* by *overlap*: its kernels in order, and which end first of those that begin with the next.
+    """Yield the kernels of *summed* cut by *overlap*, in order, and whether each ends before the one beside it.
 
     A product with too few rows to be cut is priced as it stands, and its sum after it.
     """
@@ -396,7 +395,7 @@ def side_by_side(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[t
 
 @frozen
 class _Pieces:
-    """Prices pieces of a product on what *sms* SMs leave."""
+    """Prices pieces of a product on the SMs that a collective on `sms` SMs leaves."""
 
     pricer: Pricer
     summed: Summed
@@ -404,7 +403,7 @@ class _Pieces:
     _known: dict[tuple[int, float], PricedLaunch] = field(factory=dict, init=False)
 
     def alone(self, rows: int, moved: float = 0.0) -> PricedLaunch:
-        """A piece while others move so many bytes a second, all the time."""
+        """A piece while a collective moves so many bytes a second, all the time."""
         if (rows, moved) not in self._known:
             gpu, kernel = left(self.pricer.gpu, self.sms, moved), evolve(self.summed.product, m=rows)
             cost = evolve(self.pricer, gpu=gpu).kernel(self.summed.label, kernel)
@@ -412,7 +411,7 @@ class _Pieces:
         return self._known[rows, moved]
 
     def beside(self, rows: int, message: KernelCost, moved: float) -> PricedLaunch:
-        """A piece that begins with *message*, which moves so many bytes a second and may end first."""
+        """A piece that starts together with *message*, which moves so many bytes a second and may end first."""
         free, held = self.alone(rows).cost, self.alone(rows, moved)
         share = min(1.0, message.seconds / held.cost.seconds)
         costs = free.costs * (1 - share) + held.cost.costs * share

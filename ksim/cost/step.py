@@ -1,7 +1,7 @@
-"""Price steps: what one rank's kernels and collectives cost for each batch, and the time to launch them.
+"""Price steps: the costs of one rank's kernels and collectives for each batch, and the time to launch them.
 
-A step may have several forward passes: beside the target's own those of a drafter, or of a vision encoder.  They run
-one after another, so what they cost adds up: time, energy, and what launches take.
+A step may have several forward passes: the target's own, and those of a drafter or of a vision encoder.  They run one
+after another, so their seconds, joules and launch times add up.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from ksim.specs.shard import Shard
 __all__ = ["StepTimer", "Pass", "Passes", "Timer"]
 
 
-#: Steps that are summarized sooner together than one by one.
+#: From so many steps on, it is faster to summarize them together than one by one.
 TOGETHER = 20
 
 
@@ -73,7 +73,7 @@ class StepTimer:
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
     def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """What the clock has to know of a step, or of many; there is at least one."""
+        """Summarize a step, or each of many, of which there is at least one."""
         if isinstance(batches, Batch):
             plan = self._known.get(_counts(batches)) or self._whole([batches])[0]
             return self._summaries.of_batch(plan, batches) or self._priced_summaries([batches])[0]
@@ -88,16 +88,16 @@ class StepTimer:
         return [*StepSummary.of(steps.costs, steps.launch_seconds).rows(len(batches))]
 
     def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """What each of *batches* costs one rank, kernel by kernel, where data ranks have as many tokens.
+        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens.
 
-        All that is new of them is priced in a few questions to the oracle; there is at least one of them.
+        There is at least one.  All new launches are priced in a few questions to the oracle.
         """
         return self._priced(self._whole(batches), batches)
 
     def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
-        """What *batch* costs one rank where data ranks have so many tokens, by default as many each.
+        """Price *batch* where data ranks have so many tokens, by default equally many.
 
-        Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
+        Where CUDA graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same graph.
         """
         plan = (self._plans.one(self._shape(batch, tokens_by_rank)) if tokens_by_rank
                 else self._known.get(_counts(batch)) or self._whole([batch])[0])
@@ -110,7 +110,7 @@ class StepTimer:
         return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
 
     def share_with(self, other: "StepTimer") -> None:
-        """Let the timer of another stage, with the same oracle and GPU, know what kernels of batches cost."""
+        """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
         other._batches = self._batches
 
     def beside(self, model: Model, shard: Shard, graphs: Graphs) -> "StepTimer":
@@ -120,7 +120,7 @@ class StepTimer:
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
-        """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""
+        """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
         blocks = self._plans.launched(self._shape(batch, tokens_by_rank))
         priced = self._plans.price([op for ops, _ in blocks for op in ops])
         launches: list[tuple[Kernel | Collective, KernelCost, int]] = []
@@ -134,7 +134,7 @@ class StepTimer:
         return launches
 
     def _priced(self, plans: Sequence[Plan], batches: Sequence[Batch]) -> StepColumns:
-        """What each of *batches* costs with its plan, which is as if it had something for every launch."""
+        """Price each of *batches* with its plan, which is one of a batch that has something for every launch."""
         launches, counted = _launches(plans), Batches.of(batches)
         bound = batch_kernels.bind(list(launches), batches)
         if bound:
@@ -166,7 +166,7 @@ class StepTimer:
 
     @cached_property
     def _missing(self) -> Mapping[tuple[bool, bool], frozenset[Op]]:
-        """The launches that no batch has without LoRA adapters, or without any that are copied to the GPU first."""
+        """The launches that a batch lacks, by whether it has LoRA adapters, and some to copy to the GPU first."""
         ops = frozenset(op for block in self.model.body(1, self.shard) for op in block.ops
                         if is_of_adapters(op.kernel))
         loads = frozenset(op for op in ops if hasattr(op.kernel, "of_loads"))
@@ -175,14 +175,14 @@ class StepTimer:
 
 
 def _counts(batch: Batch) -> tuple[int, int, int, bool, bool]:
-    """What the plan of a batch depends on."""
+    """The numbers of *batch* on which its plan depends."""
     return batch.tokens, batch.logits, 0 if batch.chunks else batch.width, not batch.adapters, not batch.loads
 
 
 def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:
-    """The launches of *plans* that depend on the batch, each with the places of the plans that have it.
+    """The batch launches of *plans*, each with the rows of the plans that have it.
 
-    A plan has some of those that the longest one has, in the same order, by which the kernels of a step are numbered.
+    The order is that of the plan with the most; the others have some of these in the same order.
     """
     several = {id(plan.batch_launches): plan.batch_launches for plan in dict.fromkeys(plans)}
     if len(several) == 1:
@@ -197,7 +197,7 @@ def _columns(plans: Sequence[Plan], kernels: Sequence[BatchKernels]) -> StepColu
 
     Attention is one family of kernels: it errs alike in all layers.
     """
-    places = {plan: place for place, plan in enumerate(dict.fromkeys(plans))}
+    places = {plan: index for index, plan in enumerate(dict.fromkeys(plans))}
     which = [places[plan] for plan in plans]
     known = Costs.stacked(plan.costs for plan in places)[which]
     costs, reach = known + kernels[-1].kernels.costs, np.zeros_like(known.reach)
@@ -218,10 +218,11 @@ def _as_many(tokens_by_rank: Sequence[int], number: int) -> Sequence[int]:
 
 @frozen(eq=False)
 class Pass:
-    """Forward passes of another model: `timer` prices the `batches_of` a step's batch, of which there may be none.
+    """Forward passes of another model in a step: `timer` prices the batches that `batches_of` makes of the step's.
 
-    They run after the target's pass, or `before` it.  `tokens_by_rank` says how many tokens data ranks have in the
-    pass of a number, given theirs in the target's: as many, by default.  The timer is `StepTimer.beside` the target's.
+    There may be none.  They run after the target's pass, or `before` it.  `tokens_by_rank` makes the tokens of data
+    ranks in pass number n of those in the target's; by default, they are the same.  The timer is `StepTimer.beside` the
+    target's.
     """
 
     timer: StepTimer
@@ -230,7 +231,7 @@ class Pass:
     tokens_by_rank: Callable[[Sequence[int], int], Sequence[int]] = _as_many
 
     def step_costs(self, batch: Batch, tokens_by_rank: Sequence[int]) -> list[StepCost]:
-        """What each pass beside *batch* costs."""
+        """The cost of each pass beside *batch*."""
         return [self.timer.step_cost(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
                 for number, own in enumerate(self.batches_of(batch))]
 
@@ -241,7 +242,7 @@ class Pass:
             yield from self.timer.launches(own, self.tokens_by_rank(tokens_by_rank, number) if tokens_by_rank else ())
 
     def rounds(self, batches: Sequence[Batch]) -> Iterator[tuple[list[int], list[Batch]]]:
-        """The first passes beside all *batches* that have one, the second ones, and so on, with the places of these."""
+        """The first passes beside *batches*, then the second ones, and so on, each with the rows of the batches."""
         passes = [self.batches_of(batch) for batch in batches]
         for number in range(max(map(len, passes), default=0)):
             rows = [row for row, own in enumerate(passes) if len(own) > number]
@@ -250,9 +251,9 @@ class Pass:
 
 @define(eq=False)
 class Passes:
-    """A step timer of several passes: that of the `main` model, which is the target, and `others` beside it.
+    """A step timer of several passes: the `main` one is the target's, the `others` run beside it.
 
-    It has the interface of `StepTimer`, and a step costs exactly what its passes cost one by one.
+    It has the interface of `StepTimer`.  The costs of a step are exactly the sums of those of its passes.
     """
 
     main: StepTimer
@@ -273,7 +274,7 @@ class Passes:
         return self.main.groups
 
     def share_with(self, other: "Timer") -> None:
-        """Let the timer of another stage, with the same oracle and GPU, know what kernels of batches cost."""
+        """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
         self.main.share_with(other.main if isinstance(other, Passes) else other)
 
     @overload
@@ -283,7 +284,7 @@ class Passes:
     def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
 
     def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
-        """What the clock has to know of a step, or of many; there is at least one."""
+        """Summarize a step, or each of many, of which there is at least one."""
         if isinstance(batches, Batch):
             further = (other.timer.summarize(own) for other in self.others for own in other.batches_of(batches))
             return sum(further, self.main.summarize(batches))
@@ -295,7 +296,7 @@ class Passes:
         return summaries
 
     def price(self, batches: Sequence[Batch]) -> StepColumns:
-        """What each of *batches* costs one rank, kernel by kernel, where data ranks have as many tokens."""
+        """Price each of *batches*, kernel by kernel, where all data ranks have equally many tokens."""
         main = self.main.price(batches)
         further = [(other, np.array(rows), other.timer.price(own)) for other in self.others
                    for rows, own in other.rounds(batches)]
@@ -307,7 +308,7 @@ class Passes:
         return StepColumns(self._blocks(main, further), [*chain(*kernels)], Costs(table), main.launch, launch_seconds)
 
     def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
-        """What *batch* costs one rank where data ranks have so many tokens, by default as many each."""
+        """Price *batch* where data ranks have so many tokens, by default equally many."""
         main = self.main.step_cost(batch, tokens_by_rank)
         further = [(other, step) for other in self.others for step in other.step_costs(batch, tokens_by_rank)]
         kernels = _in_order(main.batch_kernels, [(other, step.batch_kernels[:-1]) for other, step in further])
@@ -318,7 +319,7 @@ class Passes:
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
-        """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""
+        """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
         further = [(other, [*other.launches(batch, tokens_by_rank)]) for other in self.others]
         return [*chain(*_in_order(self.main.launches(batch, tokens_by_rank), further))]
 
@@ -343,19 +344,18 @@ class Passes:
         return self._known[key][1]
 
 
-#: Who prices the steps of an engine: one pass, or several.
+#: The timer of an engine's steps, of one pass or of several.
 Timer = StepTimer | Passes
 
 
 def _in_order(main: T, further: Sequence[tuple[Pass, T]]) -> list[T]:
-    """What is of passes before the *main* one, of this one, and of those after it."""
+    """The values of the passes before the *main* one, of this one, and of those after it."""
     return [*(own for other, own in further if other.before), main,
             *(own for other, own in further if not other.before)]
 
 
 def _beside(columns: StepColumns, steps: Ints) -> list[BatchKernels]:
-    """The kernels of further passes that depend on their batches, as kernels of so many *steps*, without the last,
-    which would copy inputs."""
+    """The batch kernels of a further pass as kernels of the *steps*, without the last, which would copy inputs."""
     return [BatchKernels(steps[column.rows], column.repeat, column.kernels) for column in columns.batch_kernels[:-1]]
 
 
@@ -370,6 +370,6 @@ def _joined(passes: Sequence[Blocks], main: Blocks) -> Blocks:
 
 
 def _later(block: PricedBlock, kernels: int) -> PricedBlock:
-    """*block* behind so many *kernels* of other passes that depend on their batches."""
+    """*block* with its batch kernels numbered behind so many *kernels* of other passes."""
     return PricedBlock(block.kernels, tuple(place if place >= 0 else place - kernels for place in block.places),
                        block.repeat) if kernels else block

@@ -1,10 +1,7 @@
-"""Summaries of steps: what the clock has to know of them, long before anybody asks for their kernels.
+"""Summaries of steps: the few costs that a step's duration depends on, without the costs of its kernels.
 
-A layer of attention is compiled for the oracle and the GPU, as a formula of floats or of columns.
-
-What launches for LoRA adapters add to the summaries of steps.
-
-What a vision encoder computes beside a step.
+A layer of attention is compiled for the oracle and the GPU, as a formula of floats or of columns.  Launches for LoRA
+adapters are summed up by the tokens of each adapter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +16,14 @@ from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
 from ksim.cost.energy import Actions, busy_seconds, joules
 from ksim.cost.pricer import BatchLaunch, Plan, Pricer
-from ksim.flow.batch import Batch, Batches, Contexts
+from ksim.flow.batch import Batch, Batches
 from ksim.flow.costs import Costs, StepSummary
-from ksim.flow.request import Patches
 from ksim.oracles import CompiledAttention, check_seconds, compile_attention, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval, StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 
-__all__ = ["AdapterSummary", "AttentionSummary", "Summaries", "EncoderBatch", "encoder_batch"]
+__all__ = ["AdapterSummary", "AttentionSummary", "Summaries"]
 
 
 #: Numbers of tokens by adapter whose costs are kept.
@@ -37,7 +33,7 @@ _NAMES = ("seconds", "joules", "compute_bound", "sm_action_joules", "sm_active_j
 
 @define(eq=False)
 class AdapterSummary:
-    """All of a plan's `launches` for adapters, priced once for each set of tokens by adapter."""
+    """Prices all of a plan's `launches` for adapters, once for each set of tokens by adapter."""
 
     launches: Sequence[BatchLaunch]
     pricer: Pricer
@@ -54,7 +50,7 @@ class AdapterSummary:
         return self._known[key]
 
     def of_batches(self, batches: Batches) -> tuple[Any, ...]:
-        """The same of many, as columns."""
+        """The numbers of many steps, as columns."""
         return tuple(np.array([self.of_batch(batch) for batch in batches.batches]).T)
 
     def _priced(self, batch: Batch) -> tuple[float, ...]:
@@ -66,15 +62,17 @@ class AdapterSummary:
 
 #: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
 Numbers = tuple[float, float, float, float, float, float]
-#: What an oracle says of a kernel beside its counts: seconds, whether compute limits it, and whether it was measured.
+#: The answers of an oracle about a kernel: seconds, whether compute limits it, and whether it was measured.
 PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
 
 
 @frozen(kw_only=True)
 class _Work:
-    """The work of a layer's kernels, as so much of each thing that they count: FLOP of a pair; padded ones of a
-    decode's key, of a chunk's pair, and of a chunk for each key of the longest; bytes of a query, read and written, and
-    of a key."""
+    """The work of a layer's kernels for one of each of their counts.
+
+    `pair` is the FLOP of a pair.  Padded FLOP are those of a decode's key, of a chunk's pair, and of a chunk for each
+    key of the longest.  `query` is the bytes of a query that are read and `written`, `key` those of a key.
+    """
 
     pair: float
     padded_key: float
@@ -115,7 +113,7 @@ class _Energy:
 
 @frozen(eq=False)
 class _Formula:
-    """From `COUNTS` and what an oracle says (`PRICED`) to `Numbers`."""
+    """The formula from `COUNTS` and the answers of an oracle (`PRICED`) to `Numbers`."""
 
     gpu: Gpu
     flop_seconds: float
@@ -171,7 +169,7 @@ class AttentionSummary:
         return numbers
 
     def of_batches(self, batches: Batches) -> tuple[Any, ...]:
-        """The same of many, as columns."""
+        """The numbers of one run in each of many steps, as columns."""
         sweep = self.layer.sweep(batches)
         counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
         numbers = self.columns[batch_kinds(counts)](*counts, *self.compiled.columns(counts))
@@ -181,13 +179,13 @@ class AttentionSummary:
         return tuple(numbers)
 
 
-#: What sums up launches that depend on the batch.
+#: A summary of launches that depend on the batch.
 LayerSummary = AttentionSummary | AdapterSummary
 
 
 @define(eq=False)
 class Summaries:
-    """Summarizes steps of which all is known but attention, where the oracle compiles that; `inputs` is the host's."""
+    """Summarizes steps whose plans are priced and whose attention the oracle compiles; `inputs` is the host's."""
 
     pricer: Pricer
     inputs: Inputs
@@ -197,7 +195,7 @@ class Summaries:
     _current: list[LayerSummary] | None = field(default=None, init=False)
 
     def of_batch(self, plan: Plan, batch: Batch) -> StepSummary | None:
-        """A step of *plan* over *batch*; None where a launch is not compiled."""
+        """The summary of a step of *plan* over *batch*; None where a launch is not compiled."""
         layers = self._layers(plan)
         if layers is None:
             return None
@@ -216,7 +214,7 @@ class Summaries:
         return StepSummary(seconds, joules, compute, action, active, slowed, known.launch_seconds)
 
     def of_batches(self, plan: Plan, batches: Sequence[Batch]) -> list[StepSummary] | None:
-        """The same of many steps of one *plan*."""
+        """The summaries of many steps of one *plan*; None where a launch is not compiled."""
         layers = self._layers(plan)
         if layers is None:
             return None
@@ -252,18 +250,3 @@ class Summaries:
         if layer not in self._compiled:
             self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]
-
-
-@frozen
-class EncoderBatch(Batch):
-    """All patches of some images in one forward pass; its rows of logits are the tokens that they become."""
-
-    @property
-    def logits(self) -> int:
-        return sum(image.embeds for image in self.images)
-
-
-def encoder_batch(images: Sequence[Patches]) -> EncoderBatch:
-    """The batch of *images*, of which there is one at least."""
-    tokens = sum(image.tokens for image in images)
-    return EncoderBatch(contexts=Contexts(), chunks=((tokens, 0),), samples=0, tokens=tokens, images=tuple(images))

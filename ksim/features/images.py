@@ -16,8 +16,7 @@ from ksim.compute.notation.product import Product
 from ksim.compute.vision import Processor, adjusted
 from ksim.cost.graphs import Graphs
 from ksim.cost.step import Pass, StepTimer
-from ksim.cost.summaries import encoder_batch
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, encoder_batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType

@@ -9,7 +9,6 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.compute.breakdown import attends_latently
 from ksim.flow.log import Log
 from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
@@ -231,5 +230,5 @@ def _lanes(deployment: Deployment, gpus: Sequence[int], links: Links, stores: bo
 def _replicated(deployment: Deployment, gpus: Sequence[int], links: Links) -> bool:
     """Whether vLLM keeps one copy of what all GPUs of an engine have (its `replicated_layout`)."""
     serve = deployment.serve
-    return attends_latently(deployment.model) and serve.pipeline_parallel_size == 1 < (
+    return deployment.model.attends_latently and serve.pipeline_parallel_size == 1 < (
         serve.tensor_parallel_size) and len({links.node(gpu) for gpu in gpus}) == 1

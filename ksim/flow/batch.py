@@ -1,7 +1,4 @@
-"""What one step of an engine computes.
-
-Many batches as columns: what kernels and results count of each.
-"""
+"""The batch that one step of an engine computes, and many batches as columns."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +15,7 @@ from ksim.flow.request import AdapterLoad, Patches
 
 
 class Offsets(tuple[int, ...]):
-    """Whole numbers that know their `sum` and their `most`, 0 of none."""
+    """Whole numbers with their `sum` and their maximum (`most`), both 0 where there are none."""
 
     @cached_property
     def sum(self) -> int:
@@ -30,18 +27,18 @@ class Offsets(tuple[int, ...]):
 
     def plus(self, values: Sequence[int]) -> "Offsets":
         """These and some more *values*, of which there is one at least."""
-        found, most = Offsets((*self, *values)), max(values)
-        found.sum = self.sum + sum(values)
-        found.most = max(self.most, most) if self else most
-        return found
+        extended, most = Offsets((*self, *values)), max(values)
+        extended.sum = self.sum + sum(values)
+        extended.most = max(self.most, most) if self else most
+        return extended
 
     def without(self, place: int) -> "Offsets":
         """These but for the one at *place*."""
-        found, gone = Offsets(self[:place] + self[place + 1:]), self[place]
-        found.sum = self.sum - gone
+        remaining, gone = Offsets(self[:place] + self[place + 1:]), self[place]
+        remaining.sum = self.sum - gone
         if gone < self.most:
-            found.most = self.most
-        return found
+            remaining.most = self.most
+        return remaining
 
     @cached_property
     def _ascending(self) -> tuple[list[int], list[int]]:
@@ -62,7 +59,7 @@ def _offsets(values: Iterable[int]) -> Offsets:
 
 @frozen
 class Contexts:
-    """How many tokens each of some sequences has in the cache: its offset plus `shift`.
+    """The number of cached tokens of each of some sequences: its offset plus `shift`.
 
     Sequences that decode together grow together, so from step to step the
     offsets stay one object.
@@ -185,8 +182,8 @@ _SEQUENCES, _TOKENS = 100_000, 10**7
 
 
 def _pair(text: str, separator: str, example: str) -> tuple[int, int]:
-    head, found, tail = text.strip().partition(separator)
-    if not found or not head.isdecimal() or not tail.isdecimal():
+    head, separated, tail = text.strip().partition(separator)
+    if not separated or not head.isdecimal() or not tail.isdecimal():
         raise ValueError(f"expected something like {example}, not {text.strip()!r}")
     return int(head), int(tail)
 
@@ -209,11 +206,11 @@ class Chunks:
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Chunks":
-        found = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
+        chunks = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
                  for new, context in batch.chunks]
-        row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+        row, new, context = np.array(chunks, dtype=np.int64).reshape(-1, 3).T.copy()
         starts = np.flatnonzero(row[1:] != row[:-1]) + 1
-        starts = np.concatenate(([0], starts)) if found else starts
+        starts = np.concatenate(([0], starts)) if chunks else starts
         return cls(new, context, row[starts], starts, len(batches))
 
     def sums(self, values: Ints) -> Ints:
@@ -225,10 +222,10 @@ class Chunks:
         return self._spread(np.maximum, values)
 
     def _spread(self, operation: np.ufunc, values: Ints) -> Ints:
-        found = np.zeros(self.batches, dtype=np.int64)
+        reduced = np.zeros(self.batches, dtype=np.int64)
         if len(values):
-            found[self.rows] = operation.reduceat(values, self.starts)
-        return found
+            reduced[self.rows] = operation.reduceat(values, self.starts)
+        return reduced
 
 
 @frozen(eq=False)
@@ -243,9 +240,9 @@ class Prompts:
 
     @classmethod
     def of(cls, batches: Sequence[Batch], counts: Ints) -> "Prompts":
-        """Those of *batches*, which have so many each."""
-        found = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
-        request, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+        """The chunks of *batches*, which have so many each."""
+        prompts = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
+        request, new, context = np.array(prompts, dtype=np.int64).reshape(-1, 3).T.copy()
         return cls(request, new, context, counts)
 
 
@@ -270,7 +267,7 @@ class Batches(Sequence[Batch]):
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
-        """Those of *batches*, counted once."""
+        """The columns of *batches*, counted once."""
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
@@ -284,7 +281,7 @@ class Batches(Sequence[Batch]):
 
     @property
     def sequences(self) -> Ints:
-        """How many sequences each batch has."""
+        """The number of sequences of each batch."""
         return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
 
     def verifications(self, positions: int) -> Ints:
@@ -308,14 +305,29 @@ class Batches(Sequence[Batch]):
         return Batches.of([self.batches[row] for row in rows.tolist()])
 
     def capped(self, most: int) -> Ints:
-        """What sequences with `Batch.width` new tokens have cached, none for more than *most*: (batches,)."""
-        found = self.total.copy()
+        """The sum of the contexts of sequences with `Batch.width` new tokens, each at most *most*: (batches,)."""
+        sums = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
-            found[row] = self.batches[row].contexts.capped(most)
-        return found
+            sums[row] = self.batches[row].contexts.capped(most)
+        return sums
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, row: Any) -> Any:
         return self.batches[row]
+
+
+@frozen
+class EncoderBatch(Batch):
+    """All patches of some images in one forward pass; its rows of logits are the tokens that they become."""
+
+    @property
+    def logits(self) -> int:
+        return sum(image.embeds for image in self.images)
+
+
+def encoder_batch(images: Sequence[Patches]) -> EncoderBatch:
+    """The batch of *images*, of which there is one at least."""
+    tokens = sum(image.tokens for image in images)
+    return EncoderBatch(contexts=Contexts(), chunks=((tokens, 0),), samples=0, tokens=tokens, images=tuple(images))

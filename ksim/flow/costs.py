@@ -1,7 +1,4 @@
-"""What kernels and steps cost: seconds, joules, FLOP and bytes in one table.
-
-How the SM clock scales the seconds and joules of kernels and steps.
-"""
+"""The costs of kernels and steps, and how the SM clock scales them: seconds, joules, FLOP and bytes in one table."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import nan
@@ -17,11 +14,10 @@ __all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Scalable", "Costed", "Costs", 
 
 @frozen
 class ClockScaling:
-    """How a GPU's SM clock changed a step: numbers of one step, or columns of (steps,).
+    """Factors by which a GPU's SM clock changed a step: numbers of one step, or columns of (steps,).
 
-    What the SM clock scalings took `time` times as long as at the boost clock.  SMs spent `energy` times the joules on
-    what they did, and drew `power` times the watts while they did anything.  `clock` is their mean clock in Hz, nan
-    where it is not known.
+    Kernels that the SM clock paces took `time` times as long as at the boost clock.  The SMs' actions took `energy`
+    times the joules, and busy SMs drew `power` times the watts.  `clock` is the mean clock in Hz, nan where unknown.
     """
 
     time: Any = 1.0
@@ -37,16 +33,16 @@ class ClockScaling:
 
     @classmethod
     def of(cls, scalings: Sequence["ClockScaling"]) -> "ClockScaling":
-        """The columns of many."""
+        """The columns of many *scalings*."""
         rows = [(scaling.time, scaling.energy, scaling.power, scaling.clock) for scaling in scalings]
         return cls(*np.array(rows, dtype=np.float64).reshape(-1, 4).T.copy())
 
     def __getitem__(self, row: int) -> "ClockScaling":
-        """That of one step, where this has columns."""
+        """The scaling of one step, where this one has columns."""
         return ClockScaling(*(float(getattr(self, each.name)[row]) for each in fields(ClockScaling) if each.init))
 
     def blended(self, other: "ClockScaling", share: float) -> "ClockScaling":
-        """This for a *share* of a step, and the *other* for the rest of it."""
+        """The scaling of a step that has this one for a *share* of its time, and the *other* for the rest."""
         rest = 1.0 - share
         time = share * self.time + rest * other.time
         return ClockScaling(time, share * self.energy + rest * other.energy,
@@ -88,7 +84,7 @@ Ints = NDArray[np.int64]
 NAMES: list[str] = []
 
 
-class Number:
+class CostNumber:
     """A row of a table of `Costs`: a float of one thing, a column of several."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -101,7 +97,7 @@ class Number:
 
 
 class Costs(Scalable):
-    """What one rank spends on a kernel, a block, a step, or on each of many: one table of numbers.
+    """The costs to one rank of a kernel, a block or a step, or of each of many: one table of numbers.
 
     The table has a row for each number.  It has a column for each kernel or step, or none where it is of one alone.
     All are at the boost clock.  To add a number, add a line here, and its value where the pricer makes costs.
@@ -109,25 +105,25 @@ class Costs(Scalable):
 
     __slots__ = ("table",)
 
-    seconds: Any = Number()
+    seconds: Any = CostNumber()
     #: Beyond idle power.
-    joules: Any = Number()
-    flops: Any = Number()
+    joules: Any = CostNumber()
+    flops: Any = CostNumber()
     #: Traffic to and from device memory.
-    bytes: Any = Number()
+    bytes: Any = CostNumber()
     #: Seconds of kernels whose shapes lie outside what was measured.
-    extrapolated: Any = Number()
-    #: Seconds of kernels that compute limits, which the SM clock scalings.
-    compute_bound: Any = Number()
+    extrapolated: Any = CostNumber()
+    #: Seconds of kernels that compute limits, and so the SM clock paces.
+    compute_bound: Any = CostNumber()
     #: Of the joules, those that SMs and their caches take for what they do.
-    sm_action_joules: Any = Number()
+    sm_action_joules: Any = CostNumber()
     #: Of the joules, those that SMs draw while they do anything.
-    sm_active_joules: Any = Number()
+    sm_active_joules: Any = CostNumber()
     #: Of the latter, those of kernels that compute limits.
-    compute_bound_joules: Any = Number()
+    compute_bound_joules: Any = CostNumber()
     #: How far the 90 % interval of the seconds reaches down and up, nan where nobody knows.
-    below: Any = Number()
-    above: Any = Number()
+    below: Any = CostNumber()
+    above: Any = CostNumber()
 
     def __init__(self, table: Floats) -> None:
         self.table = table
@@ -178,10 +174,10 @@ class Costs(Scalable):
         return Costs(self.table.sum(axis=1))
 
     def with_reach(self, families: Iterable[Any]) -> "Costs":
-        """The same with the interval of kernels of several *families*, given the `reach` of each.
+        """These costs with the interval of kernels of several *families*, given the `reach` of each.
 
-        Kernels of one family err together, so their intervals add up.  Families err apart from each other: what their
-        intervals come to is the root of the sum of squares.
+        Kernels of one family err together, so their intervals add up.  Families err independently: their
+        intervals together are the root of the sum of squares.
         """
         table = self.table.copy()
         table[_REACH] = np.sqrt(sum(reach * reach for reach in families))
@@ -189,11 +185,11 @@ class Costs(Scalable):
 
     @property
     def reach(self) -> Floats:
-        """How far the interval reaches down and up."""
+        """The distances from the seconds to the lower and the upper end of their interval."""
         return self.table[_REACH]
 
     def replaced(self, **numbers: Any) -> "Costs":
-        """The same with other *numbers*."""
+        """These costs with other *numbers*."""
         table = self.table.copy()
         for name, value in numbers.items():
             table[_ROWS[name]] = value
@@ -220,7 +216,7 @@ class Costs(Scalable):
 
 
 class Costed(Scalable):
-    """What has `costs` of one thing has their numbers as attributes of its own."""
+    """A class with `costs` of one thing, whose numbers are attributes of its own."""
 
     __slots__ = ()
 
@@ -244,7 +240,7 @@ for _name in (*NAMES, "low", "high"):
 
 @define(eq=False)
 class StepSummary(Scalable):
-    """What the clock has to know of a step, named as in `Costs`: numbers, or columns of many steps."""
+    """The few costs of a step that its duration depends on, named as in `Costs`: numbers, or columns of many steps."""
 
     seconds: Any
     joules: Any
@@ -252,7 +248,7 @@ class StepSummary(Scalable):
     sm_action_joules: Any
     sm_active_joules: Any
     compute_bound_joules: Any
-    #: What the host takes to launch the step.
+    #: CPU seconds of the host to launch the step.
     launch_seconds: Any = 0.0
 
     @classmethod
@@ -261,14 +257,14 @@ class StepSummary(Scalable):
                    costs.compute_bound_joules, launch_seconds)
 
     def __add__(self, other: "StepSummary") -> "StepSummary":
-        """Both, one after the other."""
+        """The summary of both steps, one after the other."""
         return StepSummary(
             self.seconds + other.seconds, self.joules + other.joules, self.compute_bound + other.compute_bound,
             self.sm_action_joules + other.sm_action_joules, self.sm_active_joules + other.sm_active_joules,
             self.compute_bound_joules + other.compute_bound_joules, self.launch_seconds + other.launch_seconds)
 
     def rows(self, steps: int) -> Iterator["StepSummary"]:
-        """Each of so many *steps*, of which this has columns, or a number where all have the same."""
+        """The summary of each of so many *steps*; a number stands for a column of equal values."""
         columns = [column.tolist() if isinstance(column := getattr(self, each.name), np.ndarray) else [column] * steps
                    for each in fields(StepSummary)]
         return (StepSummary(*row) for row in zip(*columns, strict=True))

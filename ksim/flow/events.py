@@ -1,16 +1,7 @@
-"""What happened: frozen records, the only thing results may read.
+"""The events of a run: frozen records, the only thing that results may read.
 
-What happened to requests at a gateway, before a router chose an engine for them.
-
-What the engines of a split request know of each other.
-
-What a router saw when it chose.
-
-The event of a copy of KV between tiers, and the tiers' names.
-
-Consecutive steps of an engine as columns: what `Stepped` says of one step.
-
-What sequences of one request decode together.
+They tell of requests at a gateway and on their way through engines, of what a router saw when it chose, of KV that
+moves between engines and tiers, and of steps.  A `StepBlock` has consecutive steps of an engine as columns.
 """
 
 from array import array
@@ -234,7 +225,7 @@ class Stepped(Event):
 
 @frozen
 class EngineBuilt:
-    """What results must know of an engine to judge it: its GPUs, its cache and its peaks (SI units).
+    """An engine as results need it: its GPUs, its cache and its peaks (SI units).
 
     A GPU that has had no work for `sleep_after` draws `sleep_watts` until its next step; by default, none ever sleeps.
     `reach` is how far, relatively, kernels' joules may be off in 9 of 10 cases, 0 where nobody knows.
@@ -319,7 +310,7 @@ class KvTransferParams:
 
 @frozen(eq=False)
 class Seen:
-    """By the names of columns, a number for each of `engines`, which were to choose from; -1 if it was not asked for.
+    """What a router saw of the `engines` that it chose from: columns by name, -1 where it did not ask.
 
     Metrics are shared with other choices until the next scrape.
     """
@@ -410,7 +401,7 @@ class StepBlock:
 
     @classmethod
     def of(cls, steps: Sequence[Stepped]) -> "StepBlock":
-        """Those of one engine, in the order of their index, none missing; there is at least one."""
+        """The block of *steps* of one engine, in the order of their index, none missing; there is at least one."""
         moments = np.array(list(map(attrgetter(*MOMENTS), steps)), np.float64).T.copy()
         counts = np.array(list(map(attrgetter(*COUNTS), steps)), np.int64).T.copy()
         stages = range(len(steps[0].step_costs))
@@ -422,7 +413,7 @@ class StepBlock:
             **dict(zip(MOMENTS, moments, strict=True)), **dict(zip(COUNTS, counts, strict=True)))
 
     def steps(self) -> Iterator[Stepped]:
-        """One by one."""
+        """The steps one by one."""
         for row, batch in enumerate(self.batches):
             moments: dict[str, Any] = {name: float(getattr(self, name)[row]) for name in MOMENTS}
             counts: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COUNTS}

@@ -43,7 +43,7 @@ class Log:
     @classmethod
     def of_columns(cls, engines: Iterable[EngineBuilt], events: Mapping[type[Event], Columns],
                    step_blocks: Iterable[StepBlock], before: Mapping[int, float]) -> "Log":
-        """One of events that are columns already, and of the steps since each engine's had ended *before*."""
+        """A log of events that are columns already, and of the steps after those that ended *before*."""
         log = cls(engines)
         log.before |= before
         log._blocks |= {kind: [columns] for kind, columns in events.items()}
@@ -52,7 +52,7 @@ class Log:
 
     @classmethod
     def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
-        """What happened in all *logs*, requests in the order of their ids where that was at one time."""
+        """The events of all *logs*; those of one time are in the order of their requests' ids."""
         joined = cls(engines)
         joined.gated = any(log.gated for log in logs)
         joined.links += {link.link: link for log in logs for link in log.links}.values()
@@ -88,7 +88,7 @@ class Log:
         return (kind(*row) for row in zip(*(column.tolist() for column in self.columns(kind).values()), strict=True))
 
     def columns(self, kind: type[Event]) -> Columns:
-        """The same as columns of (events,), by the names of the fields; of any kind but `Stepped`."""
+        """The events of a kind as columns of (events,), by the names of the fields; of any kind but `Stepped`."""
         self._settle(kind)
         names = {each.name: _TYPES.get(each.type, object) for each in fields(kind)}
         blocks = self._blocks[kind]
@@ -136,7 +136,7 @@ def only(columns: Columns, which: NDArray[Any]) -> Columns:
 
 
 def _ids(columns: Columns) -> NDArray[np.int64]:
-    """Whose the events are: the numbers of requests, of links, or else of engines."""
+    """The numbers of the requests, links or engines that the events belong to."""
     for name in ("request_id", "link", *(() if "request" in columns else ("engine",))):
         if name in columns:
             return columns[name]

@@ -28,8 +28,10 @@ class Image:
 
 @frozen
 class Patches:
-    """What an encoder computes of an image: `tiles` of `rows` x `columns` patches, each tile with so many class tokens
-    beside them (`extra`).  They become `embeds` tokens of the language model."""
+    """The patches of an image, as an encoder sees it: `tiles` of `rows` x `columns` patches each.
+
+    Each tile has `extra` class tokens beside its patches.  They become `embeds` tokens of the language model.
+    """
 
     tiles: int
     rows: int
@@ -39,11 +41,11 @@ class Patches:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the encoder has."""
+        """The number of tokens in the encoder."""
         return self.tiles * (self.rows * self.columns + self.extra)
 
     def sequences(self, window: int = 0) -> Iterator[tuple[int, int]]:
-        """How many sequences attend to themselves, and how long they are.
+        """Pairs of a number of sequences, each of which attends to itself, and their length.
 
         They are whole tiles, or squares of *window* x *window* patches, which are smaller at a tile's edges.
         """
@@ -56,7 +58,7 @@ class Patches:
 
 
 def _cut(length: int, window: int) -> Iterator[tuple[int, int]]:
-    """How many pieces *length* is cut into, and how long they are; the last one may be shorter."""
+    """The number of pieces of each length that *length* is cut into; the last one may be shorter."""
     whole, rest = divmod(length, window)
     if whole:
         yield whole, window
@@ -151,11 +153,11 @@ class Request:
         A session goes on with the first of them: only that one's output has names.
         """
         whole = -(-self.prompt // self.chunk_tokens)
-        names = (*self.chunks[:whole], *(("prompt", self.id, place) for place in range(len(self.chunks), whole)))
+        names = (*self.chunks[:whole], *(("prompt", self.id, index) for index in range(len(self.chunks), whole)))
         lengths = self.outputs or [self.output] * self.n
-        return [evolve(self, n=1, outputs=(), sequence=place, output=output,
-                       chunks=self.chunks if not place and len(self.chunks) > whole else names)
-                for place, output in enumerate(lengths)]
+        return [evolve(self, n=1, outputs=(), sequence=index, output=output,
+                       chunks=self.chunks if not index and len(self.chunks) > whole else names)
+                for index, output in enumerate(lengths)]
 
     @property
     def keyed(self) -> "Request":
@@ -184,8 +186,9 @@ class Request:
         ]
 
     def keyed_ahead(self, block_tokens: int) -> "Request":
-        """The same with names of blocks that stand for the first token after them, too, as keys of blocks do in an
-        engine with EAGLE.
+        """This request with names of blocks that stand for the first token after them, too.
+
+        Keys of blocks do so in an engine with EAGLE.
 
         Nobody else has the name of what follows the last of them.
         """
@@ -196,7 +199,7 @@ class Request:
 
     @property
     def named(self) -> int:
-        """How many tokens the chunks name; a last chunk that the prompt ends in names no output."""
+        """The number of tokens that the chunks name; a last chunk that the prompt ends in names no output."""
         prompt_ends_it = (len(self.chunks) - 1) * self.chunk_tokens < self.prompt
         return min(len(self.chunks) * self.chunk_tokens, self.prompt + (0 if prompt_ends_it else self.output))
 
@@ -243,8 +246,8 @@ class BlockKeys:
         names = request.keyed.content(self.block_tokens)
         key, numbers = -1, self._numbers
         keys = [key := numbers[key, name] for name in (names if blocks is None else names[:blocks])]
-        for place in range(len(keys), blocks or 0):
-            key = numbers[key, ("", request.id, request.sequence, place)]
+        for index in range(len(keys), blocks or 0):
+            key = numbers[key, ("", request.id, request.sequence, index)]
             keys.append(key)
         return keys
 
@@ -266,8 +269,8 @@ class BlockKeys:
 
 
 def leading(keys: Sequence[int], present: "set[int] | dict[int, object]") -> int:
-    """How many of *keys*, from the first on, are *present*."""
-    for place, key in enumerate(keys):
+    """The number of *keys*, from the first on, that are *present*."""
+    for index, key in enumerate(keys):
         if key not in present:
-            return place
+            return index
     return len(keys)

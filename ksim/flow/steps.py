@@ -1,4 +1,4 @@
-"""What kernels and steps cost one rank: durations, not dates.
+"""The costs of kernels and steps to one rank: durations, not dates.
 
 A kernel is a `KernelCost`, or one row of many in `KernelColumns`; a step is a `StepCost`, or one of `StepColumns`.
 """
@@ -70,11 +70,11 @@ class Shapes(Sequence[str]):
         return cls([*known], template, numbers)
 
     def taken(self, rows: Any) -> "Shapes":
-        """Those at *rows*, as often as they are there."""
+        """The shapes at *rows*, each as often as it is listed."""
         return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
 
     def distinct(self) -> tuple[Numbers, "Shapes"]:
-        """Which of the distinct shapes each is, and these; shapes that print alike are one."""
+        """For each shape its number among the distinct ones, and the distinct ones; shapes that print alike are one."""
         keys = np.concatenate([self.template[None], self.numbers])
         order = np.lexsort(keys)
         changed = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
@@ -85,7 +85,7 @@ class Shapes(Sequence[str]):
 
     @staticmethod
     def _merged(codes: Numbers, shapes: "Shapes") -> tuple[Numbers, "Shapes"]:
-        """The same where *shapes* that print alike are one."""
+        """*codes* and *shapes* with those merged that print alike."""
         rows: dict[str, int] = {}
         number = np.fromiter((rows.setdefault(text, len(rows)) for text in shapes), np.int64, len(shapes))
         first = np.unique(number, return_index=True)[1]
@@ -106,7 +106,7 @@ class Shapes(Sequence[str]):
 
 @frozen
 class KernelCost(Costed):
-    """What one kernel, or one collective, costs one rank.
+    """The costs of one kernel, or one collective, to one rank.
 
     `bound` is what limits it: compute, memory, launch or communication.  `waves` is how often its thread blocks fill
     the GPU, and `idle` the share of SMs without a block in the last of these waves.  `launch` names the tile, or the
@@ -159,24 +159,24 @@ class KernelCost(Costed):
         return bool(self.costs.extrapolated)
 
     def limiting(self, costs: Costs) -> Costs:
-        """*costs* of the same kernel with the numbers that follow from what limits it, and from what was measured."""
+        """*costs* with the numbers that follow from the kernel's bound, and from whether it is extrapolated."""
         compute, outside = self.is_compute_bound, self.is_extrapolated
         return costs.replaced(compute_bound=compute * costs.seconds, extrapolated=outside * costs.seconds,
                               compute_bound_joules=compute * costs.sm_active_joules)
 
     def replaced(self, **numbers: float) -> "KernelCost":
-        """The same with other *numbers* of its costs."""
+        """This kernel with other *numbers* of its costs."""
         return evolve(self, costs=self.limiting(self.costs.replaced(**numbers)))
 
     def beside(self) -> "KernelCost":
-        """The same hidden beside a kernel that ends later."""
+        """This kernel hidden beside one that ends later."""
         hidden = self.costs.replaced(seconds=0.0, compute_bound=0.0, extrapolated=0.0, below=0.0, above=0.0)
         return evolve(self, costs=hidden, hidden=self.seconds)
 
 
 @frozen
 class KernelKind:
-    """What kernels have in common that differ in their numbers and shapes alone."""
+    """The label, family and the like that kernels share which differ in numbers and shapes alone."""
 
     label: str
     family: str
@@ -227,7 +227,7 @@ class KernelColumns:
                    costs=Costs.joined([piece.costs for piece in pieces]), **columns)
 
     def taken(self, rows: Any) -> "KernelColumns":
-        """Those at *rows*, as often as they are there."""
+        """The kernels at *rows*, each as often as it is listed."""
         columns = {name: getattr(self, name)[rows] for name in NUMBERS}
         return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
                              costs=self.costs[rows], **columns)
@@ -271,7 +271,7 @@ class PricedBlock:
 
     @cached_property
     def launches(self) -> tuple[KernelCost | int, ...]:
-        """What `of` makes a block of."""
+        """The launches as `of` takes them."""
         return tuple(self.kernels[place] if place >= 0 else -1 - place for place in self.places)
 
 
@@ -280,11 +280,11 @@ Blocks = tuple[PricedBlock, ...]
 
 @frozen
 class StepCost(Costed):
-    """What one step costs one rank of a pipeline stage.
+    """The costs of one step to one rank of a pipeline stage.
 
-    `blocks` are shared by all steps of so many tokens, to which most kernels are alike.  Attention depends on whose
-    tokens they are, so each step has `batch_kernels` of its own.  `costs` are those of all kernels.  `launch` is how
-    the host launches them, and `launch_seconds` the CPU time that takes.
+    `blocks` have the kernels that depend on the number of tokens alone, and all steps of as many tokens share them.
+    Attention depends on the batch: each step has `batch_kernels` of its own.  `costs` are those of all kernels.
+    `launch` names the way in which the host launches them, and `launch_seconds` is the CPU time that takes.
     """
 
     blocks: Blocks
@@ -295,7 +295,7 @@ class StepCost(Costed):
 
     @classmethod
     def of(cls, blocks: Sequence[PricedBlock], batch_kernels: Sequence[KernelCost] = ()) -> "StepCost":
-        """The step with these kernels, whose costs are added up."""
+        """The step with these kernels and the sum of their costs."""
         step = cls(tuple(blocks), tuple(batch_kernels), Costs.of())
         families: dict[str, Costs] = {}
         for kernel, runs in step.counted():
@@ -304,13 +304,13 @@ class StepCost(Costed):
         return evolve(step, costs=total.with_reach(costs.reach for costs in families.values()) if families else total)
 
     def followed_by(self, kernel: KernelCost) -> "StepCost":
-        """The same, and *kernel* at its end, which takes exactly as long as it says."""
+        """This step with *kernel* at its end, whose time is certain."""
         blocks = _with_one_more(self.blocks, len(self.batch_kernels))
         costs = self.costs + kernel.costs.replaced(below=0.0, above=0.0)
         return StepCost(blocks, (*self.batch_kernels, kernel), costs, self.launch, self.launch_seconds)
 
     def runs(self) -> list[int]:
-        """How often each of the batch's kernels runs."""
+        """The number of runs of each of the batch's kernels."""
         return runs_of(self.blocks, len(self.batch_kernels))
 
     def counted(self) -> Iterator[tuple[KernelCost, int]]:
@@ -328,7 +328,7 @@ class StepCost(Costed):
 
 
 def runs_of(blocks: Sequence[PricedBlock], kernels: int) -> list[int]:
-    """How often each of so many *kernels* of a batch runs in *blocks*."""
+    """The number of runs in *blocks* of each of so many *kernels* of a batch."""
     runs = [0] * kernels
     for block in blocks:
         for place in block.places:
@@ -339,7 +339,7 @@ def runs_of(blocks: Sequence[PricedBlock], kernels: int) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _with_one_more(blocks: Blocks, number: int) -> Blocks:
-    """*blocks*, and the batch's kernel of this *number* at their end: the same object where they are."""
+    """*blocks* with the batch's kernel *number* at their end; equal arguments return the same object."""
     return (*blocks, PricedBlock(KernelColumns.of(()), (-1 - number,)))
 
 
@@ -359,7 +359,7 @@ class BatchKernels:
 
 @frozen(eq=False)
 class StepColumns:
-    """What steps cost one rank of a pipeline stage: `StepCost` for many, with columns of (steps,).
+    """The costs of steps to one rank of a pipeline stage: `StepCost` for many, with columns of (steps,).
 
     `blocks` and `launch` have an entry for each step; those of equal steps are the same object.  All kernels of the
     steps are those of their blocks, as often as these repeat, and `batch_kernels`, in the order of their numbers.
@@ -382,14 +382,14 @@ class StepColumns:
         return len(self.blocks)
 
     def __getitem__(self, row: int) -> StepCost:
-        """What one step costs."""
+        """The costs of one step."""
         kernels = [kernel for column in self.batch_kernels if (kernel := column.at(row)) is not None]
         return StepCost(self.blocks[row], tuple(kernels), self.costs[row], self.launch[row],
                         float(self.launch_seconds[row]))
 
 
 def _batch_kernels(steps: Sequence[StepCost]) -> list[BatchKernels]:
-    """Those of *steps* as columns: kernels with equal numbers, labels and repeats together."""
+    """The batch kernels of *steps* as columns: those with equal numbers, labels and repeats go together."""
     rows: dict[tuple[Any, ...], list[int]] = {}
     for row, step in enumerate(steps):
         for number, (kernel, runs) in enumerate(zip(step.batch_kernels, step.runs(), strict=True)):

@@ -15,7 +15,7 @@ from ksim.network.links import Links
 
 @frozen
 class Demand:
-    """What a flow asks for: links, each with its `weight`, and at most the rate `cap` in bytes/s.
+    """The demand of a flow: links, each with its `weight`, and at most the rate `cap` in bytes/s.
 
     A flow with rate r takes weight x r of each link.  A flow of one message has weight 1 on all its links.
     """
@@ -212,7 +212,7 @@ class Flows:
         self._stir(others)
 
     def _stir(self, flows: Iterable[Flow]) -> None:
-        """Have the rates of *flows*, and of those that they meet, worked out at this time."""
+        """Schedule the rates of *flows*, and of those that they meet, to be worked out at this time."""
         if not self._stirred and (stirred := dict.fromkeys(flows)):
             self._stirred = stirred
             self._env.timeout(0).callbacks.append(self._share)

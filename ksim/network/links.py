@@ -61,7 +61,7 @@ class Links:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """What each link is called, such as "gpu7 NIC out"."""
+        """The name of each link, such as "gpu7 NIC out"."""
         return tuple(chain.from_iterable(group.names() for group in self._groups))
 
     @cached_property
@@ -119,7 +119,7 @@ class Links:
         return chain(_to_nic(a, 0), self._between(a, b), _to_nic(b, 1))
 
     def _stored(self, end: _End, way: int) -> Iterator[int]:
-        """From (0) or to (1) the storage."""
+        """The links from (0) or to (1) the storage."""
         if not end.group.links.shared:
             _no_path("storage", end.name, f"give the file of {end.group.system.name!r} a [storage]")
         yield end.group.storage_link(way)
@@ -128,7 +128,7 @@ class Links:
             yield from _lanes(end, "in" if way == 0 else "out")
 
     def _between(self, a: _End, b: _End) -> Iterator[int]:
-        """From NIC to NIC; a node's memory uses the NIC that the other end's GPU has, or the first one."""
+        """The links from NIC to NIC; a node's memory uses the NIC of the other end's GPU, or the first one."""
         for end in (a, b):
             if end.group.system.network is None:
                 _no_path(a.name, b.name, f"give the file of {end.group.system.name!r} a [network], or keep in one node"
@@ -160,7 +160,7 @@ class Links:
 
 
 def _inside(a: _End, b: _End) -> Iterator[int]:
-    """Within a node: over NVLink, or over PCIe through the sockets."""
+    """The links within a node: over NVLink, or over PCIe through the sockets."""
     if a.gpu is None or b.gpu is None:
         return _lanes(b, "in") if a.gpu is None else _lanes(a, "out")
     if a.group.system.interconnect == "nvlink":
@@ -170,7 +170,7 @@ def _inside(a: _End, b: _End) -> Iterator[int]:
 
 
 def _disks(a: _End, b: _End) -> Iterator[int]:
-    """From a node's disks to its memory, or back."""
+    """The links from a node's disks to its memory, or back."""
     if {a.kind, b.kind} != {"disk", "host"} or a.node != b.node:
         _no_path(a.name, b.name, "what is on disks passes the memory of their node")
     if not a.group.links.machines.disks or a.group.system.disk is None:
@@ -191,7 +191,7 @@ def _lanes(end: _End, way: str) -> Iterator[int]:
 
 
 def _to_nic(end: _End, way: int) -> Iterator[int]:
-    """From a GPU to its NIC (0) or back (1), where its lanes carry that."""
+    """The link from a GPU to its NIC (0) or back (1), where its lanes carry that."""
     return _lanes(end, ("out", "in")[way]) if end.group.system.pcie.nics else iter(())
 
 
@@ -209,7 +209,7 @@ def _no_path(source: str, target: str, advice: str) -> NoReturn:
 
 @frozen
 class Protocol:
-    """What is paid over each kind of link that carries it.
+    """A transport protocol, with its timing on each kind of link that carries it.
 
     `merging` protocols let the switch add pieces up and copy them, so that each passes a GPU's link once a round.
     One of a `kind` is for collectives of that kind alone.

@@ -100,12 +100,11 @@ class Network:
 
     @cached_property
     def graph(self) -> "nx.DiGraph":
-        """How the GPUs are wired."""
-
+        """The graph of GPUs, switches and links."""
         return fabric(self.system)
 
     def seconds(self, collective: Collective, ranks: Sequence[int]) -> float:
-        """How long *collective* keeps *ranks* busy once all of them are there."""
+        """Seconds for which *collective* keeps *ranks* busy once all of them are there."""
         if len(ranks) < 2:
             return 0.0
         key = (collective, tuple(ranks))
@@ -125,7 +124,7 @@ class Network:
         return low * seconds, high * seconds
 
     def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
-        """How *collective* is carried out; raises ConfigError if no algorithm takes it."""
+        """The route by which *collective* is carried out; raises ConfigError if no algorithm takes it."""
         kind, size, sms = collective.kind, collective.bytes, collective.sms
         routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
                   for route in self._routes_of(name, kind, tuple(ranks), sms)
@@ -224,7 +223,6 @@ class Network:
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
         if key not in self._paths:
-
             self._paths[key] = path(self.graph, source, target)
         return self._paths[key]
 
@@ -237,14 +235,14 @@ def _cost_key(round_: Round, merging: bool) -> tuple[Any, ...]:
 
 @define(eq=False)
 class FleetNetwork:
-    """What all that moves bytes in a fleet shares: transfers of KV between engines, and copies between tiers."""
+    """The clock, the links and the flows of a fleet, which transfers of KV and copies between tiers share."""
 
     env: simpy.Environment
     links: Links
     flows: Flows
 
     def at(self, moment: float, work: Callable[[], None]) -> None:
-        """Do *work* at *moment*, or now if that has passed."""
+        """Call *work* at *moment*, or now if that has passed."""
         timer = self.env.timeout(max(moment - self.env.now, 0.0))
         timer.callbacks.append(lambda _: work())
 
@@ -260,9 +258,9 @@ _ROUNDING, _STEPS = 1e-9, 8
 
 @frozen
 class InterNodeTraffic:
-    """What collectives that take `seconds` alone send between nodes, as one flow.
+    """The bytes that collectives send between nodes, as one flow; alone, they take `seconds`.
 
-    The link of `path` that carries most has `size` bytes.  Each link carries its weight times as many.
+    The busiest link of `path` carries `size` bytes, and each link its weight times as many.
     """
 
     path: tuple[int, ...]
@@ -302,8 +300,7 @@ class InterNodeTraffic:
 
 @define
 class CollectiveTraffic:
-    """What collectives on *network* send between nodes; its first GPU is number *first* of the fleet that has *links*.
-    """
+    """The traffic between nodes of collectives on `network`, whose first GPU is number `first` of the fleet."""
 
     network: Network
     links: Links
@@ -312,7 +309,7 @@ class CollectiveTraffic:
     _per_byte: dict[tuple[str, str, tuple[int, ...]], InterNodeTraffic] = field(factory=dict)
 
     def of(self, collective: Collective, ranks: Sequence[int]) -> InterNodeTraffic | None:
-        """What *collective* among *ranks* sends between nodes; None if it stays within one."""
+        """The traffic between nodes of *collective* among *ranks*; None if it stays within one."""
         if not collective.bytes or len({self._node(rank) for rank in ranks}) < 2:
             return None
         key = (self.network.route(collective, ranks).algorithm, collective.kind, tuple(ranks))
@@ -340,7 +337,7 @@ class CollectiveTraffic:
         return dict(loads)
 
     def _passing(self, algorithm: str, kind: str, ranks: tuple[int, ...]) -> Counter[tuple[int, int]]:
-        """How many pieces pass from each node to each other one, in all rounds."""
+        """The number of pieces that pass from each node to each other one, in all rounds."""
         passing: Counter[tuple[int, int]] = Counter()
         for round_ in self.network.algorithms[algorithm].rounds(kind, ranks):
             for transfer in round_:

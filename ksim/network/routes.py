@@ -1,9 +1,4 @@
-"""Routes: one way to carry out a collective, priced round by round.
-
-The nodes of one system within a fleet, and the numbers of their links.
-
-Which links one node of a system has, and which its nodes share, with their bandwidths.
-"""
+"""Routes of collectives, priced round by round; and the links of the nodes of a system within a fleet, by number."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +36,7 @@ class Hop:
         return self.latency + size * self.per_byte
 
     def within(self, rate: float) -> "Hop":
-        """The same hop with its source limited to *rate* bytes a second."""
+        """This hop with its source limited to *rate* bytes a second."""
         return evolve(self, per_byte=max(self.per_byte, self.share / rate))
 
 
@@ -176,13 +171,15 @@ class Route:
         return self.start + self._critical_path.seconds(size)
 
     def erring(self, deviation: float) -> float:
-        """By what its seconds are multiplied where they are off by so many standard deviations, of which 1.6449 lie
-        between them and either end of the 90 % interval."""
+        """The factor of its seconds where they are off by so many standard deviations.
+
+        Either end of the 90 % interval is 1.6449 standard deviations away.
+        """
         low, high = self.interval_factors
         return float((low if deviation < 0 else high) ** (abs(deviation) / 1.6449))
 
     def within(self, rate: float) -> "Route":
-        """The same route with every rank limited to *rate* bytes a second."""
+        """This route with every rank limited to *rate* bytes a second."""
         slower = {id(hops): tuple(hop.within(rate) for hop in hops) for hops in self.rounds}
         return evolve(self, rounds=tuple(slower[id(hops)] for hops in self.rounds))
 
@@ -250,7 +247,7 @@ class SystemLinks:
                 *_both("storage", STORAGE, storage), *self._disk())
 
     def _disk(self) -> Iterator[LinkSpec]:
-        """From the disks of a node, and to them."""
+        """The links from the disks of a node, and to them."""
         disk = self.machines.system.disk
         if disk and self.machines.disks:
             yield LinkSpec("disk out", DISK, disk.read, disk.read)
@@ -278,14 +275,14 @@ class SystemLinks:
 
     @cached_property
     def leaves(self) -> int:
-        """How many leaf switches there are."""
+        """The number of leaf switches."""
         system = self.machines.system
         return -(-system.nodes // system.leaf.nodes) if system.leaf else 0
 
     @cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:
         """The places of links by name, among those of a GPU and of a node."""
-        return {part: {spec.name: place for place, spec in enumerate(specs)}
+        return {part: {spec.name: index for index, spec in enumerate(specs)}
                 for part, specs in (("gpu", self.gpu), ("node", self.node))}
 
 
@@ -339,7 +336,7 @@ class NodeGroup:
         return self._leaves + self.links.leaves * len(self.links.leaf)
 
     def columns(self, of: Callable[[LinkSpec], float | str]) -> Iterator[float | str]:
-        """What *of* says of each link, in the order of their numbers."""
+        """The values of *of* for each link, in the order of their numbers."""
         links = self.links
         gpu, node, leaf, shared = ([of(spec) for spec in specs]
                                    for specs in (links.gpu, links.node, links.leaf, links.shared))

@@ -98,7 +98,7 @@ def adapted(oracle: Any) -> LatencyOracle:
 
 
 def _method(oracle: Any) -> str:
-    """Which method answers for *oracle*: the first that its class defines, or the next class in line."""
+    """The method that answers for *oracle*: the first that its class defines, or else the class above it."""
     methods = ("estimates", "estimate", "seconds")
     own = (name for kind in type(oracle).__mro__ for name in methods if name in vars(kind))
     return next(own, "") or next((name for name in methods if hasattr(oracle, name)), "")
@@ -118,7 +118,7 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
 
 
 def compile_attention(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-    """What prices kernels of *layer* as *oracle* does, where the oracle offers that for this layer."""
+    """Compile *layer* for *oracle*; None where the oracle does not offer that for this layer."""
     method = getattr(adapted(oracle), "compile_attention", None)
     compiled: CompiledAttention | None = method(layer, gpu) if method is not None else None
     return compiled
@@ -157,7 +157,7 @@ def check_seconds(oracle: Any, kernel: Kernel, seconds: Any) -> None:
 
 
 def _name(oracle: Any) -> str:
-    """What messages call *oracle*."""
+    """The name of *oracle* in messages."""
     return type(oracle.oracle if isinstance(oracle, AdaptedOracle) else oracle).__name__
 
 

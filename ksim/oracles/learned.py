@@ -23,7 +23,7 @@ class Learned(ProfileOracle):
     _profiled: Profiled | None = field(default=None, init=False, eq=False)
 
     def prices(self, gpu: Gpu) -> Profiled:
-        """The same for any GPU."""
+        """The profile that was learned, which is the same for any GPU."""
         if self._profiled is None:
             profile = Profile.load(Path(self.path or shipped("learned")))
             if profile.gpu:

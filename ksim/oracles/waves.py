@@ -13,6 +13,7 @@ from attrs import field, frozen, validators
 from ksim.compute.kernels import Kernel, Launch, Work
 from ksim.foundation.units import quantity
 from ksim.oracles import Estimate, peak
+from ksim.oracles.efficiency.two_sided import CONSTANTS
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Waves"]
@@ -23,7 +24,7 @@ L2_BYTES_PER_CLOCK = 64.0
 
 @frozen
 class PeakShares:
-    """What a family of kernels reaches: shares of the peaks, after the seconds that even the smallest takes."""
+    """The shares of the peaks that a family of kernels reaches, after `start` seconds that even the smallest takes."""
 
     compute: float = field(validator=(validators.gt(0), validators.le(1)))
     memory: float = field(validator=(validators.gt(0), validators.le(1)))
@@ -36,24 +37,12 @@ PEAK_SHARES = {
     "gemm": PeakShares(compute=0.76, memory=0.86, start=3.6e-6),
     "grouped_gemm": PeakShares(compute=0.46, memory=0.89, start=8.5e-6),
     "attention": PeakShares(compute=0.60, memory=0.90, start=10.9e-6),
-    # Of public tables instead: what ksim.oracles.efficiency.mla and two_sided say of theirs.
     "mla": PeakShares(compute=0.55, memory=0.72, start=13.8e-6),
-    "batched_gemm": PeakShares(compute=0.6, memory=1.0, start=4.2e-6),
-    "index_scores": PeakShares(compute=1.0, memory=0.67, start=10e-6),
-    "sparse_mla": PeakShares(compute=0.425, memory=1.0, start=54e-6),
-    "compressed_mla": PeakShares(compute=0.425, memory=0.8, start=12e-6),
-    "block_sparse": PeakShares(compute=0.3, memory=0.55, start=12e-6),
-    "conv_prompts": PeakShares(compute=0.074, memory=1.0, start=2.9e-6),
-    "conv_decodes": PeakShares(compute=0.028, memory=1.0, start=1.9e-6),
+    # Fitted to public tables, as in two_sided; two families have constants by architecture there.
+    **{name: PeakShares(by_architecture[""].compute, by_architecture[""].memory, by_architecture[""].start)
+       for name, by_architecture in CONSTANTS.items()},
     "delta_prompts": PeakShares(compute=0.2, memory=0.5, start=8.5e-6),
-    "delta_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
     "kda_prompts": PeakShares(compute=0.2, memory=0.4, start=17e-6),
-    "ssd_prompts": PeakShares(compute=0.3, memory=0.55, start=12e-6),
-    "ssd_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
-    "scan_prompts": PeakShares(compute=0.3, memory=0.8, start=3e-6),
-    "scan_decodes": PeakShares(compute=0.3, memory=1.0, start=3.8e-6),
-    "lora_shrink": PeakShares(compute=0.3, memory=0.6, start=5e-6),
-    "lora_expand": PeakShares(compute=0.3, memory=0.6, start=4e-6),
     "rope": PeakShares(compute=1.0, memory=0.42, start=2.1e-6),
     "kv_write": PeakShares(compute=1.0, memory=0.23, start=1.9e-6),
     "argmax": PeakShares(compute=1.0, memory=0.71, start=8.7e-6),

@@ -15,7 +15,7 @@ from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.kv.cache.groups import Group, Kind
+from ksim.kv.cache import Group, Kind
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ksim.compute.breakdown import attends_sparsely, keeps_states
 from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
-from ksim.compute.sizes import Sizes
 from ksim.foundation.config import Choice, flat
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -41,7 +39,7 @@ def check_quantized(model: Model, serve: EngineSettings, gpu: Gpu, version: Engi
                                                 " 75.\"); choose another GPU, or a checkpoint in AWQ, GPTQ or FP8")
     if activations is not DType.BF16 or not weights.group:
         return
-    sizes, shard = Sizes(model.decoder.sizes), Shard(tensor=serve.tensor_parallel_size)
+    sizes, shard = model.sizes, Shard(tensor=serve.tensor_parallel_size)
     for product in products:
         whole = sizes.volume(product.depth)
         depth = sizes.on(product.parallel, shard, product.label).volume(product.depth)
@@ -102,9 +100,9 @@ def on_gpu(quantization: str, gpu: Gpu, version: EngineVersion) -> str:
 #: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
 #: Features have others (`ksim.scenario.features`).
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
-    "attention to blocks of keys and to compressed keys": lambda deployment: attends_sparsely(deployment.model),
+    "attention to blocks of keys and to compressed keys": lambda deployment: deployment.model.attends_by_block,
     "dequantization of bitsandbytes": lambda deployment: deployment.serve.precision.weights in UNPACKED,
-    "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
+    "states of Mamba and lightning attention": lambda deployment: deployment.model.keeps_states,
 }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.compute.breakdown import attends_latently
 from ksim.compute.graph import LayerCache
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
@@ -178,7 +177,7 @@ class Defaults:
         row, layers = self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"), self._layers()
         if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, self.settings):
             return row
-        size = state_block_tokens(layers, lcm(row.value, 128) if attends_latently(self.model) else row.value,
+        size = state_block_tokens(layers, lcm(row.value, 128) if self.model.attends_latently else row.value,
                                   self._prefix_caching().value)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")

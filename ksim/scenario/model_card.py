@@ -12,8 +12,7 @@ from attrs import asdict, evolve, frozen
 
 from ksim.compute import drafters
 from ksim.compute.adapters import slots_of
-from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
-from ksim.compute.model import Model
+from ksim.compute.model import AttentionKind, Model, ModelPart
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
@@ -65,7 +64,7 @@ class ModelCard:
         complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
         shard = Shard(precision=complete.precision)
         slots = slots_of(_served(model, complete, gpu_of(gpus[0]), system_of(gpus[0])), shard)
-        return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
+        return cls(model, complete, tuple(model.parts(shard)), tuple(model.attention_kinds(shard)),
                    tuple(fits_on(gpus, model, settings, version, tensor_sizes)), slots)
 
     @cached_property

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from ksim.kv.cache.groups import NEVER, Group, HybridTable
-from ksim.kv.cache.hybrid import HybridCache
+from ksim.kv.cache import Group
+from ksim.kv.cache.hybrid import NEVER, HybridCache, HybridTable
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, Schedule

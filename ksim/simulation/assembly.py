@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import simpy
 from attrs import evolve, field, fields_dict, frozen, has
 
-from ksim.cluster.cluster import Cluster, RemoteReplica, RouterAndControl
+from ksim.cluster.cluster import Cluster, RemoteReplica
 from ksim.cluster.signals import check_signals, late_events, signals_of, watches
 from ksim.cost.energy import Clock
 from ksim.cost.step import Timer
@@ -90,7 +90,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router, pair_router = router_of(fleet), pair_router_of(fleet)
     chooser, key = pair_router or router, "pair_router" if pair_router else "router"
     gateway = _first(feature.gateway(scenario, chooser, env, log) for feature in fleet.features)
-    signals = signals_of(RouterAndControl(chooser, gateway.control, key) if gateway else chooser, key)
+    signals = signals_of(gateway.sharing(chooser, key) if gateway else chooser, key)
     moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
     assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves)

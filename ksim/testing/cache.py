@@ -19,8 +19,7 @@ from hypothesis.stateful import (
 )
 
 from ksim.kv.cache import BlockTable
-from ksim.kv.cache.block_cache import BlockCache
-from ksim.kv.cache.block_pool import BlockNode
+from ksim.kv.cache.block_cache import BlockCache, BlockNode
 from ksim.testing.naive import NaiveCache, NaiveRequest, Prefix
 
 Pair = tuple[BlockTable, NaiveRequest]

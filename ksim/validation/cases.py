@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.foundation.files import Unpacked, regular_file
-from ksim.kv.cache.groups import Group, Kind
+from ksim.kv.cache import Group, Kind
 from ksim.scheduling.job import Limits
 
 Tokens = NDArray[np.uint64]

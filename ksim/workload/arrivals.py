@@ -1,10 +1,9 @@
-"""Arrivals: the processes that draw them, and the statistics of given ones.
+"""Arrivals: the processes that draw them, at rates that may change with time, and the statistics of given ones.
 
-A rate of arrivals as a function of time: phases that follow each other, each constant, a ramp or a sine.
-
-Arrivals with such a rate come from those with a rate of one by a change of time: the n-th of these, at u, arrives when
-the integral of the rate has come to u.  A Poisson process stays one (Lewis and Shedler, "Simulation of nonhomogeneous
-Poisson processes by thinning", 1979, section 2), and the arrivals to expect in any time are the integral over it.
+Phases of a rate follow each other; each is constant, a ramp or a sine.  Arrivals with such a rate come from those with
+a rate of one by a change of time: the n-th of these, at u, arrives when the integral of the rate has come to u.  A
+Poisson process stays one (Lewis and Shedler, "Simulation of nonhomogeneous Poisson processes by thinning", 1979,
+section 2), and the arrivals to expect in any time are the integral over it.
 """
 
 from collections import Counter
@@ -121,7 +120,7 @@ class Rates:
 
     @cached_property
     def _begins(self) -> Floats:
-        """When each phase begins, in seconds: (phases,)."""
+        """The start of each phase, in seconds: (phases,)."""
         return np.cumsum([0.0, *(phase.length for phase in self.phases[:-1])])
 
     @cached_property
@@ -149,11 +148,11 @@ class Rates:
         through = np.floor(expected / self.expected) if self.repeat else np.zeros(len(expected))
         rest = expected - through * self.expected if self.repeat else expected[expected < self.expected]
         places = np.minimum(np.searchsorted(self._expected, rest, side="right"), len(self.phases) - 1)
-        found = np.zeros(len(rest))
+        times = np.zeros(len(rest))
         for place in np.unique(places).tolist():
             here, before = places == place, self._expected[place - 1] if place else 0.0
-            found[here] = self._begins[place] + self.phases[place].time(rest[here] - before)
-        return found + through * self.length if self.repeat else found
+            times[here] = self._begins[place] + self.phases[place].time(rest[here] - before)
+        return times + through * self.length if self.repeat else times
 
 
 _BLOCK = 4096
@@ -203,9 +202,9 @@ class Arrivals:
             raise ValueError(f"process {self.process!r} takes {'no' if self.burstiness else 'a'} burstiness")
 
     def _check_phases(self) -> None:
-        taken = {"rate": self.rate is not None, "exact": self.exact, "process = 'burst'": self.process == "burst"}
-        if said := [name for name, given in taken.items() if given]:
-            raise ValueError(f"phases say when requests arrive; leave out {said[0]}")
+        options = {"rate": self.rate is not None, "exact": self.exact, "process = 'burst'": self.process == "burst"}
+        if contradicted := [name for name, is_set in options.items() if is_set]:
+            raise ValueError(f"phases say when requests arrive; leave out {contradicted[0]}")
         self.rates.check()
 
     @property
@@ -215,7 +214,7 @@ class Arrivals:
 
     @property
     def expected(self) -> float:
-        """How many arrivals to expect, the first among them; infinite where they do not end."""
+        """The expected number of arrivals, with the first one; infinite where they do not end."""
         return 1 + self.rates.expected if self.phases and not self.repeat else inf
 
     @property

@@ -1,7 +1,6 @@
-"""Images of requests: drawn at random, as by ``vllm bench serve --dataset-name random-mm``, or read from a trace."""
+"""Images of requests, drawn at random as by ``vllm bench serve --dataset-name random-mm``."""
 
 import ast
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, repeat
 from math import ceil, floor
@@ -13,14 +12,8 @@ from attrs.validators import ge, gt, le, optional
 
 from ksim.flow.request import Image, Request
 from ksim.foundation.rng import stream
-from ksim.workload.lines import Lines
-from ksim.workload.rows import shown
+from ksim.workload.rows import LARGEST_SIDE, shown
 
-__all__ = ["Images", "image_size", "images_of"]
-
-#: No camera makes larger ones.
-LARGEST = 2**16
-_WRITTEN = re.compile(r"(\d{1,5})x(\d{1,5})(?:@(\d{1,9}))?(?:#(.+))?")
 _BLOCK = 4096
 
 
@@ -66,7 +59,7 @@ class Images:
             yield evolve(request, images=tuple(before)) if before else request
 
     def _numbers(self, rng: "np.random.Generator") -> Iterator[int]:
-        """How many images each request adds."""
+        """The number of images that each request adds."""
         base, ratio = self.base_items_per_request, self.num_mm_items_range_ratio
         least, most = floor(base * (1 - ratio)), ceil(base * (1 + ratio))
         if least == most:
@@ -95,40 +88,12 @@ def _size(text: str) -> tuple[int, int]:
     """Width and height of the bucket that *text* names."""
     try:
         height, width, frames = ast.literal_eval(text)
-        known = all(type(side) is int and 0 < side <= LARGEST for side in (height, width))
+        known = all(type(side) is int and 0 < side <= LARGEST_SIDE for side in (height, width))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         known = False
     if not known:
         raise ValueError(f"bucket_config has {shown(text)}; expected height, width and frames, such as"
-                         f" '(720, 1280, 1)', with sides of at most {LARGEST} pixels")
+                         f" '(720, 1280, 1)', with sides of at most {LARGEST_SIDE} pixels")
     if frames != 1:
         raise ValueError(f"bucket_config has {shown(text)}, a video; ksim knows images, of 1 frame")
     return width, height
-
-
-def image_size(text: str) -> tuple[int, int]:
-    """The width and height that *text* says, such as "1280x720"; raises ValueError for other text."""
-    found = _WRITTEN.fullmatch(text)
-    if found is None or found[3] or found[4] or not all(0 < int(side) <= LARGEST for side in found.group(1, 2)):
-        raise ValueError(f"{shown(text)} is no size of an image; expected WIDTHxHEIGHT in pixels, such as 1280x720")
-    return int(found[1]), int(found[2])
-
-
-def images_of(value: Any, name: str, prompt: int, lines: Lines) -> tuple[Image, ...]:
-    """The images in a field of a trace: ``1280x720|640x480``, or a list of such texts.
-
-    Each is a width and a height, and maybe ``@`` and how many tokens of the prompt come before it (default: all), and
-    ``#`` and a name that equal images share.  Raises DataError for anything else.
-    """
-    parts = [part.strip() for part in value.split("|") if part.strip()] if isinstance(value, str) else value
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise lines.error(f"{name} is {shown(value)}; expected images such as 1280x720|640x480")
-    images = []
-    for part in parts:
-        found = _WRITTEN.fullmatch(part)
-        if found is None or not all(0 < int(side) <= LARGEST for side in found.group(1, 2)):
-            raise lines.error(f"{name} has {shown(part)}; expected WIDTHxHEIGHT in pixels, such as 1280x720, with"
-                              f" @TOKENS and #NAME if you like")
-        width, height, at, called = found.groups()
-        images.append(Image(int(width), int(height), min(int(at), prompt) if at else prompt, called or ""))
-    return tuple(sorted(images, key=lambda image: image.at))

@@ -73,14 +73,14 @@ class Lines:
 
     def mention(self, text: str) -> bool:
         """Return whether *text*, of ASCII, is anywhere in the file; raise DataError for one that cannot be read."""
-        wanted, held = text.encode(), b""
+        encoded, held = text.encode(), b""
         try:
             with self._open() as file:
                 while piece := file.read(_PIECE):
                     held += piece
-                    if wanted in held:
+                    if encoded in held:
                         return True
-                    held = held[max(0, len(held) - len(wanted)):]
+                    held = held[max(0, len(held) - len(encoded)):]
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise self.error(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
         return False

@@ -13,7 +13,7 @@ from ksim.workload.jsonl import first_object
 from ksim.workload.lines import Lines
 from ksim.workload.rows import TOGETHER, UNITS, Ledger, Row, unit_of
 from ksim.workload.shaping import from_zero, in_order, sort
-from ksim.workload.traces import TraceReader
+from ksim.workload.traces import JSON, TraceReader
 
 FOLDER = "workload.traces"
 
@@ -26,7 +26,8 @@ def recognise(path: Path) -> str:
     if path.is_dir():
         return _recognised_folder(path)
     first = Lines(path).beginning()
-    fitting = [name for name in names(FOLDER) if reader(name).recognises(first)]
+    asked = names(FOLDER) if first[0] in "[{" else (name for name in names(FOLDER) if name not in JSON)
+    fitting = [name for name in asked if reader(name).recognises(first)]
     first_object.cache_clear()  # the line may be a whole session of megabytes
     if len(fitting) == 1:
         return fitting[0]

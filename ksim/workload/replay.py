@@ -1,9 +1,4 @@
-"""Replay: a recorded trace as a workload.
-
-How a client tries again when it is refused.
-
-A workload, as a scenario states it.
-"""
+"""A workload as a scenario states it: the replay of a recorded trace, or synthetic requests, and retries of clients."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
@@ -191,7 +186,7 @@ class Replay:
 
 @frozen
 class Retries:
-    """What a client does about status 429: it waits, and tries again; each wait is twice as long as the one before.
+    """A client's retries after status 429: it waits, and tries again; each wait is twice as long as the one before.
 
     The defaults are those of the openai package for Python (src/openai/_base_client.py, _constants.py).
     """

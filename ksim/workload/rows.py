@@ -1,9 +1,4 @@
-"""The rows of a trace, and the counts of what happens to them.
-
-Checked values of the fields of a trace.
-
-Named columns of a CSV trace, and the fields that they can hold.
-"""
+"""The rows of a trace, their columns in CSV, checked values of their fields, and counts of what happens to them."""
 
 import csv
 import json
@@ -139,7 +134,7 @@ def count(value: Any, name: str, lines: Lines) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         tokens = int(value)  # the fast path for the common case
     else:
-        number = _number(value)
+        number = number_of(value)
         if not number.is_integer() or not 0 <= number <= _MOST:
             raise lines.error(f"{name} is {shown(value)}; expected a whole number of tokens, at most {_MOST:,}"
                               f"{number_hint(value, int)}")
@@ -152,7 +147,7 @@ def count(value: Any, name: str, lines: Lines) -> int:
 
 def integer(value: Any, name: str, lines: Lines) -> int:
     """Return *value* as a whole number of 64 bits, 0 for an empty text; raise DataError if it is not one."""
-    number = 0.0 if value == "" else _number(value)
+    number = 0.0 if value == "" else number_of(value)
     if not number.is_integer() or not -_INT64 <= number < _INT64:
         raise lines.error(f"{name} is {shown(value)}; expected a whole number of 64 bits")
     exact = isinstance(value, int) or (isinstance(value, str) and _WHOLE.fullmatch(value.strip()))
@@ -173,8 +168,8 @@ def unit_in_use(name: str, lines: Lines) -> float:
     """Return how many units of the column *name* a second has; raise DataError where the user says another."""
     unit = unit_of(name)
     if unit and lines.per_second and lines.per_second != UNITS[unit]:
-        said = next(known for known, per_second in UNITS.items() if per_second == lines.per_second)
-        raise lines.error(f"column {name!r} is in {unit} by its name, and time_unit (--time-unit) says {said}; leave"
+        chosen = next(unit_name for unit_name, per_second in UNITS.items() if per_second == lines.per_second)
+        raise lines.error(f"column {name!r} is in {unit} by its name, and time_unit (--time-unit) says {chosen}; leave"
                           f" out time_unit, or rename the column")
     return UNITS[unit or "s"]
 
@@ -185,7 +180,7 @@ def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     A unit of time that the user chose replaces *per_second*.  Raises DataError for
     a value that is not a number, and for a negative one.
     """
-    number = _number(value)
+    number = number_of(value)
     if math.isnan(number) and lines.decimal_comma and isinstance(value, str):
         number = _with_comma(value, name, lines)
     if not 0 <= number < math.inf:
@@ -198,7 +193,7 @@ def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> floa
     """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
     if value is None or value == "":
         return 0.0
-    if _number(value) < 0:
+    if number_of(value) < 0:
         raise lines.error(f"{name} is {shown(value)}; expected no negative time")
     seconds = moment(value, name, lines, per_second)
     if seconds > LONGEST:
@@ -208,7 +203,7 @@ def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> floa
 
 def share(value: Any, name: str, lines: Lines) -> float:
     """Return *value* as a number from 0 to 1; raise DataError if it is not one."""
-    number = _number(value)
+    number = number_of(value)
     if not 0.0 <= number <= 1.0:
         raise lines.error(f"{name} is {shown(value)}; expected a number from 0 to 1")
     return number
@@ -258,7 +253,7 @@ def _plain(ids: Iterable[Any]) -> bool:
     return all(type(name) is int or type(name) is str for name in ids)
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     """Return *value* as a float, NaN if it is not a number."""
     if isinstance(value, bool):
         return math.nan
@@ -278,6 +273,90 @@ def _with_comma(value: str, name: str, lines: Lines) -> float:
         raise lines.error(f"{name} is {value!r}, which may be {whole}.{fraction} or {whole}{fraction}; write a decimal"
                           f" point, and no mark between thousands")
     return float(value.replace(",", "."))
+
+
+#: The most sequences of a request: VLLM_MAX_N_SEQUENCES in vLLM.
+MOST_SEQUENCES = 16384
+
+
+def sequences(value: Any, name: str, lines: Lines) -> int:
+    """Return *value* as the number of sequences of a request; raise DataError for none, or more than vLLM takes."""
+    number = integer(value, name, lines)
+    if not 1 <= number <= MOST_SEQUENCES:
+        raise lines.error(f"{name} is {shown(value)}; a request has 1 to {MOST_SEQUENCES:,} sequences")
+    return number
+
+
+def beams(value: Any, name: str, lines: Lines) -> int:
+    """Return *value* as the width of a beam search, 0 for none; raise DataError for a width that vLLM does not take."""
+    width = integer(value, name, lines)
+    if not 0 <= width <= MOST_SEQUENCES:
+        raise lines.error(f"{name} is {shown(value)}; a beam search has 1 to {MOST_SEQUENCES:,} beams, and 0 is none")
+    return width
+
+
+def logprobs(value: Any, name: str, lines: Lines) -> int:
+    """Return *value* as a number of log-probabilities at each place of a prompt; raise DataError for one below -1."""
+    number = integer(value, name, lines)
+    if number < -1:
+        raise lines.error(f"{name} is {shown(value)}; it must be non-negative, or -1 for the whole vocabulary")
+    return number
+
+
+def most_tokens(value: Any, name: str, output: int, lines: Lines) -> int:
+    """Return *value* as the most tokens of an *output*; raise DataError if that has more."""
+    most = count(value, name, lines)
+    if most < output:
+        raise lines.error(f"{name} is {shown(value)}, and the output has {output:,} tokens; an engine ends it there")
+    return most
+
+
+def output_lengths(value: Any, name: str, expected: tuple[Any, int], lines: Lines) -> tuple[int, ...]:
+    """Return *value*, such as 20|31, as the output tokens of each sequence of a request.
+
+    What is *expected* is how many sequences there are, and the tokens of the longest; raises DataError for others.
+    """
+    parts, (number, longest) = value.split("|") if isinstance(value, str) else value, expected
+    if not isinstance(parts, list):
+        raise lines.error(f"{name} is {shown(value)}; expected the output tokens of each sequence, such as 20|31")
+    lengths = tuple(count(part, name, lines) for part in parts)
+    if str(len(lengths)) != str(number) or max(lengths) != longest:
+        raise lines.error(f"{name} is {shown(value)}; expected a number for each of n sequences, and that of output for"
+                          f" the longest")
+    return lengths
+
+
+#: Pixels of a side; no camera makes larger images.
+LARGEST_SIDE = 2**16
+_IMAGE = re.compile(r"(\d{1,5})x(\d{1,5})(?:@(\d{1,9}))?(?:#(.+))?")
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """The width and height that *text* says, such as "1280x720"; raises ValueError for other text."""
+    found = _IMAGE.fullmatch(text)
+    if found is None or found[3] or found[4] or not all(0 < int(side) <= LARGEST_SIDE for side in found.group(1, 2)):
+        raise ValueError(f"{shown(text)} is no size of an image; expected WIDTHxHEIGHT in pixels, such as 1280x720")
+    return int(found[1]), int(found[2])
+
+
+def images_of(value: Any, name: str, prompt: int, lines: Lines) -> tuple[Image, ...]:
+    """The images in a field of a trace: ``1280x720|640x480``, or a list of such texts.
+
+    Each is a width and a height, and maybe ``@`` and how many tokens of the prompt come before it (default: all), and
+    ``#`` and a name that equal images share.  Raises DataError for anything else.
+    """
+    parts = [part.strip() for part in value.split("|") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise lines.error(f"{name} is {shown(value)}; expected images such as 1280x720|640x480")
+    images = []
+    for part in parts:
+        found = _IMAGE.fullmatch(part)
+        if found is None or not all(0 < int(side) <= LARGEST_SIDE for side in found.group(1, 2)):
+            raise lines.error(f"{name} has {shown(part)}; expected WIDTHxHEIGHT in pixels, such as 1280x720, with"
+                              f" @TOKENS and #NAME if you like")
+        width, height, at, called = found.groups()
+        images.append(Image(int(width), int(height), min(int(at), prompt) if at else prompt, called or ""))
+    return tuple(sorted(images, key=lambda image: image.at))
 
 
 def is_date(value: Any) -> bool:

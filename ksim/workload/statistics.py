@@ -1,7 +1,7 @@
-"""What a trace is like: its lengths and arrivals, and how often a prefix cache would hit, in one pass over requests.
+"""Statistics of a trace, in one pass over its requests: lengths, arrivals, and hits of prefix caches of every size.
 
-Hits are exact, for caches of every size, from the stack distances of the trace: which blocks come again, and how many
-others are used in between (Mattson et al., 1970).  `HashIds` has block ids as Mooncake's traces have them: whole
+Hits are exact.  They follow from the stack distances of the trace: for a block that comes again, the number of others
+that are used in between (Mattson et al., 1970).  `HashIds` has block ids as Mooncake's traces have them: whole
 numbers, equal where the blocks of prompts are equal.
 """
 
@@ -43,7 +43,7 @@ class Summary:
 
 
 @define
-class Tally:
+class Occurrences:
     """Counts the occurrences of each whole number; memory grows with the different numbers only."""
 
     counts: Counter[int] = field(factory=Counter)
@@ -154,7 +154,7 @@ def measure(requests: Iterable[Request], ledger: Ledger | None = None) -> TraceS
 
     Raises ValueError if there is no request.
     """
-    prompts, outputs, totals = Tally(), Tally(), Tally()
+    prompts, outputs, totals = Occurrences(), Occurrences(), Occurrences()
     arrivals, prefixes, sessions = ArrivalTally(), SeenPrefixes(), Counter[str]()
     previous = None
     for request in requests:
@@ -170,7 +170,7 @@ def measure(requests: Iterable[Request], ledger: Ledger | None = None) -> TraceS
         raise ValueError("there is no request to measure")
     count = sessions.total()
     del sessions[""]
-    turns = Tally(Counter(sessions.values())).summary() if sessions else None
+    turns = Occurrences(Counter(sessions.values())).summary() if sessions else None
     return TraceStatistics(
         requests=count, arrivals=arrivals.summary(), prompt=prompts.summary(), output=outputs.summary(),
         total=totals.summary(), sharing=prefixes.sharing(), turns=turns,
@@ -304,18 +304,18 @@ class Reuse:
         self.prompt_tokens += request.prompt
 
     def _known(self, keys: list[int]) -> int:
-        """How many of *keys* were used before: new ones are numbered in order, and all after a new one are new."""
+        """The number of *keys* that were used before: keys are numbered in order, and all after a new one are new."""
         new = keys[-1] - len(self._users) + 1 if keys else 0
         return len(keys) - max(0, new)
 
     def _runs(self, keys: list[int]) -> Iterator[tuple[int, int, int]]:
         """Each request that used some of *keys* last, and the places at which these begin and end."""
         users, begin, user = self._users, 0, -1
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             if users[key] != user:
-                if place:
-                    yield user, begin, place
-                begin, user = place, users[key]
+                if index:
+                    yield user, begin, index
+                begin, user = index, users[key]
             users[key] = self.requests
         if keys:
             yield user, begin, len(keys)
@@ -388,7 +388,7 @@ class Hits:
 
 @frozen
 class TierHits:
-    """What a tier of `blocks` adds to the hits of those above it, by policy.
+    """The hits that a tier of `blocks` adds to those of the tiers above it, by policy.
 
     In `exclusive` tiers a block is in one at a time: what leaves a tier goes to the one below, so together they are one
     cache of the sum of their sizes.  In `inclusive` tiers each sees all requests, and what is in a tier is in larger
@@ -439,7 +439,7 @@ class CacheCurve:
         return list(_round_sizes(self.largest(), decades))
 
     def tiers(self, sizes: Mapping[str, int]) -> list[TierHits]:
-        """What each tier adds to those before it; *sizes* are in blocks, the fastest first."""
+        """The hits that each tier adds to those before it; *sizes* are in blocks, the fastest tier first."""
         rows, total, largest = list[TierHits](), 0, 0
         for name, size in sizes.items():
             rows.append(TierHits(name, size, self._added(total, total + size),
@@ -475,9 +475,9 @@ class HashIds:
         names = request.chunks if self.size == request.chunk_tokens else request.content(self.size)
         if not names:
             return []
-        known = [self._number(name) for name in names[:blocks if self.size == request.chunk_tokens
+        ids = [self._number(name) for name in names[:blocks if self.size == request.chunk_tokens
                                                       else request.prompt // self.size]]
-        return known + [next(self._next) for _ in range(blocks - len(known))]
+        return ids + [next(self._next) for _ in range(blocks - len(ids))]
 
     def _number(self, name: Hashable) -> int:
         if name not in self._numbers:

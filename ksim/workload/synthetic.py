@@ -1,7 +1,4 @@
-"""Synthetic requests: arrivals, lengths, shared prefixes, conversations.
-
-Which LoRA adapter each synthetic request asks for.
-"""
+"""Synthetic requests: arrivals, lengths, shared prefixes, conversations and LoRA adapters."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +16,6 @@ from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import (
     MOST,
-    MOST_SEQUENCES,
     Fixed,
     Formula,
     Lengths,
@@ -29,6 +25,7 @@ from ksim.workload.distributions import (
     tokens,
 )
 from ksim.workload.images import Images
+from ksim.workload.rows import MOST_SEQUENCES
 
 #: More than any server holds.
 MOST_ADAPTERS = 10**6
@@ -53,7 +50,7 @@ class Adapters:
 
     @property
     def shares(self) -> Sequence[float]:
-        """How likely each adapter is, and last of all the base model."""
+        """The probability of each adapter, and last that of the base model."""
         weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.exponent
         return [*((1 - self.base) * weights / weights.sum()).tolist(), self.base]
 

@@ -9,8 +9,8 @@ import pytest
 
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.kernels.states import ConvLayer, DeltaLayer
+from ksim.compute.kernels.mla import LatentAttention
+from ksim.compute.kernels.states import CausalConv, DeltaRule
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.oracles import estimates
@@ -54,7 +54,7 @@ def test_latent_attention(gpu, table, most):
     pairs = []
     for row in rows("mla", 17, gpu=table, backend="trtllm", kv_dtype="bfloat16"):
         form = "absorbed" if row["phase"] == "generation" else "expanded"
-        kernel = LatentLayer(form, row["num_heads"], 128, 64, 128, 512).over(batch(row))
+        kernel = LatentAttention(form, row["num_heads"], 128, 64, 128, 512).counted(batch(row))
         pairs.append(([kernel] if kernel else [], 1e-6 * row["latency_us"]))
     assert errors(pairs, gpu).mean < most
 
@@ -88,8 +88,8 @@ def kda(row: Row) -> Kernel:
     heads, new = row["num_v_heads"], row["seq_len"]
     verifies = row["phase"] == "verify"
     step = batch(row) if not verifies else Batch.of(*[(new, 0)] * row["batch"], width=new)
-    kernel = DeltaLayer("prompts" if row["phase"] == "context" else "decodes", heads, heads, row["head_k_dim"],
-                        by_channel=True).over(step)
+    kernel = DeltaRule("prompts" if row["phase"] == "context" else "decodes", heads, heads, row["head_k_dim"],
+                        by_channel=True).counted(step)
     assert kernel is not None
     return kernel
 
@@ -97,9 +97,9 @@ def kda(row: Row) -> Kernel:
 def linear(row: Row) -> Kernel:
     part = "decodes" if row["phase"] == "generation" else "prompts"
     size, keys, values = row["head_k_dim"], row["num_k_heads"], row["num_v_heads"]
-    layer = ConvLayer(part, (2 * keys + values) * size, row["d_conv"]) if "conv" in row["kernel"] else (
-        DeltaLayer(part, values, keys, size))
-    kernel = layer.over(batch(row))
+    layer = CausalConv(part, (2 * keys + values) * size, row["d_conv"]) if "conv" in row["kernel"] else (
+        DeltaRule(part, values, keys, size))
+    kernel = layer.counted(batch(row))
     assert kernel is not None
     return kernel
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, Load, Match
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, InFlightLoad, Match
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
@@ -25,11 +25,11 @@ def views(*changes: dict[str, Any]) -> list[View]:
     return [View(number, 0, 0, **table) for number, table in enumerate(changes)]
 
 
-def cycle(match: Match | None = None, load: Load | None = None, request: Request | None = None,
+def cycle(match: Match | None = None, load: InFlightLoad | None = None, request: Request | None = None,
           now: float = 0.0) -> Cycle:
     made = Cycle(request or asked(), now, Chance(0))
     made.matches.update({APPROXIMATE: match or Match(4, 64), PRECISE: match or Match(4, 64)})
-    made.loads[IN_FLIGHT] = load or Load({}, {}, dict.fromkeys(range(9), 0))
+    made.loads[IN_FLIGHT] = load or InFlightLoad({}, {}, dict.fromkeys(range(9), 0))
     return made
 
 
@@ -84,14 +84,14 @@ def test_cold_requests_go_to_the_engine_that_has_had_none_for_longest():
 
 def test_active_requests():
     """active_request.go: (max - count) / max, 1 for the idle, and no more than maxBusyScore for others."""
-    load, engines = Load({0: 4, 1: 1}, {}, {}), views({}, {}, {})
+    load, engines = InFlightLoad({0: 4, 1: 1}, {}, {}), views({}, {}, {})
     assert part("active-request-scorer").score(cycle(load=load), engines) == [0.0, 0.75, 1.0]
     gapped = part("active-request-scorer", idle_threshold=1, max_busy_score=0.5)
     assert gapped.score(cycle(load=evolve(load, requests={0: 4, 1: 1, 2: 2})), engines) == [0.0, 1.0, 0.25]
 
 
 def test_token_load_counts_what_the_request_adds():
-    load = Load({}, {0: 300, 1: 2000}, {0: 100, 1: 0, 2: 500})
+    load = InFlightLoad({}, {0: 300, 1: 2000}, {0: 100, 1: 0, 2: 500})
     scorer = part("token-load-scorer", queue_threshold_tokens=1000)
     assert scorer.score(cycle(load=load), views({}, {}, {})) == [0.6, 0.0, 0.5]
 
@@ -129,10 +129,10 @@ def test_filters_of_roles_and_queues():
     assert kept("low-queue-filter", cycle(), queues, threshold=4) == [1, 2]
     assert kept("least-queue-filter", cycle(), queues) == [1, 2]  # up to 2 + (10 - 2) // 3
     assert kept("least-kv-cache-filter", cycle(), queues) == [1, 2]  # up to 0.1 + 0.8 / 3
-    load = Load({0: 3, 1: 1}, {}, {})
+    load = InFlightLoad({0: 3, 1: 1}, {}, {})
     assert kept("active-request-filter", cycle(load=load), queues, max_requests=1) == [1, 2]
-    assert kept("active-request-filter", cycle(load=Load(dict.fromkeys(range(3), 2), {}, {})), queues, max_requests=1,
-                fallback_on_empty=True) == [0, 1, 2]
+    busy = InFlightLoad(dict.fromkeys(range(3), 2), {}, {})
+    assert kept("active-request-filter", cycle(load=busy), queues, max_requests=1, fallback_on_empty=True) == [0, 1, 2]
 
 
 def test_the_detector_of_saturation_leaves_out_the_full_and_the_stale():
@@ -147,7 +147,7 @@ def test_the_detector_of_saturation_leaves_out_the_full_and_the_stale():
 def test_affinity_holds_until_the_others_are_so_much_faster():
     """prefixcacheaffinity/plugin.go: 0.8 of the prompt; tokens in flight / peakPrefillThroughput * 1000 ms."""
     match, engines = Match(10, 64, {0: 8, 1: 9, 2: 7}), views({}, {}, {})
-    name, load = "prefix-cache-affinity-filter", Load({}, {0: 4000, 1: 3000, 2: 1000}, {})
+    name, load = "prefix-cache-affinity-filter", InFlightLoad({}, {0: 4000, 1: 3000, 2: 1000}, {})
     assert kept(name, cycle(match, load), engines) == [0, 1]
     assert kept(name, cycle(match, load), engines, affinity_threshold=0.9) == [1]
     assert kept(name, cycle(match, load), engines, affinity_threshold=0.95) == [0, 1, 2]

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.compute.architectures.qwen import qwen3_next
-from ksim.compute.kernels.states import ConvLayer, DeltaLayer
+from ksim.compute.kernels.states import CausalConv, DeltaRule
 from ksim.compute.model import Config
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
@@ -12,49 +12,49 @@ from ksim.foundation.units import DType
 from ksim.specs.shard import Precision, Shard
 
 #: Qwen3.5's heads on one of eight ranks: 8 of values, 2 of keys; 3 decodes, and chunks of 2 and of 3 x 64 tokens.
-PROMPTS, DECODES = (DeltaLayer(part, 8, 2, 128) for part in ("prompts", "decodes"))
+PROMPTS, DECODES = (DeltaRule(part, 8, 2, 128) for part in ("prompts", "decodes"))
 BATCH = Batch.of((1, 9), (1, 99), (1, 99_999), (128, 0), (130, 50))
 
 
 def test_decodes_read_and_write_a_matrix_a_head_whatever_their_context():
-    kernel = DECODES.over(BATCH)
+    kernel = DECODES.counted(BATCH)
     matrices = 3 * 8 * 128 * 128 * 4
     assert (kernel.sequences, kernel.tokens, kernel.family) == (3, 3, "delta_decodes")
     assert kernel.work.flops == 3 * 8 * 6 * 128**2
     assert kernel.work.reads == matrices + 3 * 256 * (2 * 2 + 8)
     assert kernel.work.writes == matrices + 3 * 256 * 8
-    half = DeltaLayer("decodes", 8, 2, 128, DType.BF16).over(BATCH)
+    half = DeltaRule("decodes", 8, 2, 128, DType.BF16).counted(BATCH)
     assert kernel.work.writes - half.work.writes == matrices / 2
 
 
 def test_prompts_go_by_chunks_one_after_the_other():
-    kernel = PROMPTS.over(BATCH)
+    kernel = PROMPTS.counted(BATCH)
     assert (kernel.tokens, kernel.chunks, kernel.longest, kernel.family) == (258, 5, 3, "delta_prompts")
     assert kernel.steps(sms=16) == 3  # 16 heads at a time: the longest sequence
     assert kernel.steps(sms=4) == 4 * 2.5  # 16 heads in four waves of 2.5 chunks on average
-    assert DECODES.over(BATCH).steps(sms=4) == 0
+    assert DECODES.counted(BATCH).steps(sms=4) == 0
 
 
 def test_twice_the_tokens_of_a_prompt_are_twice_the_work():
-    one, two = (PROMPTS.over(Batch.of((new, 0))).work.flops for new in (640, 1280))
+    one, two = (PROMPTS.counted(Batch.of((new, 0))).work.flops for new in (640, 1280))
     assert two == 2 * one
 
 
 @pytest.mark.parametrize("layer, batch", [(PROMPTS, Batch.of((1, 5))), (DECODES, Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(layer, batch):
-    assert layer.over(batch) is None
-    assert ConvLayer(layer.phase, 1536, 4).over(batch) is None
+    assert layer.counted(batch) is None
+    assert CausalConv(layer.phase, 1536, 4).counted(batch) is None
 
 
 def test_a_convolution_keeps_the_last_three_tokens():
-    kernel = ConvLayer("decodes", 1536, 4).over(BATCH)
+    kernel = CausalConv("decodes", 1536, 4).counted(BATCH)
     assert kernel.work.writes == 1536 * 2 * (3 + 3 * 3)
     assert kernel.work.reads == kernel.work.writes + 1536 * 4 * 2
 
 
 def test_decodes_that_verify_drafts_keep_a_matrix_after_each_token():
     """One is read, and as many are written as there are tokens."""
-    kernel = DECODES.over(Batch.of((4, 9), (4, 99), width=4))
+    kernel = DECODES.counted(Batch.of((4, 9), (4, 99), width=4))
     assert (kernel.sequences, kernel.tokens) == (2, 8)
     assert kernel.work.writes == 8 * (8 * 128 * 128 * 4 + 256 * 8)
     assert kernel.work.reads == 2 * 8 * 128 * 128 * 4 + 8 * 256 * (2 * 2 + 8)

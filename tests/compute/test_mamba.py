@@ -4,7 +4,7 @@ import pytest
 
 from ksim.compute.architectures.hybrids import falcon_h1
 from ksim.compute.architectures.nemotron import nemotron_h
-from ksim.compute.kernels.states import ScanLayer, StateSpaceLayer
+from ksim.compute.kernels.states import SelectiveScan, StateSpace
 from ksim.compute.model import Config
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
@@ -16,13 +16,13 @@ from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 
 #: Granite 4 Small's heads on one of two ranks; 3 decodes, and chunks of 128 and of 256 + 2 tokens.
-PROMPTS, DECODES = (StateSpaceLayer(part, 64, 1, 64, 128, 256) for part in ("prompts", "decodes"))
+PROMPTS, DECODES = (StateSpace(part, 64, 1, 64, 128, 256) for part in ("prompts", "decodes"))
 BATCH = Batch.of((1, 9), (1, 99), (1, 99_999), (128, 0), (258, 50))
 MATRICES = 64 * 64 * 128
 
 
 def test_decodes_read_and_write_a_matrix_a_head_whatever_their_context():
-    kernel = DECODES.over(BATCH)
+    kernel = DECODES.counted(BATCH)
     assert (kernel.sequences, kernel.tokens, kernel.family) == (3, 3, "ssd_decodes")
     assert kernel.work.flops == 3 * 5 * MATRICES
     assert kernel.work.writes == 3 * (4 * MATRICES + 2 * 64 * 64)
@@ -30,20 +30,20 @@ def test_decodes_read_and_write_a_matrix_a_head_whatever_their_context():
 
 
 def test_prompts_have_products_with_matrices_and_within_chunks():
-    kernel = PROMPTS.over(BATCH)
+    kernel = PROMPTS.counted(BATCH)
     assert (kernel.tokens, kernel.chunks, kernel.family) == (386, 3, "ssd_prompts")
     assert kernel.work.flops == 386 * (4 * MATRICES + 2 * 256 * (128 + 64 * 64))
     assert kernel.work.writes == 386 * 2 * 64 * 64 + 2 * 4 * MATRICES + 3 * 4 * (256**2 + 2 * MATRICES)
 
 
-@pytest.mark.parametrize("layer", [PROMPTS, ScanLayer("prompts", 8192, 16)])
+@pytest.mark.parametrize("layer", [PROMPTS, SelectiveScan("prompts", 8192, 16)])
 def test_twice_the_tokens_of_a_prompt_are_twice_the_work(layer):
-    one, two = (layer.over(Batch.of((new, 0))).work.flops for new in (640, 1280))
+    one, two = (layer.counted(Batch.of((new, 0))).work.flops for new in (640, 1280))
     assert two == 2 * one
 
 
 def test_a_scan_keeps_a_few_numbers_of_each_channel():
-    kernel = ScanLayer("decodes", 8192, 16, DType.BF16).over(BATCH)
+    kernel = SelectiveScan("decodes", 8192, 16, DType.BF16).counted(BATCH)
     assert kernel.work.flops == 3 * 7 * 8192 * 16
     assert kernel.work.writes == 3 * 2 * (8192 + 8192 * 16)
     assert kernel.work.reads == 3 * 2 * (3 * 8192 + 2 * 16 + 8192 * 16) + 4 * 8192 * 16
@@ -51,8 +51,8 @@ def test_a_scan_keeps_a_few_numbers_of_each_channel():
 
 @pytest.mark.parametrize("part, batch", [("prompts", Batch.of((1, 5))), ("decodes", Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(part, batch):
-    assert StateSpaceLayer(part, 64, 1, 64, 128, 256).over(batch) is None
-    assert ScanLayer(part, 8192, 16).over(batch) is None
+    assert StateSpace(part, 64, 1, 64, 128, 256).counted(batch) is None
+    assert SelectiveScan(part, 8192, 16).counted(batch) is None
 
 
 @pytest.mark.parametrize("name, tensor, layers, conv, states", [

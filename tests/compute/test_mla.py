@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import BatchDependent
+from ksim.compute.kernels import OverBatch
 from ksim.compute.kernels.basic import BatchedGemm, Gemm
-from ksim.compute.kernels.mla import LatentLayer
+from ksim.compute.kernels.mla import LatentAttention
 from ksim.compute.latent import PerToken
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
@@ -14,12 +15,12 @@ from ksim.specs.shard import Precision, Shard
 from tests.properties import examples
 
 #: DeepSeek-V3's heads on one of eight ranks.
-PROMPTS, DECODES = (LatentLayer(form, 16, 128, 64, 128, 512) for form in ("expanded", "absorbed"))
+PROMPTS, DECODES = (LatentAttention(form, 16, 128, 64, 128, 512) for form in ("expanded", "absorbed"))
 MIXED = Batch.of((1, 999), (1, 1999), (10, 0), (20, 100))
 
 
 def test_decodes_share_latent_vectors_among_heads():
-    kernel = DECODES.over(MIXED)
+    kernel = DECODES.counted(MIXED)
     assert (kernel.sequences, kernel.queries, kernel.keys, kernel.pairs) == (2, 2, 3000, 3000)
     assert kernel.work.flops == 2 * 3000 * 16 * (576 + 512)
     assert kernel.work.reads == 2 * (2 * 16 * 576 + 3000 * 576)
@@ -27,7 +28,7 @@ def test_decodes_share_latent_vectors_among_heads():
 
 
 def test_prompts_have_keys_and_values_for_every_head():
-    kernel = PROMPTS.over(MIXED)
+    kernel = PROMPTS.counted(MIXED)
     assert (kernel.sequences, kernel.queries, kernel.keys) == (2, 30, 130)
     assert kernel.pairs == 55 + 20 * 100 + 210
     assert kernel.work.flops == 2 * kernel.pairs * 16 * (192 + 128)
@@ -36,15 +37,15 @@ def test_prompts_have_keys_and_values_for_every_head():
 
 
 def test_an_fp8_cache_halves_what_decodes_read_of_it():
-    plain, small = (LatentLayer("absorbed", 16, 128, 64, 128, 512, cache).over(MIXED).work.reads
+    plain, small = (LatentAttention("absorbed", 16, 128, 64, 128, 512, cache).counted(MIXED).work.reads
                     for cache in (DType.BF16, DType.FP8))
     assert plain - small == 3000 * 576
 
 
 @pytest.mark.parametrize("layer, batch", [(PROMPTS, Batch.of((1, 5))), (DECODES, Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(layer, batch):
-    assert isinstance(layer, BatchDependent)
-    assert layer.over(batch) is None
+    assert isinstance(OverBatch(layer), BatchDependent)
+    assert OverBatch(layer).over(batch) is None
 
 
 @given(st.lists(st.tuples(st.integers(2, 50), st.integers(0, 50)), min_size=1, max_size=4))
@@ -52,7 +53,7 @@ def test_a_batch_without_its_kind_launches_nothing(layer, batch):
 def test_pairs_of_prompts_are_those_of_an_enumeration(chunks):
     """Token i of a chunk sees what is cached and the chunk up to itself."""
     pairs = sum(context + i + 1 for new, context in chunks for i in range(new))
-    assert PROMPTS.over(Batch.of(*chunks)).pairs == pairs
+    assert PROMPTS.counted(Batch.of(*chunks)).pairs == pairs
 
 
 @pytest.mark.parametrize("tokens, rows", [("decodes", 2), ("prompts", 30), ("continued", 20), ("cached", 100)])

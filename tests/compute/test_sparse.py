@@ -5,8 +5,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels.attention import BlockSparseLayer
-from ksim.compute.kernels.mla import ChoiceLayer, CompressedLayer, IndexLayer, SparseLatentLayer
+from ksim.compute.kernels.mla import BlockSparseLayer, ChoiceLayer, CompressedLayer, IndexScores, SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.shard import Precision, Shard
@@ -35,12 +34,12 @@ def test_pairs_are_those_of_an_enumeration(sequences, chosen):
 
 
 def test_the_indexer_scores_every_key():
-    decodes, prompts = (IndexLayer(part, 32, 128).over(BATCH) for part in ("decodes", "prompts"))
+    decodes, prompts = (IndexScores(part, 32, 128).counted(BATCH) for part in ("decodes", "prompts"))
     assert (decodes.queries, decodes.keys, decodes.pairs) == (2, 10_000, 10_000)
     assert (prompts.queries, prompts.keys, prompts.pairs) == (100, 2100, sum(range(2001, 2101)))
     assert decodes.work.flops == 2 * 10_000 * 32 * 128 and decodes.work.dtype is DType.FP8
     assert decodes.work.reads == 2 * 32 * 128 + 10_000 * 132
-    assert IndexLayer("prompts", 32, 128).over(Batch.of((1, 5))) is None
+    assert IndexScores("prompts", 32, 128).counted(Batch.of((1, 5))) is None
 
 
 def test_choosing_reads_all_scores():

@@ -12,8 +12,7 @@ from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.compute.vision.processors import FixedProcessor, MosaicProcessor, PixelProcessor, TileProcessor
 from ksim.compute.vision.towers import PatchAttentionLayer
-from ksim.cost.summaries import encoder_batch
-from ksim.flow.batch import Batch, Batches
+from ksim.flow.batch import Batch, Batches, encoder_batch
 from ksim.flow.request import Patches
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.models import model_of

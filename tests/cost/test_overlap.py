@@ -12,7 +12,7 @@ from ksim.compute.kernels.basic import BatchedGemm, Gemm
 from ksim.cost.pricer import Overlap, Pricer, Summed, left, overlapped, paired
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
-from ksim.network.collectives.ring import Ring
+from ksim.network.collectives.all_reduces import Ring
 from ksim.network.links import NCCL, Protocol
 from ksim.network.network import Network
 from ksim.oracles.roofline import Roofline

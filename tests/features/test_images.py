@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from ksim import Scenario, simulate
 from ksim.compute.vision.processors import PixelProcessor, TileProcessor
-from ksim.cost.summaries import encoder_batch
 from ksim.features.images import prepare, vision_of
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, encoder_batch
 from ksim.flow.request import Image, Patches, PlacedImage, Request
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.defaults import Deployment

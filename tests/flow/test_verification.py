@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import counts
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.compute.kernels.mla import IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.states import DeltaLayer
+from ksim.compute.kernels.mla import IndexScores, LatentAttention, SparseLatentLayer
+from ksim.compute.kernels.states import DeltaRule
 from ksim.cost.graphs import Graphs, Launching
 from ksim.flow.batch import Batch, Batches
 from ksim.flow.request import Request
@@ -42,13 +42,13 @@ def test_queries_of_other_kernels_are_those_of_as_many_steps_of_one_token(wide, 
     assert keys == each[-1][2]
     sparse = SparseLatentLayer(16, 512, 64, 64)
     assert sparse.over(batch).pairs == sum(sparse.over(step).pairs for step in steps)
-    index = IndexLayer("decodes", 4, 128)
-    assert index.over(batch).pairs == sum(index.over(step).pairs for step in steps)
-    latent = LatentLayer("absorbed", 16, 128, 64, 128, 512)
-    assert latent.over(batch).work.flops == sum(latent.over(step).work.flops for step in steps)
-    assert latent.over(batch).work.bytes <= sum(latent.over(step).work.bytes for step in steps)
-    delta = DeltaLayer("decodes", 8, 4, 128)
-    assert delta.over(batch).work.writes == sum(delta.over(step).work.writes for step in steps)
+    index = IndexScores("decodes", 4, 128)
+    assert index.counted(batch).pairs == sum(index.counted(step).pairs for step in steps)
+    latent = LatentAttention("absorbed", 16, 128, 64, 128, 512)
+    assert latent.counted(batch).work.flops == sum(latent.counted(step).work.flops for step in steps)
+    assert latent.counted(batch).work.bytes <= sum(latent.counted(step).work.bytes for step in steps)
+    delta = DeltaRule("decodes", 8, 4, 128)
+    assert delta.counted(batch).work.writes == sum(delta.counted(step).work.writes for step in steps)
 
 
 def test_a_batch_has_a_row_of_logits_for_each_draft():

@@ -6,10 +6,10 @@ from attrs import fields
 from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer, BlockSparseLayer
+from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import LoraGemm
-from ksim.compute.kernels.mla import CompressedLayer, IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.states import ConvLayer, DeltaLayer, ScanLayer, StateSpaceLayer
+from ksim.compute.kernels.mla import BlockSparseLayer, CompressedLayer, IndexScores, LatentAttention, SparseLatentLayer
+from ksim.compute.kernels.states import CausalConv, DeltaRule, SelectiveScan, StateSpace
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -36,7 +36,8 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
             Batch.of(*pairs)),
         sequences, heads, windows, VALUES[DType]),
     "latent_attention": st.builds(
-        lambda form, pairs, heads, cache: LatentLayer(form, heads, 128, 64, 128, 512, cache).over(Batch.of(*pairs)),
+        lambda form, pairs, heads, cache: LatentAttention(form, heads, 128, 64, 128, 512, cache).counted(
+            Batch.of(*pairs)),
         st.sampled_from(["expanded", "absorbed"]), sequences, st.integers(1, 128), VALUES[DType]).filter(bool),
     "sparse_latent_attention": st.builds(
         lambda pairs, heads, chosen, cache: SparseLatentLayer(heads, 512, 64, chosen, cache).over(Batch.of(*pairs)),
@@ -50,21 +51,21 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
             Batch.of(*pairs)),
         sequences, heads, st.sampled_from([128, 2048]), VALUES[DType]),
     "index_scores": st.builds(
-        lambda part, pairs, heads: IndexLayer(part, heads, 128).over(Batch.of(*pairs)),
+        lambda part, pairs, heads: IndexScores(part, heads, 128).counted(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 64)).filter(bool),
     "causal_conv": st.builds(
-        lambda part, pairs, channels: ConvLayer(part, channels, 4).over(Batch.of(*pairs)),
+        lambda part, pairs, channels: CausalConv(part, channels, 4).counted(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 20_000)).filter(bool),
     "delta_rule": st.builds(
-        lambda part, pairs, keys, group, state, by_channel: DeltaLayer(
-            part, keys * group, keys, 128, state, by_channel).over(Batch.of(*pairs)),
+        lambda part, pairs, keys, group, state, by_channel: DeltaRule(
+            part, keys * group, keys, 128, state, by_channel).counted(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType], st.booleans()).filter(bool),
     "state_space": st.builds(
-        lambda part, pairs, groups, of, state: StateSpaceLayer(part, groups * of, groups, 64, 128, 256, state).over(
+        lambda part, pairs, groups, of, state: StateSpace(part, groups * of, groups, 64, 128, 256, state).counted(
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 8), st.integers(1, 16), VALUES[DType]).filter(bool),
     "selective_scan": st.builds(
-        lambda part, pairs, channels, state: ScanLayer(part, channels, 16, state).over(Batch.of(*pairs)),
+        lambda part, pairs, channels, state: SelectiveScan(part, channels, 16, state).counted(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 20_000), VALUES[DType]).filter(bool),
     "lora_gemm": st.builds(LoraGemm, st.sampled_from(["shrink", "expand"]), VALUES[Loads],
                       st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 3)), min_size=1, max_size=2).map(tuple),

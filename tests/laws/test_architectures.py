@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from ksim.compute.exchange import Combine
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendCompressed, AttendLatent, AttendSparse, Keep
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
-from ksim.compute.notation.communicate import Communicate
+from ksim.compute.notation.communicate import Combine, Communicate
 from ksim.compute.notation.pointwise import Elementwise, Lookup
-from ksim.compute.notation.product import Held, Product
+from ksim.compute.notation.product import HeldWeights, Product
 from ksim.compute.recurrent import AttendLinear, AttendMamba, AttendMamba2, Convolve
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
@@ -66,7 +65,7 @@ def of_products(name: str) -> int:
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup)
                     and not (model(name).decoder.tied and op.label == "embedding"))
     others = sum(op.parameters(sizes) for op in operations(name)
-                 if isinstance(op, (Elementwise, FusedAttention, Held, *STATES)))
+                 if isinstance(op, (Elementwise, FusedAttention, HeldWeights, *STATES)))
     active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
     biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Product))
     return model(name).active_parameters() - others - biases - looked_up

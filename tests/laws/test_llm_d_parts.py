@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, Load, Match
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Chance, Cycle, InFlightLoad, Match
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from tests.cluster.views import View
@@ -37,7 +37,7 @@ def seen(states: list[Any]) -> tuple[Cycle, list[View]]:
     match = Match(8, 64, {number: state[4] for number, state in enumerate(states) if state[4]},
                   {number: float(state[4]) for number, state in enumerate(states)})
     cycle.matches.update({APPROXIMATE: match, PRECISE: match})
-    cycle.loads[IN_FLIGHT] = Load(*({number: state[place] for number, state in enumerate(states)}
+    cycle.loads[IN_FLIGHT] = InFlightLoad(*({number: state[place] for number, state in enumerate(states)}
                                     for place in (4, 5, 6)))
     return cycle, [View(number, 0, 64 * state[4], waiting=state[0], running=state[1], kv_usage=state[2], role=state[3])
                    for number, state in enumerate(states)]

@@ -12,7 +12,7 @@ from ksim.cluster.signals.kv_index import KvIndex
 from ksim.engine.lookahead_engine import UndatedTurn
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.flow.events import Admitted, Chosen, Emitted, Preempted, Stepped
-from ksim.kv.cache.block_pool import TellingTrie
+from ksim.kv.cache.block_cache import TellingTrie
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.views.result import Result

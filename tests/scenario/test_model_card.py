@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from ksim.compute.breakdown import attention_kinds, model_parts
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
@@ -43,7 +42,7 @@ ROUNDED = {"minimax-m2": 0.11, "qwen3-next-80b-a3b": 0.3, "glm-5": 0.05, "kimi-k
 def test_sizes_are_those_that_are_published(name):
     model, (total, active) = model_of(name), PUBLISHED[name]
     assert model.parameters() / 1e9 == pytest.approx(total, rel=0.03)
-    looked_up = sum(part.parameters for part in model_parts(model, Shard()) if part.name == "embedding")
+    looked_up = sum(part.parameters for part in model.parts(Shard()) if part.name == "embedding")
     found = model.active_parameters() - (looked_up if name.startswith("gpt-oss") else 0)
     assert found / 1e9 == pytest.approx(active, rel=ROUNDED.get(name, 0.02))
 
@@ -51,12 +50,12 @@ def test_sizes_are_those_that_are_published(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_add_up_to_the_model(name):
     model, shard = model_of(name), Shard(precision=Precision(DType.FP8, DType.FP8, DType.FP8, ("attention",)))
-    found = model_parts(model, shard)
+    found = model.parts(shard)
     assert sum(part.parameters for part in found) == model.parameters()
     assert sum(part.active for part in found) == model.active_parameters()
     assert sum(part.bytes for part in found) == model.weights(shard)
     assert "other" not in {part.name for part in found}
-    layers = attention_kinds(model, shard)
+    layers = model.attention_kinds(shard)
     assert sum(kind.layers for kind in layers) == len(model.cache_by_layer(shard))  # some have two kinds, others none
     assert sum(kind.bytes_per_token for kind in layers) == model.cache_per_token(shard)
     assert sum(kind.bytes_per_sequence for kind in layers) == model.state_per_sequence(shard)
@@ -70,7 +69,7 @@ def test_parts_add_up_to_the_model(name):
     ("nemotron-nano-9b-v2", {"Mamba-2": 27, "full attention": 4}),
     ("minimax-text-01", {"lightning attention": 70, "full attention": 10})])
 def test_layers_are_told_apart_by_how_they_attend(name, expected):
-    assert {kind.name: kind.layers for kind in attention_kinds(model_of(name), Shard())} == expected
+    assert {kind.name: kind.layers for kind in model_of(name).attention_kinds(Shard())} == expected
 
 
 @pytest.mark.parametrize(("name", "gpus", "settings"), [

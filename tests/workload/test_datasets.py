@@ -12,8 +12,7 @@ from hypothesis import strategies as some
 from ksim.flow.request import Request
 from ksim.foundation.catalog import find, names
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.workload.datasets.writers import Aiperf, Mooncake, VllmCustom
-from ksim.workload.prose import WORDS, Prose
+from ksim.workload.datasets.writers import WORDS, Aiperf, Mooncake, Prose, VllmCustom
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
 from tests.cli.command import TRACE, ksim

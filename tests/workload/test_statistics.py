@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.request import Request
-from ksim.workload.statistics import PROBABILITIES, Tally, measure
+from ksim.workload.statistics import PROBABILITIES, Occurrences, measure
 
 
 def requests(*arrivals):
@@ -89,7 +89,7 @@ def test_the_table_has_plain_numbers_and_no_empty_groups():
 
 @given(some.lists(some.integers(0, 50), min_size=1))
 def test_quantiles_are_those_of_numpy(values):
-    tally = Tally()
+    tally = Occurrences()
     for value in values:
         tally.add(value)
     summary = tally.summary()

@@ -19,8 +19,7 @@ from ksim.calibration.dataset import Dataset, Mask, Rule, group_by, in_tables, o
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Points
 from ksim.calibration.regression import NOTHING, Free, Regressor
-from ksim.oracles.efficiency.attention import COLUMNS
-from ksim.oracles.efficiency.families import Shapes
+from ksim.oracles.efficiency.families import Shapes, family
 from ksim.specs.hardware import Gpu
 
 __all__ = ["FIT_SPECS"]
@@ -102,7 +101,7 @@ def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
     columns["cache_bytes"] = np.full(len(points), cache)
     columns["footprint"] = touched if reused else np.full(len(points), np.inf)
     columns["writes"] = np.full(len(points), float(writes))
-    return {name: columns[name] for name in COLUMNS}
+    return {name: columns[name] for name in family("attention").inputs}
 
 
 def _largest(batches: Batches, by_run: Ints) -> Ints:

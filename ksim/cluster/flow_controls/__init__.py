@@ -28,7 +28,7 @@ class FlowControl(Protocol):
         ...
 
     def flow(self, request: Request) -> str:
-        """Whose queue *request* joins; it is first come, first served."""
+        """The name of the queue that *request* joins; a queue is first come, first served."""
         ...
 
     def ready(self, engines: Sequence[EngineView], now: float) -> bool:

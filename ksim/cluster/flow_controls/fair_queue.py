@@ -41,7 +41,7 @@ class FairQueue(QueueLimit):
     _waiting: Set[str] = field(default=frozenset(), init=False)  # tenants at the pick before
 
     def cost(self, request: Request) -> float:
-        """What *request* is charged with."""
+        """The cost that *request* is charged with."""
         return self.input_token_weight * request.prompt + self.output_token_weight * self.output_tokens
 
     def flow(self, request: Request) -> str:

@@ -52,7 +52,7 @@ class QueueLimit:
         """Forget it: only metrics count."""
 
     def saturation(self, engine: EngineView, now: float) -> float:
-        """How full *engine* is, 1 if it should get no more."""
+        """The saturation of *engine*; from 1 on, it should get no more."""
         if now - engine.scraped_at > self.metrics_staleness_threshold:
             return 1.0
         queued = engine.waiting

@@ -1,6 +1,6 @@
-"""From an EndpointPickerConfig to the parts of an endpoint picker.
+"""Assemble an endpoint picker from an EndpointPickerConfig.
 
-The types of llm-d's plug-ins: those that there are parts for, those without effect, and those not simulated.
+Some of llm-d's types of plug-ins are parts here, some have no effect, and some are not simulated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, fields_dict, frozen
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Bounded, Chance, Profile
+from ksim.cluster.llm_d.cycle import APPROXIMATE, IN_FLIGHT, PRECISE, Bounded, Chance, SchedulerProfile
 from ksim.cluster.llm_d.endpoint_picker import HANDLERS, EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, PluginRef, PluginSpec, SchedulingProfile, key_of, made
 from ksim.foundation import catalog
@@ -123,11 +123,11 @@ class _Assembly:
         parameters = dict(spec.parameters) if isinstance(spec.parameters, Mapping) else spec.parameters
         if spec.type == "prefix-cache-scorer" and isinstance(parameters, dict):
             self._own_index(spec.called, parameters, where)
-        given = {"name": spec.called} if kind == "producers" else {}
-        self.made[spec.called] = _Made(kind, made(cls, parameters, f"{where}.parameters", **given), where)
+        named = {"name": spec.called} if kind == "producers" else {}
+        self.made[spec.called] = _Made(kind, made(cls, parameters, f"{where}.parameters", **named), where)
 
     def _own_index(self, name: str, parameters: dict[str, Any], where: str) -> None:
-        """Before llm-d had producers, a scorer of prefixes had their parameters, and an index of its own."""
+        """The index of a prefix scorer with the parameters of a producer, as in releases of llm-d before producers."""
         cls = part_type(APPROXIMATE, where)[1]
         keys = {key_of(attribute) for key, attribute in fields_dict(cls).items() if attribute.init and key != "name"}
         if "producer" in parameters:
@@ -157,7 +157,7 @@ class _Assembly:
         return [SchedulingProfile("default", [PluginRef(name) for name, made in self.made.items()
                                               if made.kind in ("scorers", "filters", "pickers")])]
 
-    def _profile(self, profile: SchedulingProfile) -> Profile:
+    def _profile(self, profile: SchedulingProfile) -> SchedulerProfile:
         where = self.config.place_of_profile(profile.name)
         chosen: dict[str, list[tuple[float, Any]]] = {kind: [] for kind in METHODS}
         for ref in profile.plugins:
@@ -174,7 +174,7 @@ class _Assembly:
         if len(chosen["pickers"]) > 1:
             raise ConfigError(where, "has several pickers; one is allowed")
         picker = chosen["pickers"][0][1] if chosen["pickers"] else self._any_picker()
-        return Profile([part for _, part in chosen["filters"]], chosen["scorers"], picker)
+        return SchedulerProfile([part for _, part in chosen["filters"]], chosen["scorers"], picker)
 
     def _inert(self, name: str) -> PluginSpec | None:
         return next((spec for spec in self.config.plugins if spec.called == name), None)
@@ -184,7 +184,7 @@ class _Assembly:
         pickers = [made.part for made in self.made.values() if made.kind == "pickers"]
         return pickers[0] if pickers else part_type("max-score-picker", "")[1]()
 
-    def _split(self, handler: tuple[PluginSpec, Any] | None, profiles: Mapping[str, Profile]) -> Split:
+    def _split(self, handler: tuple[PluginSpec, Any] | None, profiles: Mapping[str, SchedulerProfile]) -> Split:
         if handler is None:
             raise ConfigError(self.config.where, "has no disagg-profile-handler, and a pair_router needs one among its"
                                                  " plugins")

@@ -1,13 +1,4 @@
-"""What the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations.
-
-One choice of llm-d's endpoint picker, and what its parts have found out for it.
-
-A scheduling profile of llm-d's endpoint picker: filters, then scorers with weights, then a picker.
-
-Scores by how little engines have of something.
-
-Durations as Kubernetes writes them.
-"""
+"""The values that the parts of llm-d's endpoint picker share: the choice under way, profiles, scores and durations."""
 
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -19,8 +10,8 @@ from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 
-__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "Load", "Match", "Bounded", "Profile",
-           "least_best", "seconds"]
+__all__ = ["APPROXIMATE", "IN_FLIGHT", "PRECISE", "Chance", "Cycle", "InFlightLoad", "Match", "Bounded",
+           "SchedulerProfile", "least_best", "seconds"]
 
 
 #: The producers that parts read unless their parameters name others.
@@ -53,10 +44,10 @@ class Chance:
 
 @frozen
 class Match:
-    """How much of a prompt engines have, by their numbers: of `total` blocks those in `blocks`, if any.
+    """The parts of a prompt that engines have, by their numbers: so many `blocks` of its `total`.
 
-    Where lower tiers are known, a block in one counts as less than one in `weighted`, and `blocks` are whole ones of
-    these.
+    Where lower tiers are known, a block in one of them counts as less than 1 in `weighted`, and `blocks` are rounded
+    down from these.
     """
 
     total: int
@@ -73,8 +64,8 @@ class Match:
 
 
 @frozen
-class Load:
-    """What was sent to engines and is in flight, and what the request at hand would add, by their numbers."""
+class InFlightLoad:
+    """Requests and tokens in flight to engines, by their numbers, and the tokens that the request would add."""
 
     requests: Mapping[int, int]
     tokens: Mapping[int, int]
@@ -83,18 +74,20 @@ class Load:
 
 @define(eq=False)
 class Cycle:
-    """What parts know of a choice: the request, the time, chance, and what producers found, by their names."""
+    """A choice under way, as parts see it: the request, the time, chance, and the results of producers by name."""
 
     request: Request
     now: float
     chance: Chance
     matches: MutableMapping[str, Match] = field(factory=dict)
-    loads: MutableMapping[str, Load] = field(factory=dict)
+    loads: MutableMapping[str, InFlightLoad] = field(factory=dict)
 
 
 @frozen
-class Profile:
-    """Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
+class SchedulerProfile:
+    """Filters, then scorers with their weights, then a picker.
+
+    Source: llm-d-router, pkg/epp/scheduling/scheduler_profile.go (October 2026).
     """
 
     filters: Sequence[Any]

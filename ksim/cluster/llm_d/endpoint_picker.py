@@ -9,7 +9,7 @@ from typing import Any
 from attrs import Factory, define, evolve, field, frozen
 from attrs.validators import in_
 
-from ksim.cluster.llm_d.cycle import Chance, Cycle, Profile
+from ksim.cluster.llm_d.cycle import Chance, Cycle, SchedulerProfile
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 
@@ -18,7 +18,7 @@ __all__ = ["ByEndpointPicker", "EndpointPicker", "Split", "HANDLERS"]
 
 @frozen
 class Split:
-    """What splits requests: the names of two profiles, and a decider.  Without one, a request is not split.
+    """How requests are split: by two profiles, and a decider, without which none is split.
 
     Source: llm-d-router, scheduling/profilehandler/disagg/disagg_profile_handler.go (October 2026), decode first.
     """
@@ -36,7 +36,7 @@ class EndpointPicker:
     `on_end` if a part wants to be told.
     """
 
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, SchedulerProfile]
     producers: Sequence[Any]
     parts: Sequence[Any]
     split: Split | None = None
@@ -102,11 +102,11 @@ class EndpointPicker:
             producer.look(cycle, engines)
         return cycle
 
-    def _run_anyway(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V:
+    def _run_anyway(self, profile: SchedulerProfile, cycle: Cycle, engines: Sequence[V]) -> V:
         chosen = self._run(profile, cycle, engines)
         return chosen if chosen is not None else self._run_anyway(evolve(profile, filters=()), cycle, engines)
 
-    def _run(self, profile: Profile, cycle: Cycle, engines: Sequence[V]) -> V | None:
+    def _run(self, profile: SchedulerProfile, cycle: Cycle, engines: Sequence[V]) -> V | None:
         chosen, scored, scores = profile.run(cycle, engines)
         if len(scored) < len(engines):
             of = {engine.number: score for engine, score in zip(scored, scores, strict=True)}
@@ -120,7 +120,7 @@ class EndpointPicker:
 
 
 def _teller(hooks: Sequence[Callable[..., None]]) -> Callable[[Request, int, float], None]:
-    """What tells all of *hooks* about a request and an engine."""
+    """A function that calls all of *hooks* with a request, an engine and a time."""
     def tell(request: Request, number: int, now: float) -> None:
         for hook in hooks:
             hook(request, number)
@@ -128,7 +128,7 @@ def _teller(hooks: Sequence[Callable[..., None]]) -> Callable[[Request, int, flo
 
 
 class ByEndpointPicker:
-    """What a router tells of itself whose `_picker` chooses."""
+    """The attributes of a router whose `_picker` chooses."""
 
     _picker: EndpointPicker
 
@@ -146,7 +146,7 @@ class ByEndpointPicker:
 
     @property
     def on_first_token(self) -> Callable[[Request, int, float], None]:
-        """What a part of it is told, if any wants to be: else there is no such attribute."""
+        """The hook for first tokens, if any part has one: else there is no such attribute."""
         return self._picker.on_first_token
 
     @property

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def key_of(field: "Attribute[Any]") -> str:
-    """How YAML spells *field*: in camel case, unless its metadata have a `key`."""
+    """The key of *field* in YAML: in camel case, unless its metadata have a `key`."""
     return str(field.metadata.get("key") or re.sub(r"_(\w)", lambda match: match[1].upper(), field.name))
 
 
@@ -95,7 +95,7 @@ class PluginRef:
 
 @frozen
 class SchedulingProfile:
-    """How an engine is chosen: by filters, scorers with weights, and a picker."""
+    """A profile by which engines are chosen: the plug-ins that filter, score and pick."""
 
     name: str
     plugins: Sequence[PluginRef] = ()
@@ -103,14 +103,14 @@ class SchedulingProfile:
 
 @frozen
 class EndpointPickerConfig:
-    """What is made, and what of it makes up each profile.  `where` is the file that it was read from, if any."""
+    """The plug-ins to make, and the profiles that refer to them.  `where` is the file of the config, if any."""
 
     plugins: Sequence[PluginSpec] = ()
     profiles: Sequence[SchedulingProfile] = ()
     where: str = ""
 
     def place(self, spec: PluginSpec) -> str:
-        """Where *spec* stands, for errors."""
+        """The place of *spec* in the config, for errors."""
         return f"{self.where}: plugins[{self.plugins.index(spec)}]" if self.where else spec.called
 
     def place_of_profile(self, name: str) -> str:
@@ -137,9 +137,9 @@ class EndpointPickerConfig:
         _check_kind(document, where)
         whole = made(_Document, document, where)
         _check_gates(whole.feature_gates, where)
-        plugins = [made(PluginSpec, table, f"{where}: plugins[{place}]") for place, table in enumerate(whole.plugins)]
-        profiles = [_profile(table, f"{where}: schedulingProfiles[{place}]")
-                    for place, table in enumerate(whole.scheduling_profiles)]
+        plugins = [made(PluginSpec, table, f"{where}: plugins[{index}]") for index, table in enumerate(whole.plugins)]
+        profiles = [_profile(table, f"{where}: schedulingProfiles[{index}]")
+                    for index, table in enumerate(whole.scheduling_profiles)]
         _check_names([plugin.called for plugin in plugins], f"{where}: plugins")
         _check_names([profile.name for profile in profiles], f"{where}: schedulingProfiles")
         whole.check_references({plugin.called for plugin in plugins}, where)
@@ -198,8 +198,8 @@ class _Profile:
 
 def _profile(table: Any, where: str) -> SchedulingProfile:
     written = made(_Profile, table, where)
-    return SchedulingProfile(written.name, [made(PluginRef, ref, f"{where}.plugins[{place}]")
-                                            for place, ref in enumerate(written.plugins)])
+    return SchedulingProfile(written.name, [made(PluginRef, ref, f"{where}.plugins[{index}]")
+                                            for index, ref in enumerate(written.plugins)])
 
 
 def _check_kind(document: Mapping[str, Any], where: str) -> None:
@@ -221,7 +221,7 @@ def _check_gates(gates: Sequence[Any], where: str) -> None:
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise ConfigError(where, f"{twice[0]!r} is there twice; give each a name of its own")
 
 

@@ -1,12 +1,12 @@
 """Each side by a router of its own, as vLLM's example proxies do; every request is split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from attrs import define, field
 
 from ksim.cluster.pair_routers import V
-from ksim.cluster.signals import signals_of
+from ksim.cluster.signals import signals_of, together
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -33,13 +33,14 @@ class EachSide:
 
     def __attrs_post_init__(self) -> None:
         self._sides = plugin("cluster.routers", self.prefill), plugin("cluster.routers", self.decode)
-        self.on_first_token, self.on_end = self._teller("on_first_token"), self._teller("on_end")
+        self.on_first_token, self.on_end = (
+            together(self._sides, method) for method in ("on_first_token", "on_end"))
         if any(getattr(side, "refusal", None) is not None for side in self._sides):
             self.refusal = ""
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """What either router goes by."""
+        """The signals of both routers."""
         return tuple(dict.fromkeys(signal for side in self._sides for signal in signals_of(side)))
 
     @property
@@ -47,15 +48,6 @@ class EachSide:
         """The scores of both routers' engines, if they have any."""
         prefill, decode = (getattr(side, "scores", None) for side in self._sides)
         return None if prefill is None or decode is None else [*prefill, *decode]
-
-    def _teller(self, method: str) -> Callable[..., None] | None:
-        """What tells the routers that have *method*; None if neither has."""
-        methods = [getattr(side, method) for side in self._sides if getattr(side, method, None)]
-
-        def tell(request: Request, number: int, now: float) -> None:
-            for told in methods:
-                told(request, number, now)
-        return tell if methods else None
 
     def measured(self, models: Any) -> None:
         """Tell the routers that want to know it how long steps take."""

@@ -7,7 +7,7 @@ from attrs import define, field, frozen
 from attrs.validators import ge, gt
 
 from ksim.cluster.llm_d.assembly import picker_of
-from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle, Profile
+from ksim.cluster.llm_d.cycle import PRECISE, Chance, Cycle, SchedulerProfile
 from ksim.cluster.llm_d.endpoint_picker import ByEndpointPicker, EndpointPicker, Split
 from ksim.cluster.llm_d.epp_config import EndpointPickerConfig, path_or_table
 from ksim.cluster.llm_d.parts.pickers import MaxScorePicker
@@ -57,7 +57,7 @@ class LlmD(ByEndpointPicker):
         """The picker of llm-d's guide, with prefixes by KV events."""
         producer, scorers = PrecisePrefixCacheProducer(PRECISE, self.block_tokens), (PrefixCacheScorer(PRECISE),
                                                                                    QueueScorer())
-        profile = Profile((), [*zip((self.prefix, self.queue), scorers, strict=True)], MaxScorePicker())
+        profile = SchedulerProfile((), [*zip((self.prefix, self.queue), scorers, strict=True)], MaxScorePicker())
         return EndpointPicker({"prefill": profile, "decode": profile}, [producer], [producer, *scorers],
                               Split(decider=_Threshold(self.threshold)), Chance(self.seed))
 

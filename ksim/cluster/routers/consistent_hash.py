@@ -19,7 +19,7 @@ __all__ = ["ConsistentHash"]
 
 
 def point(text: str) -> int:
-    """Where *text* is on the ring: 64 bits, the same in every process."""
+    """The point of *text* on the ring: 64 bits, the same in every process."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -84,7 +84,7 @@ class ConsistentHash:
         return engines[next(places[number] for number in clockwise if loads[places[number]] < most)]
 
     def key_of(self, request: Request) -> str:
-        """What *request* is placed by."""
+        """The text by which *request* is placed on the ring."""
         if self.key == "session" and request.session:
             return f"session {request.session}"
         count = min(max(self.prefix_token_count // request.chunk_tokens, 1), -(-request.prompt // request.chunk_tokens))

@@ -19,7 +19,7 @@ _SHARE: Any = (ge(0), le(1))
 
 @frozen
 class _Cached:
-    """What engines have of a prompt: blocks on their GPUs, in order, and credit for lower tiers, by place, if any."""
+    """The blocks of a prompt that engines have on their GPUs, in order, and credit for those in lower tiers, if any."""
 
     device: Sequence[int]
     lower: Mapping[int, float]
@@ -108,7 +108,7 @@ class DynamoKv:
     def _by_events(self, request: Request, engines: Sequence[EngineView]) -> _Cached:
         size = self._size
         tiers = [engine.tier_hits(request) for engine in engines]
-        lower = {place: self._lower(tokens) for place, tokens in enumerate(tiers) if tokens} if any(tiers) else {}
+        lower = {index: self._lower(tokens) for index, tokens in enumerate(tiers) if tokens} if any(tiers) else {}
         return _Cached([engine.prefix_hit(request) // size for engine in engines], lower)
 
     def _lower(self, tiers: Mapping[str, int]) -> float:
@@ -140,12 +140,12 @@ class DynamoKv:
         if not cached.lower:
             return [(prefill.get(number, 0) + (incoming if incoming > blocks * size else blocks * size)) / size
                     - credit * blocks for number, blocks, credit in zip(numbers, cached.device, credits, strict=True)]
-        return [(prefill.get(number, 0) + max(incoming, cached.tokens(place, size))) / size
-                - credit * cached.device[place] - cached.lower.get(place, 0.0)
-                for place, (number, credit) in enumerate(zip(numbers, credits, strict=True))]
+        return [(prefill.get(number, 0) + max(incoming, cached.tokens(index, size))) / size
+                - credit * cached.device[index] - cached.lower.get(index, 0.0)
+                for index, (number, credit) in enumerate(zip(numbers, credits, strict=True))]
 
     def _credits(self, request: Request, numbers: Sequence[int]) -> list[float]:
-        """By engine, the credit of a block on its GPUs: less, the more it has to compute beyond the one with least."""
+        """The credit of a block on each engine's GPUs: less, the more the engine has to compute beyond the idlest."""
         decay = self.overlap_score_credit_decay
         if not decay:
             return [self.overlap_score_credit] * len(numbers)
@@ -167,15 +167,15 @@ class DynamoKv:
             return self._draw(weights)
         if costs.count(least) == 1:
             return costs.index(least)
-        equals = [place for place, cost in enumerate(costs) if cost == least]
+        equals = [index for index, cost in enumerate(costs) if cost == least]
         return equals[int(self._stream.integers(len(equals)))]
 
     def _draw(self, weights: Sequence[float]) -> int:
         left = float(self._stream.random()) * sum(weights)
-        for place, weight in enumerate(weights):
+        for index, weight in enumerate(weights):
             left -= weight
             if left <= 0:
-                return place
+                return index
         return len(weights) - 1
 
     @property

@@ -24,14 +24,14 @@ _BUSIEST = 0.95
 
 @define
 class _Traffic:
-    """What has been sent since the first request: how many, and their seconds of prefill."""
+    """The requests sent since the first one: their number, and their seconds of prefill."""
 
     since: float = inf
     requests: int = 0
     prefills: float = 0.0
 
     def waits(self, prefill: float, backlog: float, engines: int, now: float) -> float:
-        """By how many seconds a *prefill* after a *backlog* of others delays all that come later, in all.
+        """Seconds by which a *prefill* after a *backlog* of others delays all later requests, in all.
 
         They come to each of so many *engines* as a Poisson stream, as in M/G/1-FCFS.
         """
@@ -99,7 +99,7 @@ class Omniscient:
         self._sent.get(engine_number, {}).pop(request.id, None)
 
     def _cost(self, engine: V, request: Request, hit: int, now: float, engines: int) -> float:
-        """What sending *request* to *engine*, which has *hit* tokens of it, costs by `minimise`, in seconds."""
+        """The cost in seconds, by `minimise`, of sending *request* to *engine*, which has *hit* tokens of it."""
         known: Mapping[int, int] = {key: sent.hit for key, sent in self._sent.setdefault(engine.number, {}).items()}
         model = self._models[engine.number]
         seen: Forecast = forecast(engine.truth, request, model, {**known, request.id: hit}, now)

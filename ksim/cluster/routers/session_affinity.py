@@ -36,7 +36,7 @@ class SessionAffinity:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """What the fallback goes by."""
+        """The signals of the fallback."""
         return signals_of(self._router)
 
     @property

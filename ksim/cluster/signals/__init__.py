@@ -1,9 +1,6 @@
-"""Which signals a router goes by, and whether a scenario has them.
+"""The signals that a router goes by, and the view of an engine that shows them."""
 
-What a router sees of an engine.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import inf
 from typing import Any
@@ -15,7 +12,8 @@ from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.specs.settings import SignalSettings
 
-__all__ = ["SIGNALS", "check_signals", "late_events", "signals_of", "watches", "View", "view_class", "ATTRIBUTES"]
+__all__ = ["ATTRIBUTES", "SIGNALS", "View", "check_signals", "late_events", "signals_of", "together", "view_class",
+           "watches"]
 
 
 #: What a router may name, and what one that names nothing is taken to need.
@@ -34,6 +32,17 @@ def signals_of(router: Any, key: str = "router") -> tuple[str, ...]:
     if strangers := [signal for signal in signals if signal not in SIGNALS]:
         raise ConfigError(name, f"goes by the signal {strangers[0]!r}; there are {', '.join(SIGNALS)}")
     return signals
+
+
+def together(parts: Iterable[Any], method: str) -> Callable[..., None] | None:
+    """A function that calls *method* of those of *parts* that have it; None if none does."""
+    hooks = [getattr(part, method) for part in parts if getattr(part, method, None)]
+
+    def call(*args: Any) -> None:
+        for hook in hooks:
+            hook(*args)
+
+    return call if hooks else None
 
 
 def check_signals(router: Any, name: str, settings: SignalSettings, key: str = "router") -> None:

@@ -1,24 +1,25 @@
-"""What a router sees: views of the engines, brought up to the moment of each choice.
+"""The views of engines that a router sees, brought up to date at each choice, and the router's own books.
 
-A router's own books: what it has sent to engines, and which answers have passed through it.
+Books count the requests that it has sent to engines, and the answers that have passed through it.
 """
 
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from ksim.cluster.signals import ATTRIBUTES, View, late_events, signals_of, view_class
-from ksim.cluster.signals.kv_index import KvIndex, Losses, Scrapes, SharedTier, TierIndexes
 from ksim.engine.engine import Engine
 from ksim.engine.observer import ENDED, FIRST_TOKEN, RESOLUTION, SENT, Answer, Observer
 from ksim.flow.events import Seen
 from ksim.flow.request import Request
 from ksim.specs.settings import SignalSettings
+
+if TYPE_CHECKING:
+    from ksim.cluster.signals.kv_index import KvIndex, Scrapes, SharedTier
 
 __all__ = ["Books", "EngineViews"]
 
@@ -29,9 +30,9 @@ _Sequence = tuple[int, int, int]
 
 @define(eq=False)
 class Books:
-    """Counts in `views`, by the numbers of engines, what is under way, and tells `router` of answers if it asks.
+    """Counts the requests under way in `views`, by engine number, and calls the router's hooks at answers.
 
-    `answers` is a heap of what engines have told so far, and may lie ahead.
+    `answers` is a heap of the answers that engines have noted so far, some of which may lie in the future.
     """
 
     views: Mapping[int, View]
@@ -50,12 +51,12 @@ class Books:
         return cls(views, answers, getattr(router, "on_first_token", None), getattr(router, "on_end", None))
 
     def routed(self, request: Request) -> None:
-        """Keep *request*, which the router has been asked about, to tell it of its answers."""
+        """Keep *request*, for which the router has chosen, for the router's hooks."""
         if self._on_first_token or self._on_end:
             self._requests[request.id] = request
 
     def look(self, now: float) -> None:
-        """Take in all answers up to *now*."""
+        """Count all answers up to *now*."""
         answers, moment = self.answers, now + RESOLUTION
         while answers and answers[0].time <= moment:
             self._take_in(heappop(answers))
@@ -71,22 +72,22 @@ class Books:
             return
         view.prefill_tokens -= self._prefilling.pop(sequence, 0)
         if answer.kind == FIRST_TOKEN:
-            self._tell_of_first_token(answer)
+            self._call_on_first_token(answer)
             return
         view.outstanding -= 1
         view.outstanding_tokens -= request.prompt
         if answer.over:
-            self._tell_of_end(answer)
+            self._call_on_end(answer)
 
-    def _tell_of_first_token(self, answer: Answer) -> None:
-        """Tell of the first of a request's sequences that has a token."""
+    def _call_on_first_token(self, answer: Answer) -> None:
+        """Call the hook at the first token of the first of a request's sequences."""
         begun = answer.engine, answer.request.id
         if self._on_first_token and begun not in self._begun and answer.request.id in self._requests:
             self._begun.add(begun)
             self._on_first_token(self._requests[answer.request.id], answer.engine, answer.time)
 
-    def _tell_of_end(self, answer: Answer) -> None:
-        """Tell of the end of a request on an engine; the one that only prefilled it is not the last."""
+    def _call_on_end(self, answer: Answer) -> None:
+        """Call the hook at the end of a request on an engine; a prefill engine is not its last one."""
         assert answer.kind == ENDED, "what has ended had been sent"
         self._begun.discard((answer.engine, answer.request.id))
         last = self.views[answer.engine].role != "prefill"
@@ -95,7 +96,7 @@ class Books:
             self._on_end(request, answer.engine, answer.time)
 
 
-#: What is noted of views, which is read for each choice.
+#: Readers of the attributes of views that are logged for each choice.
 _NUMBER, _HIT = attrgetter("number"), attrgetter("hit")
 _BOOKS = [(name, attrgetter(name)) for name in ATTRIBUTES["books"]]
 
@@ -104,20 +105,20 @@ _BOOKS = [(name, attrgetter(name)) for name in ATTRIBUTES["books"]]
 class EngineViews:
     """`views` of all engines, by the signals that a router goes by.
 
-    Engines keep facts with their times, and each kind of signal takes in those that have arrived: `books`, `scrapes`
-    and `indexes`, one for each size of block.  So no signal is an event of SimPy's.
+    Engines note facts with their times.  At each choice, `books`, `scrapes` and `indexes`, one for each size of block,
+    read those that have arrived.  So no signal needs an event of SimPy.
     """
 
     views: Sequence[View]
     router: Any
     signals: tuple[str, ...]
     books: Books | None = None
-    scrapes: Scrapes | None = None
-    indexes: Sequence[KvIndex | SharedTier] = field(factory=tuple)
+    scrapes: "Scrapes | None" = None
+    indexes: "Sequence[KvIndex | SharedTier]" = field(factory=tuple)
 
     @classmethod
     def of(cls, engines: Sequence[Any], router: Any, settings: SignalSettings, seed: int, key: str) -> "EngineViews":
-        """What *router*, which is the scenario's *key*, sees of *engines*, which have not begun."""
+        """The views of *engines*, which have not begun, for *router*, which is the scenario's *key*."""
         signals = signals_of(router, key)
         views = [view_class(signals).of(engine) for engine in engines]
         seen = [view for view in views if signals and isinstance(view.engine, Engine)]
@@ -125,8 +126,7 @@ class EngineViews:
         late = late_events(signals, settings)
         observers = [_observer(view, signals, settings, answers, late) for view in seen]
         books = Books.of({view.number: view for view in seen}, answers, router) if "books" in signals else None
-        scrapes = Scrapes(settings, seen, observers, seed) if "metrics" in signals else None
-        indexes = _indexes(seen, observers, settings, seed) if late else ()
+        scrapes, indexes = _late(seen, observers, signals, settings, seed)
         if "kv_events" in signals and not late:
             for view in seen:
                 view.find_hit, view.find_tiers = view.engine.prefix_hit, view.engine.tier_hits
@@ -152,11 +152,11 @@ class EngineViews:
 
     @property
     def tells(self) -> bool:
-        """Whether what is seen is worth noting: there is a choice, and the router looks."""
+        """Whether to log what the router sees: there is a choice, and it looks."""
         return len(self.views) > 1 and bool(self.signals)
 
     def seen(self, candidates: Sequence[View]) -> Seen:
-        """What the router saw of *candidates* when it chose, and how it scored them."""
+        """The attributes of *candidates* that the router saw when it chose, and its scores."""
         scores = getattr(self.router, "scores", None)
         return Seen(
             array("i", [*map(_NUMBER, candidates)]),
@@ -167,12 +167,24 @@ class EngineViews:
 
     def _metrics(self, candidates: Sequence[View]) -> Mapping[str, Sequence[float]]:
         """The metrics of *candidates*, in their order."""
-        assert self.scrapes is not None, "only who goes by metrics has seen some"
+        assert self.scrapes is not None, "only a router that goes by metrics has seen some"
         shown = self.scrapes.shown
         if candidates is self.views:
             return shown
-        places = {view.number: place for place, view in enumerate(self.scrapes.views)}
+        places = {view.number: index for index, view in enumerate(self.scrapes.views)}
         return {name: [column[places[view.number]] for view in candidates] for name, column in shown.items()}
+
+
+def _late(views: Sequence[View], observers: Sequence[Observer], signals: tuple[str, ...], settings: SignalSettings,
+          seed: int) -> "tuple[Scrapes | None, Sequence[KvIndex | SharedTier]]":
+    """The signals of *views* that arrive late: metrics and KV events."""
+    late = late_events(signals, settings)
+    if not late and "metrics" not in signals:
+        return None, ()
+    from ksim.cluster.signals.kv_index import Scrapes, indexes_of  # for routers that go by them alone
+
+    scrapes = Scrapes(settings, views, observers, seed) if "metrics" in signals else None
+    return scrapes, indexes_of(views, observers, settings, seed) if late else ()
 
 
 def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, answers: list[Answer],
@@ -184,39 +196,3 @@ def _observer(view: View, signals: tuple[str, ...], settings: SignalSettings, an
                         cache.tree.tells if late else None)
     view.engine.show(observer)
     return observer
-
-
-def _indexes(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
-             seed: int) -> Sequence[KvIndex | SharedTier]:
-    """The indexes of blocks, one for each way of numbering them and for each tier that engines share, and have *views*
-    look requests up in them."""
-    tiers = TierIndexes(settings, seed)
-    alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
-    for view, observer in zip(views, observers, strict=True):
-        scheduler = view.engine.scheduler
-        alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
-    indexes = list[KvIndex | SharedTier]()
-    for (keys, _), pairs in alike.items():
-        losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
-        index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
-        indexes.append(index)
-        for (view, observer), own in zip(pairs, index.below, strict=True):
-            view.find_hit = _finder(index, view.number)
-            if known := tiers.of(view.engine, observer, own):
-                view.find_tiers = _tier_finder(view, known)
-    return [*indexes, *tiers.shared.values()]
-
-
-def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
-    """What says how *engine* calls the blocks of a request."""
-    return lambda request: engine.scheduler.block_table(request.keyed).content
-
-
-def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
-    return lambda request: index.hit(number, request)
-
-
-def _tier_finder(view: View, known: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
-    """What says which tiers below the GPU have the rest of a prompt, if they have what is *known* of them."""
-    connector = view.engine.scheduler.connector
-    return lambda request: connector.tier_hits(request, view.find_hit(request), known)

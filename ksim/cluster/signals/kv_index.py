@@ -1,10 +1,6 @@
-"""Who has which KV blocks, as somebody knows it who reads the engines' KV events.
+"""Signals that arrive late: metrics by scrapes, and the blocks and chunks that engines and tiers hold by KV events."""
 
-What is in tiers of KV below the GPU, as somebody knows it who reads their KV events.
-
-The metrics of engines as somebody has them who scrapes them every so often.
-"""
-
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import floor
@@ -20,7 +16,7 @@ from ksim.flow.request import BlockKeys, Request
 from ksim.foundation.rng import stream
 from ksim.specs.settings import SignalSettings
 
-__all__ = ["Losses", "Scrapes", "KvIndex", "apply", "SharedTier", "TierIndexes"]
+__all__ = ["Losses", "Scrapes", "KvIndex", "apply", "SharedTier", "TierIndexes", "indexes_of"]
 
 
 #: Draws that are made at once.
@@ -29,7 +25,7 @@ _DRAWS = 1024
 
 @define(eq=False)
 class Losses:
-    """Which of the things called `name` are lost, one after the other: so large a `share` of them."""
+    """Draws which of the messages of a stream called `name` are lost: a `share` of them."""
 
     share: float
     seed: int
@@ -38,7 +34,7 @@ class Losses:
     _drawn: int = field(default=0, init=False)
 
     def lost(self, place: int) -> bool:
-        """Whether the one at *place*, counted from 0, is lost; earlier ones are not asked for any more."""
+        """Whether message *place*, counted from 0, is lost; nobody asks for earlier ones any more."""
         while place >= self._drawn:
             draws = stream(self.seed, f"{self.name}.{self._drawn // _DRAWS}").random(_DRAWS)
             self._lost, self._drawn = (draws < self.share).tolist(), self._drawn + _DRAWS
@@ -49,8 +45,8 @@ class Losses:
 class Scrapes:
     """Scrapes engines at multiples of the interval, all at once, and shows in their `views` what has arrived.
 
-    A scrape that is lost leaves what the one before it told; with an interval of 0, none is.  All that is `shown` now
-    is noted in columns.
+    After a lost scrape, views keep the values of the one before it.  With an interval of 0, views are always up to
+    date.  `shown` has the values in all views as columns.
     """
 
     settings: SignalSettings
@@ -80,12 +76,12 @@ class Scrapes:
             self._show_scrapes(latest)
 
     def _show_scrapes(self, latest: int) -> None:
-        """Show what scrapes up to the *latest* have told."""
+        """Show the values of scrapes up to the *latest*."""
         before, self._latest = self._latest, latest
-        for place, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
+        for index, (view, observer) in enumerate(zip(self.views, self.observers, strict=True)):
             scrape = latest
             if self.settings.loss:
-                losses = self._losses[place]
+                losses = self._losses[index]
                 kept = [number for number in range(before + 1, latest + 1) if not losses.lost(number)]
                 scrape = kept[-1] if kept else -1
             if scrape >= 0:
@@ -93,14 +89,14 @@ class Scrapes:
         self._note()
 
     def _note(self) -> None:
-        """Note for the log what is shown from now on."""
+        """Keep the values that are shown from now on, for the log."""
         views = self.views
         self.shown = {"waiting": [view.waiting for view in views], "running": [view.running for view in views],
                       "kv_usage": [view.kv_usage for view in views], "scraped_s": [view.scraped_at for view in views]}
 
 
 def _show(view: View, observer: Observer, moment: float) -> None:
-    """Show in *view* what its engine's metrics were at *moment*."""
+    """Show in *view* the metrics of its engine at *moment*."""
     readings, reading = observer.readings, None
     while readings and readings[0].time <= moment + RESOLUTION:
         reading = readings.popleft()
@@ -147,14 +143,14 @@ class KvIndex:
         """Read all events that have arrived by *now*."""
         moment = now - self.delay + RESOLUTION
         self._asked = None
-        for place, observer in enumerate(self.observers):
+        for index, observer in enumerate(self.observers):
             events = observer.events
             while events and events[0][0] <= moment:
                 _, batch, below = events.popleft()
-                if not self.losses[place].lost(self._read[place]):
-                    self._apply(batch, 1 << place)
-                    apply(below, self.below[place])
-                self._read[place] += 1
+                if not self.losses[index].lost(self._read[index]):
+                    self._apply(batch, 1 << index)
+                    apply(below, self.below[index])
+                self._read[index] += 1
 
     def _apply(self, batch: Sequence[int], bit: int) -> None:
         holders = self._holders
@@ -167,24 +163,24 @@ class KvIndex:
                 holders.pop(~key, None)
 
     def hit(self, number: int, request: Request) -> int:
-        """How many tokens of the prompt of *request* engine *number* has, as far as is known."""
+        """The number of tokens of the prompt of *request* that engine *number* is known to have."""
         if self._asked is not request:
             self._asked, self._hits = request, self._find(request)
         return self._hits[number]
 
     def _find(self, request: Request) -> Mapping[int, int]:
-        """The same for all engines: one walk along the prompt, as long as any engine has its blocks.
+        """The hits of all engines, by one walk along the prompt, as long as any engine has its blocks.
 
         The last token is always computed.
         """
         size, after, key = self.keys.block_tokens, self.keys.after, -1
         having, hits = (1 << len(self.observers)) - 1, dict[int, int]()
         names = self.names(request)[:(request.prompt - 1) // size]
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             key = after(key, name)
             still = having & self._holders.get(key, 0)
             if still != having:
-                self._note(hits, having & ~still, place * size)
+                self._note(hits, having & ~still, index * size)
                 having = still
                 if not having:
                     return hits
@@ -192,7 +188,7 @@ class KvIndex:
         return hits
 
     def _note(self, hits: dict[int, int], engines: int, tokens: int) -> None:
-        """Note that the *engines* have just so many *tokens*."""
+        """Set the hits of *engines*, a bit each, to so many *tokens*."""
         while engines:
             lowest = engines & -engines
             hits[self.observers[lowest.bit_length() - 1].number] = tokens
@@ -200,19 +196,19 @@ class KvIndex:
 
 
 @define(eq=False)
-class _Told:
-    """Adds to `tells` the keys of chunks that get room in an engine's own store, and ~key of those that leave."""
+class _StoreListener:
+    """Appends to `events` the keys of chunks that get room in an engine's own store, and ~key of those that leave."""
 
-    tells: list[int]
+    events: list[int]
 
     def taken(self, keys: Sequence[int]) -> None:
-        self.tells += keys
+        self.events += keys
 
     def stored(self, keys: Sequence[int]) -> None:
-        """Do nothing: it was told of them when they got room."""
+        """Do nothing: chunks count from when they get room."""
 
     def evicted(self, keys: Sequence[int]) -> None:
-        self.tells += map(invert, keys)
+        self.events += map(invert, keys)
 
 
 @define(eq=False)
@@ -234,7 +230,7 @@ class SharedTier:
         self._send(keys)
 
     def stored(self, keys: Sequence[int]) -> None:
-        """Do nothing: it was told of them when they got room."""
+        """Do nothing: chunks count from when they get room."""
 
     def evicted(self, keys: Sequence[int]) -> None:
         self._send([~key for key in keys])
@@ -256,9 +252,9 @@ class SharedTier:
 
 @define(eq=False)
 class TierIndexes:
-    """What is known of the tiers of all engines: of those that they share, and of each engine's own store.
+    """The known contents of the tiers of all engines: of those that they share, and of each engine's own store.
 
-    Own stores are told of in the batches of the engine's KV events.
+    The events of own stores come in the batches of the engine's KV events.
     """
 
     settings: SignalSettings
@@ -269,14 +265,14 @@ class TierIndexes:
     def of(self, engine: Engine, observer: Observer, own: set[int]) -> Mapping[str, set[int]]:
         """By tier, the keys of the chunks that *engine* is known to have; *own* are those of its own store."""
         connector = engine.scheduler.connector
-        known = dict[str, set[int]]()
+        contents = dict[str, set[int]]()
         for name, tier in (connector.contents if connector is not None else {}).items():
             store: Any = tier
             if getattr(store, "shared", False):
-                known[name] = self._shared(store, name, engine, observer).keys
+                contents[name] = self._shared(store, name, engine, observer).keys
             else:
-                store.listener, known[name] = _Told(observer.below), own
-        return known
+                store.listener, contents[name] = _StoreListener(observer.below), own
+        return contents
 
     def _shared(self, store: Any, name: str, engine: Engine, observer: Observer) -> SharedTier:
         """The index of *store*, a tier that *engine* shares."""
@@ -285,3 +281,41 @@ class TierIndexes:
             losses = Losses(self.settings.loss, self.seed, f"kv_events.{name}.{len(self.shared)}")
             store.listener = self.shared[store] = SharedTier(self._clock, self.settings.delay, losses)
         return self.shared[store]
+
+
+def indexes_of(views: Sequence[View], observers: Sequence[Observer], settings: SignalSettings,
+             seed: int) -> Sequence[KvIndex | SharedTier]:
+    """Make indexes of blocks, and have *views* look requests up in them.
+
+    There is one for each way of numbering blocks, and one for each tier that engines share.
+    """
+    tiers = TierIndexes(settings, seed)
+    alike: dict[Any, list[tuple[View, Observer]]] = defaultdict(list)
+    for view, observer in zip(views, observers, strict=True):
+        scheduler = view.engine.scheduler
+        alike[scheduler.cache.keys, type(scheduler)].append((view, observer))
+    indexes = list[KvIndex | SharedTier]()
+    for (keys, _), pairs in alike.items():
+        losses = [Losses(settings.loss, seed, f"kv_events.{view.number}") for view, _ in pairs]
+        index = KvIndex(keys, _namer(pairs[0][0].engine), [observer for _, observer in pairs], settings.delay, losses)
+        indexes.append(index)
+        for (view, observer), own in zip(pairs, index.below, strict=True):
+            view.find_hit = _finder(index, view.number)
+            if contents := tiers.of(view.engine, observer, own):
+                view.find_tiers = _tier_finder(view, contents)
+    return [*indexes, *tiers.shared.values()]
+
+
+def _namer(engine: Engine) -> Callable[[Request], Sequence[Hashable]]:
+    """A function from a request to the names of its blocks on *engine*."""
+    return lambda request: engine.scheduler.block_table(request.keyed).content
+
+
+def _finder(index: KvIndex, number: int) -> Callable[[Request], int]:
+    return lambda request: index.hit(number, request)
+
+
+def _tier_finder(view: View, contents: Mapping[str, set[int]]) -> Callable[[Request], Mapping[str, int]]:
+    """A function from a request to the tokens that tiers below the GPU have of it, if these are their *contents*."""
+    connector = view.engine.scheduler.connector
+    return lambda request: connector.tier_hits(request, view.find_hit(request), contents)

@@ -8,7 +8,7 @@ from ksim.compute import blocks, latent
 from ksim.compute.latent import AttendCompressed, ChooseCompressed, Keep
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.notation.product import Held, Product
+from ksim.compute.notation.product import HeldWeights, Product
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 
@@ -56,7 +56,7 @@ def deepseek_v4(config: Config) -> Decoder:
     layers = blocks.layers(_kinds(plain), lambda kind: (
         *_mixed("attention", _attention(window, kind, chosen)), *_mixed("mlp", mixture)))
     decoder = blocks.mixture(plain, layers, tied=False, **_sizes(plain))
-    last = (op("tHm,HmO->tO", "head_mix", quantized=False, exact=True), Held("O", "head_base"),
+    last = (op("tHm,HmO->tO", "head_mix", quantized=False, exact=True), HeldWeights("O", "head_base"),
             pointwise("hc_head", "tHm,tO->tm", "head_states"), pointwise("rms_norm", "tm->tm", "final_norm", scale="m"))
     return evolve(decoder, embedding=(*blocks.embedding(), pointwise("copy", "tm->tHm", "states_expand")),
                   head=(*last, *blocks.head()[1:]), sampled=4, quantization=_with_experts(plain, decoder.quantization))
@@ -85,15 +85,15 @@ def _kinds(config: Config) -> list[int]:
     names = {rate: name for name, rate in KINDS.items()}
     if strangers := [ratio for ratio in ratios if ratio not in names]:
         raise ConfigError(f"{config.name}: compress_ratios", f"{strangers[0]} is none of {', '.join(map(str, names))}")
-    told = [names[ratio] for ratio in ratios[:layers]] or default
-    return [KINDS[kind] for kind in blocks.layer_types(config, told, tuple(KINDS))]
+    listed = [names[ratio] for ratio in ratios[:layers]] or default
+    return [KINDS[kind] for kind in blocks.layer_types(config, listed, tuple(KINDS))]
 
 
 def _mixed(name: str, mixer: blocks.Operations) -> blocks.Operations:
     """A *mixer* of a normed mix of the hidden states; the coefficients are of all of them, in FP32."""
     return (
-        op("tHm,HmP->tP", f"{name}_mix", quantized=False, exact=True), Held("P", f"{name}_base"),
-        Held("J", f"{name}_scales"), pointwise("hc_pre", "tHm,tP->tm", f"{name}_norm", scale="m"),
+        op("tHm,HmP->tP", f"{name}_mix", quantized=False, exact=True), HeldWeights("P", f"{name}_base"),
+        HeldWeights("J", f"{name}_scales"), pointwise("hc_pre", "tHm,tP->tm", f"{name}_norm", scale="m"),
         *mixer,
         pointwise("hc_post", "tHm,tm,tP->tHm", f"{name}_states"),
     )
@@ -122,7 +122,7 @@ def _compressor(stride: int, both: str, biases: str, out: str, name: str) -> blo
     """Vectors and their weights of each token, kept until they are compressed; of 4 tokens, two runs overlap."""
     overlap = 2 if stride == CHOSEN else 1
     return (
-        op(f"tm,m{both}->t{both}", f"{name}_in", quantized=False), Held(biases, f"{name}_positions"),
+        op(f"tm,m{both}->t{both}", f"{name}_in", quantized=False), HeldWeights(biases, f"{name}_positions"),
         Keep(both, f"{name}_state", window=overlap * stride, format=DType.FP32,
              block_tokens=4 if stride == CHOSEN else 8),
         pointwise("rms_norm", f"t{both}->t{out}", f"{name}_norm", scale=out),

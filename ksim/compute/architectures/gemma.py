@@ -2,10 +2,10 @@
 
 from attrs import evolve
 
-from ksim.compute import blocks, per_layer
+from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
-from ksim.compute.model_ops import communicate, op, pointwise
-from ksim.compute.notation.product import Held
+from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
+from ksim.compute.notation.product import HeldWeights
 from ksim.compute.vision.towers import siglip
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -82,13 +82,13 @@ def gemma3n(config: Config) -> Decoder:
     text = text.instead({**text.table, "intermediate_size": _same(text, "intermediate_size")})
     slides = [(layer + 1) % 5 != 0 for layer in range(number)]
     text = text.instead({"num_kv_shared_layers": 15, **text.table})
-    kinds = zip(blocks.windows(text, slides), per_layer.keeps(text), [share > 0 for share in sparse] or [
+    kinds = zip(blocks.windows(text, slides), _keeps(text), [share > 0 for share in sparse] or [
         layer < 10 < number for layer in range(number)], strict=True)
     copies = text.need("altup_num_inputs", 4)
     decoder = blocks.decoder(text, blocks.layers(kinds, lambda kind: _layer(text, *kind)), tied=True, **_sizes(text))
     capped = text.value("final_logit_softcapping") is not None or "final_logit_softcapping" not in text.table
     mixed = (*_projections("unembed", copies), pointwise("altup_mean", "tHm->tm", "altup_mean"))
-    return evolve(decoder, embedding=(*per_layer.embedding(), *_projections("embed", copies)),
+    return evolve(decoder, embedding=(*_layers_embedding(), *_projections("embed", copies)),
                   head=(*mixed, *blocks.head(cap=capped)), sampled=len(mixed) + 1,
                   max_length=text.need("max_position_embeddings", 32_768))
 
@@ -103,14 +103,14 @@ def _layer(config: Config, window: int, own: bool, sparse: bool) -> blocks.Opera
         op("tm,mR->tR", "laurel_left", parallel="R", part="mlp"),
         op("tR,Rm->tm", "laurel_right", parallel="R", part="mlp"),
         NORM("laurel_norm"),
-        *per_layer.attention(window, own), NORM("post_attention_norm"),
+        *_attention(window, own), NORM("post_attention_norm"),
         pointwise("add", "tm,tm,tm->tm", "attention_add"), NORM("mlp_norm"),
         op("tm,mgF->tgF", "gate_up", parallel="F", part="mlp"), act, op("tF,Fm->tm", "down", parallel="F", part="mlp"),
         NORM("post_mlp_norm"), pointwise("add", "tm,tm->tm", "mlp_add"),
         pointwise("rms_norm", "tm->tH", "correct_router"),  # with the weights of the first
         op("tH,HO->tO", "correct_coefficients", part="mlp"),
         pointwise("altup_correct", "tHm,tm,tO->tHm,tm", "altup_correct", scale="m"),
-        *per_layer.gated(), pointwise("add", "tHm,tm->tHm", "layer_add"),
+        *_gated(), pointwise("add", "tHm,tm->tHm", "layer_add"),
     )
 
 
@@ -133,7 +133,7 @@ def _same(config: Config, key: str) -> int:
 
 def _sizes(config: Config) -> dict[str, int]:
     copies = config.need("altup_num_inputs", 4)
-    return {**per_layer.sizes(config), "H": copies, "P": copies**2, "O": copies, "M": config.need("hidden_size"),
+    return {**_embedding_sizes(config), "H": copies, "P": copies**2, "O": copies, "M": config.need("hidden_size"),
             "R": config.need("laurel_rank", 64)}
 
 
@@ -158,16 +158,16 @@ def gemma4(config: Config) -> Decoder:
     slides = [(layer + 1) % 6 != 0 for layer in range(text.need("num_hidden_layers"))]
     wide, inner = text.get("use_double_wide_mlp", False), text.count("hidden_size_per_layer_input")
     sparse = text.value("num_experts") is not None
-    layers = blocks.layers(zip(blocks.windows(text, slides), per_layer.keeps(text), strict=True), lambda kind: (
-        *blocks.sandwich(per_layer.attention(kind[0], kind[1], per_layer.OWN if kind[0] else per_layer.OTHER),
+    layers = blocks.layers(zip(blocks.windows(text, slides), _keeps(text), strict=True), lambda kind: (
+        *blocks.sandwich(_attention(kind[0], kind[1], OWN if kind[0] else OTHER),
                          (*_mlp(text, WIDE if wide and not kind[1] else "F"), *(_experts(text) if sparse else ()))),
-        *((*per_layer.gated(), pointwise("add", "tm,tm->tm", "layer_add")) if inner else ())))
+        *((*_gated(), pointwise("add", "tm,tm->tm", "layer_add")) if inner else ())))
     make = blocks.mixture if sparse else blocks.decoder
-    decoder = make(text, layers, tied=True, **_gemma4_sizes(text), **(per_layer.sizes(text) if inner else {}))
+    decoder = make(text, layers, tied=True, **_gemma4_sizes(text), **(_embedding_sizes(text) if inner else {}))
     capped = text.value("final_logit_softcapping") is not None
     text.value("vocab_size_per_layer_input")
     return evolve(decoder, head=blocks.head(cap=capped),
-                  embedding=per_layer.embedding() if inner else blocks.embedding(scaled=True))
+                  embedding=_layers_embedding() if inner else blocks.embedding(scaled=True))
 
 
 def _mlp(config: Config, size: str) -> blocks.Operations:
@@ -182,7 +182,7 @@ def _experts(config: Config) -> blocks.Operations:
     return (
         blocks.inner_norm("mlp_output_norm"), blocks.inner_norm("experts_norm"),
         pointwise("rms_norm", "tm->tm", "router_norm", scale="m"),
-        *blocks.experts(config), Held("E", "expert_scale", DType.BF16),
+        *blocks.experts(config), HeldWeights("E", "expert_scale", DType.BF16),
         blocks.inner_norm("experts_output_norm"), pointwise("add", "tm,tm->tm", "experts_add"),
     )
 
@@ -196,3 +196,61 @@ def _gemma4_sizes(config: Config) -> dict[str, int]:
     group = heads // kv_heads
     return {"Ķ": kv_heads, "ŗ": group, "į": group + 2, "ļ": 2 * group + 2, "ḩ": config.need("global_head_dim", 512),
             WIDE: 2 * config.need("intermediate_size")}
+
+
+#: Indices of KV heads, query heads per KV head, both with keys and values, and a head's numbers; and of other layers'.
+OWN, OTHER = ("K", "r", "i", "h"), ("Ķ", "ŗ", "į", "ḩ")
+
+
+def _attention(window: int, own: bool, letters: tuple[str, str, str, str] = OWN) -> blocks.Operations:
+    """Attention whose queries, keys and values are normed head by head; without keys of its *own*, queries alone."""
+    heads, group, both, size = letters
+    queries, keys = f"t{heads}{group}{size}", f"t{heads}{size}"
+    if own:
+        inputs: blocks.Operations = (
+            op(f"tm,m{both}{heads}{size}->t{both}{heads}{size}", "qkv", parallel=heads, part="attention_inputs"),
+            pointwise("rms_norm", f"{queries},{keys}->{queries},{keys}", "qk_norm", parallel=heads,
+                      scale=f"{size},{size}"),
+            pointwise("rope", f"{queries},{keys}->{queries},{keys}", "rope", parallel=heads),
+            pointwise("rms_norm", f"{keys}->{keys}", "v_norm", parallel=heads),
+            pointwise("kv_write", f"{keys},{keys}->{keys},{keys}", "kv_write", parallel=heads, writes="cache"))
+    else:
+        inputs = (
+            op(f"tm,m{heads}{group}{size}->{queries}", "q_proj", parallel=heads, part="attention_inputs"),
+            pointwise("rms_norm", f"{queries}->{queries}", "q_norm", parallel=heads, scale=size),
+            pointwise("rope", f"{queries}->{queries}", "rope", parallel=heads))
+    return (*inputs, attend(parallel=heads, window=window, own=own, kind=f"{heads}{group}{size}"),
+            op(f"{queries},{heads}{group}{size}m->tm", "o_proj", parallel=heads, part="attention"))
+
+
+def _keeps(config: Config) -> list[bool]:
+    """Which layers keep keys of their own: all but the last few, which read those of the last layer of their type."""
+    layers, shared = config.need("num_hidden_layers"), config.count("num_kv_shared_layers")
+    return [layer < layers - shared for layer in range(layers)]
+
+
+def _layers_embedding() -> blocks.Operations:
+    """The embedding, and with a projection of it the rows that tokens have in a table of all layers' embeddings."""
+    return (
+        *blocks.embedding(scaled=True),
+        Lookup("CQ->tQ", "layers_embedding", parallel="C"),
+        op("tm,mQ->tQ", "layers_projection", parallel="Q", part="mlp"),
+        communicate("all_gather", "tQ", "layers_gather"),
+        pointwise("rms_norm", "tQ->tQ", "layers_norm", scale="e"),
+        pointwise("add", "tQ,tQ->tQ", "layers_add"),
+    )
+
+
+def _gated() -> blocks.Operations:
+    """A layer's own embedding, gated by the hidden state and projected; every rank computes it whole."""
+    return (
+        op("tm,me->te", "layer_gate", part="mlp"), pointwise("gelu_mul", "te,te->te", "layer_act"),
+        op("te,em->tm", "layer_projection", part="mlp"), blocks.inner_norm("post_layer_norm"),
+    )
+
+
+def _embedding_sizes(config: Config) -> dict[str, int]:
+    """The sizes of the layers' own embeddings."""
+    size = config.need("hidden_size_per_layer_input", 256)
+    return {"e": size, "Q": size * config.need("num_hidden_layers"),
+            "C": config.need("vocab_size_per_layer_input", 262_144)}

@@ -5,9 +5,9 @@ from math import ceil
 from attrs import evolve
 
 from ksim.compute import blocks, latent
-from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
+from ksim.compute.notation.communicate import Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.recurrent import AttendLinear
 from ksim.foundation.errors import ConfigError

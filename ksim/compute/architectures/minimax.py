@@ -108,11 +108,11 @@ def minimax_m3(config: Config) -> Decoder:
 def _minimax_m3_kinds(config: Config, inner: Config, key: str, old: str, name: str) -> list[bool]:
     """Which layers are sparse: by *key*, or by ones under *old* in the table *inner*; else all but the first three."""
     layers = config.need("num_hidden_layers")
-    said, ones = config.value(key), inner.get(old, [])
-    kinds = [kind == name for kind in said] if said else [bool(one) for one in ones] or [
+    listed, ones = config.value(key), inner.get(old, [])
+    kinds = [kind == name for kind in listed] if listed else [bool(one) for one in ones] or [
         layer >= 3 for layer in range(layers)]
     if len(kinds) != layers:
-        raise ConfigError(f"{config.name}: {key if said else old}", f"expected {layers} layers, not {len(kinds)}")
+        raise ConfigError(f"{config.name}: {key if listed else old}", f"expected {layers} layers, not {len(kinds)}")
     return kinds
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from ksim.compute import blocks, recurrent
-from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
+from ksim.compute.notation.communicate import Combine, Dispatch
 from ksim.compute.recurrent import state_format
 from ksim.foundation.errors import ConfigError
 

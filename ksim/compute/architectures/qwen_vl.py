@@ -5,7 +5,7 @@ from attrs import evolve
 from ksim.compute import blocks
 from ksim.compute.architectures.qwen import qwen2, qwen3, qwen3_moe
 from ksim.compute.model import Config, Decoder
-from ksim.compute.notation.product import Held
+from ksim.compute.notation.product import HeldWeights
 from ksim.compute.vision.towers import qwen2_5_vision, qwen2_vision, qwen3_vision
 from ksim.foundation.units import DType
 
@@ -48,7 +48,7 @@ def qwen2_5_omni(config: Config) -> Decoder:
     encoder = qwen2_5_vision(vision, decoder.sizes["m"])
     weights = _hearing(thinker.part("audio_config"), decoder.sizes["m"])
     return evolve(decoder, encoder=evolve(encoder, sizes={**encoder.sizes, AUDIO: weights}, embedding=(
-        Held(AUDIO, "audio_tower", DType.BF16), *encoder.embedding)))
+        HeldWeights(AUDIO, "audio_tower", DType.BF16), *encoder.embedding)))
 
 
 def _hearing(config: Config, decoder: int) -> int:

@@ -95,3 +95,22 @@ class Kernel(Protocol):
     def launches(self, sms: int) -> Sequence[Launch]:
         """The candidates that a library would choose among on *sms* SMs; none if the work spreads evenly anyway."""
         ...
+
+
+class Countable(Kernel, Protocol):
+    """A kernel whose counts of sequences, tokens and the like a batch decides."""
+
+    def counted(self, batch: Batch) -> Kernel | None:
+        """This kernel with the counts of its part of *batch*; None where that is nothing."""
+        ...
+
+
+@frozen
+class OverBatch:
+    """A launch for any batch: `kernel` has the shape on one rank, and no counts."""
+
+    kernel: Countable
+
+    def over(self, batch: Batch) -> Kernel | None:
+        """The kernel that is launched for *batch*; None if it has nothing to do there."""
+        return self.kernel.counted(batch)

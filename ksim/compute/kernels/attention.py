@@ -1,7 +1,4 @@
-"""Attention of a whole ragged batch over its paged KV cache, in one launch.
-
-Grouped-query attention over a few chosen blocks of keys a query (MiniMax-M3).
-"""
+"""Attention of a whole ragged batch over its paged KV cache, in one launch."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,12 +9,11 @@ import numpy as np
 from attrs import frozen
 
 from ksim.compute.graph import KernelSweep
-from ksim.compute.kernels import PHASES, Launch, Work, counts
-from ksim.compute.kernels.mla import chosen_pairs
+from ksim.compute.kernels import Launch, Work
 from ksim.flow.batch import Batch, Batches, Contexts
 from ksim.foundation.units import DType
 
-__all__ = ["Attention", "BlockSparseAttention"]
+__all__ = ["Attention"]
 
 
 #: Rows of queries in a thread block (FlashAttention-3, head dimension 128); query heads that share a
@@ -63,7 +59,7 @@ class Attention:
 
     @property
     def printed(self) -> tuple[str, tuple[float, ...]]:
-        """How it prints: a text, and the numbers that fill its places."""
+        """Its text as a template, and the numbers that fill it."""
         return (f"{{:.0f}} seqs, {{:.0f}} queries, {{:.0f}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}",
                 (self.sequences, self.queries, self.keys))
 
@@ -106,7 +102,7 @@ class Attention:
         return self.decode_keys * self._rows + chunks
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        """With query heads that share a KV head packed into tiles, the last of a chunk half full."""
+        """Query heads that share a KV head are packed into tiles; the last tile of a chunk is half full."""
         group = self.heads // self.kv_heads
         chunk_tiles = ceil(self.chunk_queries * group / TILE_ROWS + self.chunks / 2)
         blocks = (self.decodes + chunk_tiles) * self.kv_heads
@@ -148,7 +144,7 @@ class AttentionLayer:
         return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **named)
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
-        """What it counts over *batch*: its `COUNTS`.
+        """Its `COUNTS` over *batch*.
 
         Sequences that verify drafts are chunks: the kernels pack their few queries into tiles as they pack any others.
         """
@@ -181,8 +177,10 @@ class AttentionLayer:
                 max(most, batch.width), max(longest, wide[4]))
 
     def _wide_sequences(self, contexts: Contexts, width: int) -> tuple[int, int, int, int, int]:
-        """What sequences with *width* new tokens each count: queries, keys, pairs, those without masks, and the most
-        keys that one query sees."""
+        """The counts of sequences with *width* new tokens each.
+
+        They are queries, keys, pairs, pairs without masks, and the most keys that one query sees.
+        """
         sequences, window, longest = len(contexts), self.window, contexts.longest + width
         queries, cached, pairs = sequences * width, contexts.total, 0
         if window and longest > window:
@@ -207,7 +205,7 @@ class AttentionLayer:
         return KernelSweep.of(self.kernel(counts))
 
     def _wide_sweep(self, batches: Batches) -> KernelSweep:
-        """The same where some batches have wide sequences."""
+        """The kernels of *batches* of which some have wide sequences."""
         columns = np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()
         return KernelSweep.of(self.kernel([*columns]))
 
@@ -235,50 +233,3 @@ class AttentionLayer:
 def _causal(new: Any, context: Any, growing: Any, window: int) -> Any:
     """Pairs of a chunk, or of many as columns, of whose tokens so many do not yet see a whole window."""
     return growing * context + growing * (growing + 1) // 2 + (new - growing) * window
-
-
-@frozen
-class BlockSparseAttention:
-    """`queries` tokens attend to `pairs` chosen keys in all, the same for the heads that share a KV head.
-
-    `keys` is the number of different keys; prompts read each block once for all queries that chose it.
-    """
-
-    queries: int
-    keys: int
-    pairs: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    cache: DType = DType.BF16
-
-    family = "block_sparse"
-
-    def __str__(self) -> str:
-        return f"{self.queries} queries, {self.pairs} pairs, {self.heads}/{self.kv_heads}x{self.head_dim}"
-
-    @property
-    def work(self) -> Work:
-        rows = self.queries * self.heads * self.head_dim * DType.BF16.bytes
-        read = min(self.keys, self.pairs) * self.kv_heads * 2 * self.head_dim * self.cache.bytes
-        return Work(4.0 * self.pairs * self.heads * self.head_dim, rows + read, rows, DType.BF16)
-
-    def launches(self, sms: int) -> Sequence[Launch]:
-        return ()
-
-
-@frozen
-class BlockSparseLayer:
-    """The shape on one rank over `chosen` keys a query; the batch decides the rest."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    chosen: int
-    cache: DType = DType.BF16
-
-    def over(self, batch: Batch) -> BlockSparseAttention:
-        """The kernel that computes *batch*."""
-        keys = sum(counts(phase, batch)[2] for phase in PHASES)
-        return BlockSparseAttention(batch.tokens, keys, chosen_pairs(batch, self.chosen), self.heads, self.kv_heads,
-                                    self.head_dim, self.cache)

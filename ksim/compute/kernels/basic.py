@@ -49,7 +49,7 @@ class Gemm:
 
     @property
     def printed(self) -> tuple[str, tuple[float, ...]]:
-        """How it prints: a text, and the numbers that fill its places."""
+        """Its text as a template, and the numbers that fill it."""
         return f"{{:.0f}}x{{:.0f}}x{{:.0f}} {self.weights}", (self.m, self.n, self.k)
 
     @cached_property
@@ -102,7 +102,7 @@ class BatchedGemm:
 
     @property
     def printed(self) -> tuple[str, tuple[float, ...]]:
-        """How it prints: a text, and the numbers that fill its places."""
+        """Its text as a template, and the numbers that fill it."""
         return "{:.0f} of {:.0f}x{:.0f}x{:.0f}", (self.count, self.m, self.n, self.k)
 
     @property
@@ -155,7 +155,7 @@ class GroupedGemm:
 
     @cached_property
     def active(self) -> float:
-        """How many experts have rows."""
+        """The number of experts that have rows."""
         return sum(experts for rows, experts in self.expert_rows if rows)
 
     @cached_property
@@ -295,7 +295,7 @@ class Pointwise:
 
     @property
     def printed(self) -> tuple[str, tuple[float, ...]]:
-        """How it prints: a text, and the numbers that fill its places."""
+        """Its text as a template, and the numbers that fill it."""
         return "{:.3g} MB", ((self.read_bytes + self.write_bytes) / 1e6,)
 
     @property

@@ -2,21 +2,22 @@
 
 With sparse attention, queries attend to a few chosen keys, in the absorbed form for prompts and decodes alike; the
 lightning indexer's scores choose them.  DeepSeek-V4 attends to a window of latent vectors, and to compressed ones
-beside it.
+beside it.  MiniMax-M3 attends to chosen blocks of the keys of grouped-query attention.
 """
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.compute.kernels import PHASES, Launch, Phase, Work, counts
 from ksim.compute.kernels.basic import Pointwise
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
-__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores"]
+__all__ = ["LatentAttention", "SparseLatentAttention", "CompressedAttention", "IndexScores",
+           "BlockSparseAttention"]
 
 
 #: Prompts attend to keys and values expanded for every head.  Decodes, with the projections absorbed into queries and
@@ -37,18 +38,24 @@ class LatentAttention:
     """
 
     form: Form
-    sequences: int
-    queries: int
-    keys: int
-    pairs: int
     heads: int
     content: int
     rotary: int
     value: int
     latent: int
     cache: DType = DType.BF16
+    sequences: int = 0
+    queries: int = 0
+    keys: int = 0
+    pairs: int = 0
 
     family = "mla"
+
+    def counted(self, batch: Batch) -> "LatentAttention | None":
+        """Of *batch*'s prompts or decodes; vLLM attends to new and cached tokens of a prompt in two kernels, not one.
+        """
+        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
+        return evolve(self, sequences=sequences, queries=queries, keys=keys, pairs=pairs) if sequences else None
 
     def __str__(self) -> str:
         return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
@@ -95,31 +102,6 @@ class LatentAttention:
 
 
 @frozen
-class LatentLayer:
-    """The shape of latent attention on one rank, of prompts or of decodes; the batch decides the rest.
-
-    vLLM attends to new and to cached tokens of a prompt in two kernels; here they are one.
-    """
-
-    form: Form
-    heads: int
-    content: int
-    rotary: int
-    value: int
-    latent: int
-    cache: DType = DType.BF16
-
-    def over(self, batch: Batch) -> LatentAttention | None:
-        """The kernel that computes its phase of *batch*; None where that is nothing."""
-        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
-        if not sequences:
-            return None
-        return LatentAttention(
-            form=self.form, sequences=sequences, queries=queries, keys=keys, pairs=pairs, heads=self.heads,
-            content=self.content, rotary=self.rotary, value=self.value, latent=self.latent, cache=self.cache)
-
-
-@frozen
 class SparseLatentAttention:
     """`queries` tokens of one batch attend to `pairs` chosen keys in all; heads share the keys.
 
@@ -135,6 +117,7 @@ class SparseLatentAttention:
     cache: DType = DType.BF16
 
     family = "sparse_mla"
+    tile_heads: ClassVar[int] = TILE_HEADS
 
     def __str__(self) -> str:
         return f"{self.queries} queries, {self.pairs} pairs, {self.heads}x{self.latent + self.rotary}+{self.latent}"
@@ -221,7 +204,7 @@ class CompressedLayer:
         return CompressedAttention(batch.tokens, keys, pairs, self.heads, self.size, 0, self.cache)
 
     def seen(self, tokens: int) -> int:
-        """How many vectors the first *tokens* of a sequence see, all together."""
+        """The number of vectors that the first *tokens* of a sequence see, all together."""
         inside = min(tokens, self.window)
         seen = inside * (inside + 1) // 2 + (tokens - inside) * self.window
         if not self.stride:
@@ -241,21 +224,27 @@ SCALE = 4
 class IndexScores:
     """`pairs` scores of `queries` tokens against `keys` cached ones, each of `heads` of `size`, in FP8 or BF16.
 
-    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32, `written` bytes a pair: one that is summed over the
-    heads, or one of each head and block of keys.  Prompts and decodes are scored in launches of their
-    own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
+    (DeepSeek-V3.2: Sparse Attention.)  There is one key for every `stride` tokens.  Scores are written in FP32,
+    `written` bytes a pair: one that is summed over the heads, or one of each head and block of keys.  Prompts and
+    decodes are scored in launches of their own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
     """
 
     phase: Phase
-    queries: int
-    keys: int
-    pairs: int
     heads: int
     size: int
+    stride: int = 1
     format: DType = DType.FP8
     written: float = DType.FP32.bytes
+    queries: int = 0
+    keys: int = 0
+    pairs: int = 0
 
     family = "index_scores"
+
+    def counted(self, batch: Batch) -> "IndexScores | None":
+        _, queries, keys, pairs = counts(self.phase, batch)
+        keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
+        return evolve(self, queries=queries, keys=keys, pairs=pairs) if queries else None
 
     def __str__(self) -> str:
         return f"{self.queries} queries, {self.keys} keys, {self.heads}x{self.size} {self.phase}"
@@ -278,30 +267,6 @@ class IndexScores:
 
 
 @frozen
-class IndexLayer:
-    """The shape of the indexer on one rank; the batch decides the rest.
-
-    It scores one key for every `stride` tokens.
-    """
-
-    phase: Phase
-    heads: int
-    size: int
-    stride: int = 1
-    format: DType = DType.FP8
-    written: float = DType.FP32.bytes
-
-    def over(self, batch: Batch) -> IndexScores | None:
-        """The scores of its phase of *batch*; None where that is nothing."""
-        _, queries, keys, pairs = counts(self.phase, batch)
-        if not queries:
-            return None
-        keys, pairs = (ceil(count / self.stride) for count in (keys, pairs))
-        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size, format=self.format,
-                           written=self.written)
-
-
-@frozen
 class ChoiceLayer:
     """Choosing the keys with the best `chosen` scores of each query; there is a score for every `stride` tokens."""
 
@@ -315,3 +280,50 @@ class ChoiceLayer:
         written = queries * self.chosen * DType.FP32.bytes
         scores = pairs / self.stride
         return Pointwise("index_topk", scores * DType.FP32.bytes, written, scores, queries) if queries else None
+
+
+@frozen
+class BlockSparseAttention:
+    """`queries` tokens attend to `pairs` chosen keys in all, the same for the heads that share a KV head.
+
+    `keys` is the number of different keys; prompts read each block once for all queries that chose it.
+    """
+
+    queries: int
+    keys: int
+    pairs: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    cache: DType = DType.BF16
+
+    family = "block_sparse"
+
+    def __str__(self) -> str:
+        return f"{self.queries} queries, {self.pairs} pairs, {self.heads}/{self.kv_heads}x{self.head_dim}"
+
+    @property
+    def work(self) -> Work:
+        rows = self.queries * self.heads * self.head_dim * DType.BF16.bytes
+        read = min(self.keys, self.pairs) * self.kv_heads * 2 * self.head_dim * self.cache.bytes
+        return Work(4.0 * self.pairs * self.heads * self.head_dim, rows + read, rows, DType.BF16)
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return ()
+
+
+@frozen
+class BlockSparseLayer:
+    """The shape on one rank over `chosen` keys a query; the batch decides the rest."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    chosen: int
+    cache: DType = DType.BF16
+
+    def over(self, batch: Batch) -> BlockSparseAttention:
+        """The kernel that computes *batch*."""
+        keys = sum(counts(phase, batch)[2] for phase in PHASES)
+        return BlockSparseAttention(batch.tokens, keys, chosen_pairs(batch, self.chosen), self.heads, self.kv_heads,
+                                    self.head_dim, self.cache)

@@ -1,18 +1,13 @@
-"""Kernels of layers that keep a state of each sequence: convolutions, scans and delta rules.
+"""Kernels of layers that keep a state of each sequence, however long it is.
 
-The short causal convolution before linear attention, channel by channel.
-
-Mamba's selective scan: each channel keeps a few numbers of a sequence, however long it is.
-
-Matrices of state that decay by a number a head: Mamba-2's state-space duality, and lightning attention.
-
-The gated delta rule: linear attention that keeps one matrix for each head of a sequence, however long it is.
+These are the short causal convolution before linear attention, Mamba's selective scan, matrices of state that decay by
+a number a head (Mamba-2, lightning attention), and the gated delta rule of linear attention.
 """
 
 from collections.abc import Sequence
 from math import ceil
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.flow.batch import Batch
@@ -30,10 +25,14 @@ class CausalConv:
     """
 
     phase: Phase
-    sequences: int
-    tokens: int
     channels: int
     width: int
+    sequences: int = 0
+    tokens: int = 0
+
+    def counted(self, batch: Batch) -> "CausalConv | None":
+        sequences, tokens, _, _ = counts(self.phase, batch)
+        return evolve(self, sequences=sequences, tokens=tokens) if sequences else None
 
     @property
     def family(self) -> str:
@@ -54,20 +53,6 @@ class CausalConv:
 
 
 @frozen
-class ConvLayer:
-    """The shape of the convolution on one rank; the batch decides the rest."""
-
-    phase: Phase
-    channels: int
-    width: int
-
-    def over(self, batch: Batch) -> CausalConv | None:
-        """The kernel that convolves its phase of *batch*; None where that is nothing."""
-        sequences, tokens, _, _ = counts(self.phase, batch)
-        return CausalConv(self.phase, sequences, tokens, self.channels, self.width) if sequences else None
-
-
-@frozen
 class SelectiveScan:
     """`tokens` of `sequences` decay, update and read `states` numbers of each channel, kept in format `state`.
 
@@ -76,11 +61,15 @@ class SelectiveScan:
     """
 
     phase: Phase
-    sequences: int
-    tokens: int
     channels: int
     states: int
     state: DType = DType.FP32
+    sequences: int = 0
+    tokens: int = 0
+
+    def counted(self, batch: Batch) -> "SelectiveScan | None":
+        sequences, tokens, _, _ = counts(self.phase, batch)
+        return evolve(self, sequences=sequences, tokens=tokens) if sequences else None
 
     @property
     def family(self) -> str:
@@ -106,22 +95,6 @@ class SelectiveScan:
 
 
 @frozen
-class ScanLayer:
-    """The shape of the scan on one rank; the batch decides the rest."""
-
-    phase: Phase
-    channels: int
-    states: int
-    state: DType = DType.FP32
-
-    def over(self, batch: Batch) -> SelectiveScan | None:
-        """The kernel that scans its phase of *batch*; None where that is nothing."""
-        sequences, tokens, _, _ = counts(self.phase, batch)
-        return SelectiveScan(self.phase, sequences, tokens, self.channels, self.states,
-                             self.state) if sequences else None
-
-
-@frozen
 class StateSpace:
     """`tokens` decay, update and read `heads` matrices (`size` x `states`, in format `state`) of each of `sequences`.
 
@@ -132,15 +105,20 @@ class StateSpace:
     """
 
     phase: Phase
-    sequences: int
-    tokens: int
-    chunks: int
     heads: int
     groups: int
     size: int
     states: int
     chunk: int
     state: DType = DType.FP32
+    sequences: int = 0
+    tokens: int = 0
+    chunks: int = 0
+
+    def counted(self, batch: Batch) -> "StateSpace | None":
+        sequences, tokens, _, _ = counts(self.phase, batch)
+        chunks = sum(ceil(new / self.chunk) for new, _ in batch.chunks) if self.phase == "prompts" else sequences
+        return evolve(self, sequences=sequences, tokens=tokens, chunks=chunks) if sequences else None
 
     @property
     def family(self) -> str:
@@ -187,29 +165,6 @@ class StateSpace:
         return [Launch("a head a block", blocks, self.work.flops / blocks)]
 
 
-@frozen
-class StateSpaceLayer:
-    """The shape of these matrices on one rank; the batch decides the rest."""
-
-    phase: Phase
-    heads: int
-    groups: int
-    size: int
-    states: int
-    chunk: int
-    state: DType = DType.FP32
-
-    def over(self, batch: Batch) -> StateSpace | None:
-        """The kernel that computes its phase of *batch*; None where that is nothing."""
-        sequences, tokens, _, _ = counts(self.phase, batch)
-        if not sequences:
-            return None
-        chunks = sum(ceil(new / self.chunk) for new, _ in batch.chunks) if self.phase == "prompts" else sequences
-        return StateSpace(
-            phase=self.phase, sequences=sequences, tokens=tokens, chunks=chunks, heads=self.heads, groups=self.groups,
-            size=self.size, states=self.states, chunk=self.chunk, state=self.state)
-
-
 #: Tokens of a prompt that are computed together, as in FLA's and FlashInfer's kernels.
 CHUNK = 64
 
@@ -225,15 +180,22 @@ class DeltaRule:
     """
 
     phase: Phase
-    sequences: int
-    tokens: int
-    chunks: int
-    longest: int
     heads: int
     key_heads: int
     size: int
     state: DType = DType.FP32
     by_channel: bool = False
+    sequences: int = 0
+    tokens: int = 0
+    chunks: int = 0
+    longest: int = 0
+
+    def counted(self, batch: Batch) -> "DeltaRule | None":
+        news = [batch.width] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
+        if not news:
+            return None
+        chunks = [ceil(new / CHUNK) for new in news]
+        return evolve(self, sequences=len(news), tokens=sum(news), chunks=sum(chunks), longest=max(chunks))
 
     @property
     def family(self) -> str:
@@ -278,26 +240,3 @@ class DeltaRule:
         if self.phase == "decodes":
             return 0.0
         return max(self.longest, ceil(self.sequences * self.heads / sms) * self.chunks / self.sequences)
-
-
-@frozen
-class DeltaLayer:
-    """The shape of the delta rule on one rank; the batch decides the rest."""
-
-    phase: Phase
-    heads: int
-    key_heads: int
-    size: int
-    state: DType = DType.FP32
-    by_channel: bool = False
-
-    def over(self, batch: Batch) -> DeltaRule | None:
-        """The kernel that computes its phase of *batch*; None where that is nothing."""
-        news = [batch.width] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
-        if not news:
-            return None
-        chunks = [ceil(new / CHUNK) for new in news]
-        return DeltaRule(
-            phase=self.phase, sequences=len(news), tokens=sum(news), chunks=sum(chunks), longest=max(chunks),
-            heads=self.heads, key_heads=self.key_heads, size=self.size, state=self.state,
-            by_channel=self.by_channel)

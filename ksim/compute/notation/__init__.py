@@ -15,13 +15,13 @@ from ksim.specs.shard import Shard
 
 
 class Operation(Protocol):
-    """One line of a layer."""
+    """An operation of a layer."""
 
     @property
     def label(self) -> str: ...
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        """What one rank launches; raises ConfigError for an index that cannot be split over so many ranks."""
+        """The launches of one rank; raises ConfigError for an index that cannot be split over so many ranks."""
         ...
 
 
@@ -30,7 +30,7 @@ class Weighted(Protocol):
     """An operation that has weights."""
 
     def parameters(self, sizes: Sizes) -> int:
-        """How many weights the whole model has here."""
+        """The number of weights that the whole model has here."""
         ...
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
@@ -64,22 +64,22 @@ class Stateful(Protocol):
 
 
 def weighted(operations: Iterable[Any]) -> Iterator[Weighted]:
-    """Those of *operations* that have weights; asking a protocol would take much longer."""
+    """The *operations* that have weights; to ask the protocol would take much longer."""
     return (operation for operation in operations if hasattr(operation, "weights"))
 
 
 def cached(operations: Iterable[Any]) -> Iterator[Cached]:
-    """Those of *operations* that keep something of every token."""
+    """The *operations* that keep something of every token."""
     return (operation for operation in operations if hasattr(operation, "cache_per_token"))
 
 
 def stateful(operations: Iterable[Any]) -> Iterator[Stateful]:
-    """Those of *operations* that keep something of every sequence."""
+    """The *operations* that keep something of every sequence."""
     return (operation for operation in operations if hasattr(operation, "state_per_sequence"))
 
 
 def layer_cache(operation: Any, sizes: Sizes, shard: Shard) -> LayerCache | None:
-    """What *operation* keeps on one rank; None if it keeps nothing."""
+    """The cache of *operation* on one rank; None if it keeps nothing."""
     if hasattr(operation, "state_per_sequence"):
         return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard),
                           checkpoint=getattr(operation, "checkpoint", 0))

@@ -1,8 +1,7 @@
 """Fused attention: scores, softmax and the weighted sum of values in one kernel, which writes no scores to memory.
 
-Context parallelism: attention over tokens that ranks split, by Ulysses' exchange of heads or in a ring.
-
-Attention within chunks of a context: no query sees a token of an earlier chunk (Llama 4).
+With context parallelism, ranks split the tokens, and exchange heads (Ulysses) or pass keys on in a ring.  In attention
+within chunks of a context, no query sees a token of an earlier chunk (Llama 4).
 """
 
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ class ChunkedLayer(AttentionLayer):
     chunk: int = field(default=1, validator=ge(1), kw_only=True)
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
-        """What it counts over *batch* cut into chunks."""
+        """Its `COUNTS` over *batch* cut into chunks."""
         local = [context % self.chunk for context in batch.contexts]
         fits = batch.width == 1 or max(local, default=0) + batch.width <= self.chunk
         whole = [] if fits else [(batch.width, context) for context in batch.contexts]
@@ -119,6 +118,11 @@ class FusedAttention:
     @property
     def indices(self) -> str:
         return self.tensors.indices
+
+    @property
+    def attends(self) -> str:
+        reach = "chunks" if self.chunked else "sliding window"
+        return f"{reach} of {self.window}" if self.window else "full attention"
 
     @property
     def keys(self) -> str:

@@ -1,6 +1,7 @@
 """Kernels that only move memory: norms, activations, rotary embeddings, cache writes, additions, look-ups."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from attrs import field, frozen
 from attrs.converters import optional
@@ -34,6 +35,8 @@ class Elementwise:
     rows: str = field(default="bs", kw_only=True)
     reads: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True)
     writes: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True)
+
+    part: ClassVar[str] = "norms"
 
     @label.default
     def _family(self) -> str:
@@ -82,6 +85,8 @@ class Lookup:
     equation: str
     label: str = "embedding"
     parallel: Splits = field(default=(), converter=splits)
+
+    part: ClassVar[str] = "embedding"
 
     def __attrs_post_init__(self) -> None:
         parse(self.equation).of(1)

@@ -1,6 +1,6 @@
 """Products of two or three tensors: GEMMs, with the collectives that their splits imply.
 
-Weights that the kernel of another operation reads, too few to change its time.
+`HeldWeights` are weights that the kernel of another operation reads, too few to change its time.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["Product", "op", "Held", "UNPACKED"]
+__all__ = ["Product", "op", "HeldWeights", "UNPACKED"]
 
 
 #: Formats that no kernel multiplies, but for a single row of activations.
@@ -184,7 +184,7 @@ class Product:
         return not self.routed and local.volume(self.tensors.contractions[0].rows) == 1
 
     def _unpacked(self, local: Sizes, shard: Shard) -> Iterator[Op]:
-        """What bitsandbytes does before a product of several rows: it writes the weights in BF16 (`matmul_4bit`)."""
+        """The kernel of bitsandbytes before a product of several rows: it writes weights in BF16 (`matmul_4bit`)."""
         stored, right = self._formats(shard)[0], self.tensors.operands[1]
         if stored in UNPACKED and not self._one_row(local):
             values = float(local.volume(right))
@@ -210,7 +210,7 @@ op = Product
 
 
 @frozen
-class Held:
+class HeldWeights:
     """A tensor of weights that launches nothing, and that every rank has whole: ``Held("E", "router_correction")``."""
 
     tensor: str

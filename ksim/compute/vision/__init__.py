@@ -22,7 +22,7 @@ __all__ = ["Processor", "adjusted"]
 
 
 class Processor(Protocol):
-    """What a model's image processor does with sizes; a frozen attrs class.
+    """A model's image processor, which makes patches and tokens of sizes; a frozen attrs class.
 
     Its fields are the keys of vLLM's ``--mm-processor-kwargs`` that matter here, but for those with a leading
     underscore.  The chat template puts so many tokens `around` those of an image, of which `lead` are separators
@@ -38,11 +38,11 @@ class Processor(Protocol):
     keeps_heads: ClassVar[bool]
 
     def patches(self, width: int, height: int) -> Patches:
-        """What becomes of an image; raises ConfigError for one that the model's processor refuses."""
+        """The patches of an image; raises ConfigError for one that the model's processor refuses."""
         ...
 
     def tokens(self, width: int, height: int) -> int:
-        """How many tokens of the prompt stand for it, with separators, but without those around them."""
+        """The number of tokens of the prompt that stand for it, with separators, but without those around them."""
         ...
 
     def largest(self) -> tuple[int, int]:

@@ -136,7 +136,7 @@ class TileProcessor:
         return max(sizes, key=lambda size: self.patches(*size).tiles)
 
     def video_embeds(self, longest: int) -> int:
-        """As many frames of a tile each as fit beside an image (vLLM, internvl.py)."""
+        """The tokens of as many frames, of a tile each, as fit beside an image (vLLM, internvl.py)."""
         return max((longest - self.patches(*self.largest()).embeds) // self._embeds, 1) * self._embeds
 
 
@@ -192,7 +192,7 @@ class MosaicProcessor:
         return across * along + (across * along > 1)
 
     def _canvas(self, width: int, height: int) -> tuple[int, int]:
-        """How many tiles are above and beside each other."""
+        """The number of tiles above and beside each other."""
         scales = {(across, along): min(across * self._side / height, along * self._side / width)
                   for along, across in _grids(1, self.max_patches)}
         larger = [scale for scale in scales.values() if scale >= 1]

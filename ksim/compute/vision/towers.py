@@ -1,16 +1,12 @@
-"""Parts of vision towers: patch embeddings, layers, and what makes tokens of the decoder of the last patches.
+"""The vision towers of model families, and their parts: patch embeddings, layers, and adapters to the decoder.
 
 Weights stay in BF16, whatever format the decoder has.  Additions and norms are kernels of their own, since vLLM runs
 towers without torch.compile.
 
-Attention of patches: each sees all others of its tile, or of its window in the tile.
-
-The encoders of Qwen2-VL to Qwen3-VL and of GLM-4.1V: rotary embeddings in two dimensions, squares of patches merged
-into tokens.
-
-Limits of pixels are those of the families' preprocessor_config.json.
-
-Encoders of square tiles: InternViT (InternVL), Llama 4's and SigLIP (Gemma 3).
+A patch attends to all others of its tile, or of its window in the tile.  The encoders of Qwen2-VL to Qwen3-VL and of
+GLM-4.1V have rotary embeddings in two dimensions, and merge squares of patches into tokens; their limits of pixels are
+those of the families' preprocessor_config.json.  InternViT (InternVL), Llama 4's and SigLIP (Gemma 3) take square
+tiles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +109,7 @@ def embed_patches(*, bias: bool = True, positions: bool = False, class_token: bo
 
 @frozen
 class TowerLayer:
-    """What layers of towers differ in: norms, gated or plain MLPs, rotary embeddings, the scales of what is added.
+    """The differences between layers of towers: norms, gated or plain MLPs, rotary embeddings, scales of residuals.
 
     Projections of queries, keys and values have biases of their own; *biased* are all others.
     """

@@ -1,12 +1,14 @@
-"""What the scheduler needs from a KV cache, whichever engine's rules the cache follows.
+"""What stays cached?  KV cache blocks, and the prefixes that requests share through them.
 
-What stays cached?  KV cache blocks, and the prefixes that requests share through them.
+`Cache` is what the scheduler needs, whichever engine's rules the cache follows.  A `Group` of layers says what vLLM
+keeps for it.  A `RadixTree` of cached tokens has a node for a run of tokens, and a path for a prefix.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from attrs import Factory, define, field
+from attrs import Factory, define, field, frozen
+from attrs.validators import ge, gt, in_
 
 from ksim.flow.request import Request
 
@@ -194,3 +196,183 @@ class Cache(Protocol):
         With *async_scheduling*, a token is known one step after it is scheduled.
         """
         ...
+
+
+Kind = Literal["full", "window", "chunk", "state"]
+
+
+@frozen
+class Group:
+    """Layers with one block table for each request, of blocks of `block_tokens` tokens, by the rules of vLLM 0.33.
+
+    Layers of a "window" see the last `reach` tokens, those of a "chunk" the tokens of the current chunk of `reach`.  A
+    "state" is that of the last token; its block at a place is the state at that block's end.  If there is a
+    `checkpoint`, the kernels of prompts keep states at multiples of so many tokens on their way, and not only at the
+    end of a chunk.  With speculation, each of so many `drafts` has a state of its own until it is accepted; slots
+    for `lookahead` tokens of a drafter need none.
+    """
+
+    kind: Kind = field(validator=in_(("full", "window", "chunk", "state")))
+    block_tokens: int = field(validator=gt(0))
+    reach: int = field(default=0, validator=ge(0))
+    checkpoint: int = field(default=0, validator=ge(0))
+    drafts: int = field(default=0, validator=ge(0))
+    lookahead: int = field(default=0, validator=ge(0))
+
+    @property
+    def seen(self) -> int:
+        """How many tokens a window spans; a state stands for the last token, and the next one looks at it."""
+        return 2 if self.kind == "state" else self.reach
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only the blocks that a later request can use enter the cache."""
+        return self.kind in ("window", "state")
+
+    @property
+    def needed(self) -> int:
+        """How many cached blocks in a row, up to its end, a hit needs in this group."""
+        return -(-(self.seen - 1) // self.block_tokens)
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def out_of_reach(self, computed: int) -> int:
+        """How many of the first blocks are not needed once *computed* tokens are computed."""
+        if self.kind == "full":
+            return 0
+        if self.kind == "chunk":
+            return computed // self.reach * self.reach // self.block_tokens
+        return max(0, computed - self.seen + 1) // self.block_tokens
+
+    def most(self, in_flight: int, max_model_len: int) -> int | None:
+        """The most blocks that a request holds with at most *in_flight* tokens in flight; None where nothing is
+        freed."""
+        if self.kind == "window":
+            return self.blocks(min(self.reach - 1 + in_flight, max_model_len)) + 1
+        if self.kind == "chunk":
+            return self.blocks(min(self.reach + in_flight, max_model_len))
+        return None
+
+    def keeps_amid(self, start: int, end: int, position: int, unit: int) -> bool:
+        """Whether a chunk from *start* to *end* can keep the state after *position* tokens, which hits can end at."""
+        earlier = -(-end // self.block_tokens) - 2 > (start - 1) // self.block_tokens
+        return (self.checkpoint > 0 and start % unit == 0 and earlier and start + unit <= position < end
+                and (position - start) % self.checkpoint == 0)
+
+    def whole_request(self, in_flight: int, max_model_len: int) -> int:
+        """How many blocks vLLM sets aside for a request of *max_model_len* tokens when it checks that one fits."""
+        if self.kind == "state":
+            return 2 + (self.checkpoint > 0) + self.drafts
+        return (self.most(in_flight, max_model_len) or self.blocks(max_model_len)) + self.drafts
+
+    def held(self, new: int, context: int) -> int:
+        """How many blocks a request holds in a step of *new* tokens after *context* ones."""
+        return self.drafts + (1 if self.kind == "state" else self.blocks(context + new) - self.out_of_reach(context))
+
+    def kept_before(self, boundaries: Sequence[int], alignment: int) -> list[tuple[int, int]]:
+        """Which places, from and to, a later request needs that goes on at one of *boundaries*, in tokens.
+
+        Of full attention and chunks, vLLM lets all enter the cache.
+        """
+        if not self.sparse:
+            return [(0, 1 << 60)]
+        kept: list[tuple[int, int]] = []
+        for boundary in sorted(boundaries):
+            end = boundary // alignment * alignment // self.block_tokens
+            begin = max(end - self.needed, kept[-1][1] if kept else 0)
+            if begin < end:
+                kept.append((begin, end))
+        return kept
+
+
+class RadixNode:
+    """The tokens of `source` from position `start` up to `end`, after those of its `parent`.
+
+    Tokens are not stored.  Two tables have the same token at a position if both
+    name it, with equal names for equally many tokens.  A token without a name
+    equals only itself.
+    """
+
+    __slots__ = ("children", "end", "parent", "source", "start")
+
+    def __init__(self, source: BlockTable, start: int, end: int, parent: Self | None):
+        self.source = source
+        self.start = start
+        self.end = end
+        self.parent = parent
+        self.children: dict[Hashable, Self] = {}
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+
+N = TypeVar("N", bound=RadixNode)
+
+
+class RadixTree(Generic[N]):
+    """Nodes by the tokens they begin with, below a `root` without tokens."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: N) -> None:
+        self.root = root
+
+    def match(self, table: BlockTable, end: int) -> tuple[int, N]:
+        """How many of the first *end* tokens of *table* are in the tree, and the last matching node.  Changes nothing.
+
+        The match may end inside that node.
+        """
+        node, position = self.root, 0
+        while position < end and (child := self.child(node, table, position)):
+            position += common_tokens(child.source, table, position, min(child.end, end))
+            node = child
+            if position < child.end:
+                break
+        return position, node
+
+    def child(self, node: N, table: BlockTable, position: int) -> N | None:
+        """The child of *node* that begins with the token of *table* at *position*."""
+        return node.children.get(_first_token(table, position))
+
+    def append(self, node: N) -> N:
+        """Make *node* a child of its parent, which has none that begins alike; return it."""
+        assert node.parent is not None, "there is but one root"
+        node.parent.children[_first_token(node.source, node.start)] = node
+        return node
+
+    def split(self, node: N, head: N) -> N:
+        """Put *head*, the first part of *node*, between *node* and its parent; return *head*."""
+        head.children[_first_token(node.source, head.end)] = node
+        self.append(head)
+        node.parent, node.start = head, head.end
+        return head
+
+    def remove(self, leaf: N) -> N:
+        """Remove *leaf*, which has no children; return its parent."""
+        assert leaf.parent is not None and not leaf.children, "only leaves can be removed"
+        del leaf.parent.children[_first_token(leaf.source, leaf.start)]
+        return leaf.parent
+
+
+def common_tokens(table: BlockTable, other: BlockTable, start: int, end: int) -> int:
+    """How many tokens of the two tables agree from *start* on, up to *end*; those before *start* do."""
+    if table is other:
+        return end - start
+    end, size = min(end, table.named_tokens, other.named_tokens), table.tokens_per_name
+    if size != other.tokens_per_name or end <= start:
+        return 0
+    first, last = start // size, -(-end // size)
+    names, other_names = table.content[first:last], other.content[first:last]
+    if names == other_names:
+        return end - start
+    pairs = enumerate(zip(names, other_names, strict=True), first)
+    differing = next((index for index, (name, other_name) in pairs if name != other_name), last)
+    return max(0, min(differing * size, end) - start)
+
+
+def _first_token(table: BlockTable, position: int) -> Hashable:
+    """A key for the token of *table* at *position*, which differs between the children of a node."""
+    size = table.tokens_per_name
+    return (size, table.content[position // size]) if position < table.named_tokens else table

@@ -1,6 +1,16 @@
-"""vLLM's KV cache of one engine, block by block: who holds which block, and which blocks others can reuse."""
+"""vLLM's KV cache of one engine, block by block: who holds which block, and which blocks others can reuse.
 
-from collections import deque
+The order is vLLM's (v1/core/block_pool.py, 0.33).  Blocks are taken from the
+front of a queue.  A freed request returns its blocks last first: those without
+reusable content go to the front, the others to the back.  So the least recently
+used block is evicted first, and the tail of a prompt before its head.
+
+In the trie of cached blocks, a node stands for the content of one full block, a path for a prefix.  A `TellingTrie`
+tells what enters and leaves it, as vLLM's KV events do.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import reduce
 from typing import ClassVar, cast
 
@@ -8,8 +18,261 @@ from attrs import define, field
 
 from ksim.flow.request import BlockKeys, Request
 from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.block_pool import BlockNode, BlockPool, BlockTrie, EvictionPool, TellingTrie, TrackedNode
-from ksim.kv.cache.evictions import Eviction
+from ksim.kv.cache.evictions import Eviction, EvictionQueue, Tracked
+
+__all__ = ["BlockCache", "BlockNode", "BlockPool", "BlockTrie", "EvictionPool", "TellingTrie", "TrackedNode"]
+
+
+@define
+class BlockPool:
+    """Blocks 0 to `capacity` - 1; `ref_counts` says how many requests hold each."""
+
+    capacity: int
+    ref_counts: list[int] = field(init=False)
+    _free: "OrderedDict[int, None]" = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ref_counts = [0] * self.capacity
+        self._free = OrderedDict.fromkeys(range(self.capacity))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        return self.capacity - len(self._free)
+
+    def take(self) -> int:
+        """Take the block at the front of the queue, which must not be empty."""
+        block, _ = self._free.popitem(last=False)
+        self.ref_counts[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """Add a user to *block*, which may be free or in use."""
+        if self.ref_counts[block] == 0:
+            del self._free[block]
+        self.ref_counts[block] += 1
+
+    def release(self, block: int) -> bool:
+        """Remove a user from *block*; return whether it was the last, so that the block must be queued."""
+        assert self.ref_counts[block] > 0, "a block was given back more often than it was taken"
+        self.ref_counts[block] -= 1
+        return self.ref_counts[block] == 0
+
+    def to_back(self, blocks: Iterable[int]) -> None:
+        """Queue *blocks* behind all others, in their order."""
+        for block in blocks:
+            self._free[block] = None
+
+    def to_front(self, blocks: list[int]) -> None:
+        """Queue *blocks* before all others, the first of them foremost."""
+        for block in reversed(blocks):
+            self._free[block] = None
+            self._free.move_to_end(block, last=False)
+
+
+@define
+class EvictionPool(BlockPool):
+    """A pool that reuses blocks with reusable content in the order of an `eviction`, after all others.
+
+    `node` gives the node of a block, for the eviction to look at.
+    """
+
+    eviction: Eviction
+    node: Callable[[int], Tracked]
+    _evictable: EvictionQueue[int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._evictable = EvictionQueue(self.eviction)
+
+    @property
+    def free(self) -> int:
+        return len(self._free) + len(self._evictable)
+
+    @property
+    def used(self) -> int:
+        return self.capacity - self.free
+
+    def take(self) -> int:
+        if self._free:
+            return super().take()
+        block = self._evictable.pop()
+        self.ref_counts[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        if block in self._evictable:
+            self._evictable.discard(block)
+            self.ref_counts[block] = 1
+        else:
+            super().share(block)
+
+    def to_back(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._evictable.add(block, self.node(block))
+
+
+class BlockNode:
+    """The content of one block after a given prefix, and the `blocks` that hold its keys and values.
+
+    Requests that compute equal tokens at the same time fill a block each, so a
+    node may have several.  A hit takes the one that was inserted first.
+    """
+
+    __slots__ = ("blocks", "children", "name", "parent")
+
+    def __init__(self, name: Hashable, parent: "BlockNode | None"):
+        self.name = name
+        self.parent = parent
+        self.children: dict[Hashable, BlockNode] = {}
+        self.blocks: list[int] = []
+
+
+class TrackedNode(BlockNode):
+    """A node with a history for evictions to look at; times are ticks of the cache."""
+
+    __slots__ = ("created", "depth", "hits", "last_use")
+
+    def __init__(self, name: Hashable, parent: "BlockNode | None"):
+        super().__init__(name, parent)
+        self.depth = 0
+        self.hits = 0
+        self.created = 0
+        self.last_use = 0
+
+    def touch(self, tick: int, depth: int, fresh: bool) -> None:
+        """Record a use at *tick*; the node ends *depth* tokens into the prompt.  A *fresh* node has no history."""
+        if fresh:
+            self.created, self.hits = tick, 0
+        self.last_use = tick
+        self.depth = depth
+
+
+class BlockTrie:
+    """A trie of the blocks that can be reused, by their content.
+
+    Where content of blocks in use was `lost`, the nodes of those who use them may be gone, or others be in their place.
+    """
+
+    __slots__ = ("_nodes", "lost", "root")
+
+    def __init__(self, blocks: int, kind: type[BlockNode] = BlockNode):
+        self.root = kind(None, None)
+        self.lost = False
+        self._nodes: list[BlockNode | None] = [None] * blocks
+
+    def match(self, names: Iterable[Hashable]) -> list[BlockNode]:
+        """The nodes of the longest cached prefix of *names*.  Changes nothing."""
+        path, node = [], self.root
+        for name in names:
+            child = node.children.get(name)
+            if child is None or not child.blocks:
+                break
+            path.append(child)
+            node = child
+        return path
+
+    def child(self, node: BlockNode, name: Hashable) -> BlockNode:
+        """The node of *name* after the prefix that ends in *node*, which is made if need be."""
+        child = node.children.get(name)
+        if child is None:
+            child = node.children[name] = type(node)(name, node)
+        return child
+
+    def insert(self, node: BlockNode, name: Hashable, block: int) -> BlockNode:
+        """Record that *block* holds *name* after the prefix that ends in *node*; return its node."""
+        child = self.child(node, name)
+        child.blocks.append(block)
+        self._nodes[block] = child
+        return child
+
+    def evict(self, block: int) -> None:
+        """Forget the content of *block*, and remove nodes that are left without blocks and children."""
+        node = self._nodes[block]
+        if node is None:
+            return
+        self._nodes[block] = None
+        node.blocks.remove(block)
+        while node.parent is not None and not node.blocks and not node.children:
+            if node.parent.children.get(node.name) is node:  # it may be removed already, and have come back since
+                del node.parent.children[node.name]
+            node = node.parent
+
+    def holds(self, block: int) -> bool:
+        """Whether the content of *block* can be reused."""
+        return self._nodes[block] is not None
+
+    def node(self, block: int) -> BlockNode:
+        """The node of *block*, whose content can be reused."""
+        node = self._nodes[block]
+        assert node is not None, "a block without reusable content has no node"
+        return node
+
+    def __iter__(self) -> Iterator[BlockNode]:
+        """All nodes that have blocks."""
+        stack = list(self.root.children.values())
+        while stack:
+            node = stack.pop()
+            if node.blocks:
+                yield node
+            stack.extend(node.children.values())
+
+
+#: The keys of the beginning, and of blocks that only their own request could find.
+_ROOT, _PRIVATE = -1, -2
+
+
+class _Keyed(BlockNode):
+    __slots__ = ("key",)
+
+    key: int
+
+
+class _KeyedTracked(TrackedNode):
+    __slots__ = ("key",)
+
+    key: int
+
+
+class TellingTrie(BlockTrie):
+    """Notes in `tells` the keys of contents that enter, and ~key of those of which no block is left.
+
+    Only `keys` of blocks that other requests may find are told.  Whoever reads `tells` clears it.
+    """
+
+    __slots__ = ("keys", "tells")
+
+    def __init__(self, blocks: int, keys: BlockKeys, tracked: bool = False):
+        super().__init__(blocks, _KeyedTracked if tracked else _Keyed)
+        self.root.key = _ROOT  # type: ignore[attr-defined]
+        self.keys = keys
+        self.tells: list[int] = []
+
+    def child(self, node: BlockNode, name: Hashable) -> BlockNode:
+        child = super().child(node, name)
+        if not hasattr(child, "key"):
+            child.key = self._key(node, name)  # type: ignore[attr-defined]
+        return child
+
+    def insert(self, node: BlockNode, name: Hashable, block: int) -> BlockNode:
+        child = super().insert(node, name, block)
+        if len(child.blocks) == 1 and child.key != _PRIVATE:  # type: ignore[attr-defined]
+            self.tells.append(child.key)  # type: ignore[attr-defined]
+        return child
+
+    def _key(self, node: BlockNode, name: Hashable) -> int:
+        """The key of what is called *name* after *node*; a block table is the name of what has none."""
+        before: int = node.key  # type: ignore[attr-defined]
+        return _PRIVATE if before == _PRIVATE or isinstance(name, BlockTable) else self.keys.after(before, name)
+
+    def evict(self, block: int) -> None:
+        node = self._nodes[block]
+        super().evict(block)
+        if node is not None and not node.blocks and node.key != _PRIVATE:  # type: ignore[attr-defined]
+            self.tells.append(~node.key)  # type: ignore[attr-defined]
 
 
 @define
@@ -115,7 +378,7 @@ class BlockCache:
         return False
 
     def publish(self, table: BlockTable, tokens: int) -> None:
-        """Let others find the full blocks among the first *tokens* tokens of *table*."""
+        """Publish the full blocks among the first *tokens* tokens of *table*."""
         if not self.prefix_caching:
             return
         first, full, node = table.published // self.block_tokens, tokens // self.block_tokens, table.node

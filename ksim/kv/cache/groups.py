@@ -1,107 +1,156 @@
-"""Groups of layers that share a block table: what each keeps of a request, by vLLM's rules (0.33).
+"""The block tables of one request, one for each group of layers, and the pool from which all groups take blocks.
 
-vLLM's `kv_cache_interface.py` and `single_type_kv_cache_manager.py` have one class a kind.
-
-The blocks that one request holds for one group of layers.
-
-The block tables of one request, one for each group of layers, and where it is recorded in the tree.
+vLLM's `single_type_kv_cache_manager.py` has one class a kind of group.  The order of eviction is vLLM's, as in
+`block_cache`.  Free blocks that hold nothing findable are taken first, so they are only counted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-from attrs import define, field, frozen
-from attrs.validators import ge, gt, in_
+from attrs import define, field
 
-from ksim.kv.cache import BlockTable
-from ksim.kv.cache.hybrid_pool import CachedBlock, HybridPool, PrefixNode
-
-Kind = Literal["full", "window", "chunk", "state"]
+from ksim.kv.cache import BlockTable, Group
 
 
-@frozen
-class Group:
-    """Layers with one block table for each request, of blocks of `block_tokens` tokens.
+class PrefixNode:
+    """The tokens of one unit after a given prefix, and by group the blocks whose content ends there."""
 
-    Layers of a "window" see the last `reach` tokens, those of a "chunk" the tokens of the current chunk of `reach`.  A
-    "state" is that of the last token; its block at a place is the state at that block's end.  If there is a
-    `checkpoint`, the kernels of prompts keep states at multiples of so many tokens on their way, and not only at the
-    end of a chunk.  With speculation, each of so many `drafts` has a state of its own until it is accepted; slots
-    for `lookahead` tokens of a drafter need none.
+    __slots__ = ("blocks", "children", "name", "parent", "pins")
+
+    def __init__(self, name: Hashable, parent: "PrefixNode | None"):
+        self.name = name
+        self.parent = parent
+        self.children: dict[Hashable, PrefixNode] = {}
+        self.blocks: dict[int, list[CachedBlock]] = {}
+        self.pins = 0  # block tables that end here
+
+    def child(self, name: Hashable) -> "PrefixNode":
+        """The child called *name*, which is made if need be."""
+        node = self.children.get(name)
+        if node is None:
+            node = self.children[name] = PrefixNode(name, self)
+        return node
+
+    def prune(self) -> None:
+        """Remove the node if nothing needs it, and its ancestors likewise."""
+        node = self
+        while node.parent is not None and not (node.pins or node.children or node.blocks):
+            if node.parent.children.get(node.name) is node:
+                del node.parent.children[node.name]
+            node = node.parent
+
+
+class CachedBlock:
+    """A block of group `group` that can be found at `node`, and how many `users` hold it; without a node, nobody finds
+    it any more."""
+
+    __slots__ = ("group", "node", "users")
+
+    def __init__(self, group: int, node: PrefixNode):
+        self.group = group
+        self.node: PrefixNode | None = node
+        self.users = 1
+        node.blocks.setdefault(group, []).append(self)
+
+    def forget(self) -> None:
+        """Remove the block from the tree, so that nobody finds it any more."""
+        node, self.node = self.node, None
+        if node is None:
+            return
+        same = node.blocks[self.group]
+        same.remove(self)
+        if not same:
+            del node.blocks[self.group]
+            node.prune()
+
+
+class PrivateBlocks:
+    """A run of so many free `blocks` that nobody will look for, at their place in the order of eviction."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: int):
+        self.blocks = blocks
+
+
+@define(eq=False)
+class HybridPool:
+    """`capacity` blocks, of which `empty` ones are free and hold nothing findable, and `queued` ones are free too.
+
+    Without `unhashed_first`, freed blocks that were never in the cache are queued behind all others.
     """
 
-    kind: Kind = field(validator=in_(("full", "window", "chunk", "state")))
-    block_tokens: int = field(validator=gt(0))
-    reach: int = field(default=0, validator=ge(0))
-    checkpoint: int = field(default=0, validator=ge(0))
-    drafts: int = field(default=0, validator=ge(0))
-    lookahead: int = field(default=0, validator=ge(0))
+    capacity: int
+    unhashed_first: bool = True
+    empty: int = field(init=False)
+    queued: int = field(default=0, init=False)
+    _queue: "OrderedDict[CachedBlock | PrivateBlocks, None]" = field(factory=OrderedDict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.empty = self.capacity
 
     @property
-    def seen(self) -> int:
-        """How many tokens a window spans; a state stands for the last token, and the next one looks at it."""
-        return 2 if self.kind == "state" else self.reach
+    def free(self) -> int:
+        return self.empty + self.queued
 
     @property
-    def sparse(self) -> bool:
-        """Whether only the blocks that a later request can use enter the cache."""
-        return self.kind in ("window", "state")
+    def used(self) -> int:
+        return self.capacity - self.empty - self.queued
 
-    @property
-    def needed(self) -> int:
-        """How many cached blocks in a row, up to its end, a hit needs in this group."""
-        return -(-(self.seen - 1) // self.block_tokens)
+    def take(self, blocks: int) -> None:
+        """Take so many free *blocks*, which must be there."""
+        if blocks <= self.empty:
+            self.empty -= blocks
+            return
+        blocks, self.empty = blocks - self.empty, 0
+        self.queued -= blocks
+        assert self.queued >= 0, "blocks were taken that are not free"
+        while blocks:
+            blocks -= self._evict(blocks)
 
-    def blocks(self, tokens: int) -> int:
-        return -(-tokens // self.block_tokens)
+    def _evict(self, blocks: int) -> int:
+        """Evict up to so many *blocks* from the front of the queue; return how many."""
+        first = next(iter(self._queue))
+        if isinstance(first, CachedBlock):
+            del self._queue[first]
+            first.forget()
+            return 1
+        taken = min(blocks, first.blocks)
+        first.blocks -= taken
+        if not first.blocks:
+            del self._queue[first]
+        return taken
 
-    def out_of_reach(self, computed: int) -> int:
-        """How many of the first blocks are not needed once *computed* tokens are computed."""
-        if self.kind == "full":
-            return 0
-        if self.kind == "chunk":
-            return computed // self.reach * self.reach // self.block_tokens
-        return max(0, computed - self.seen + 1) // self.block_tokens
+    def share(self, block: CachedBlock) -> None:
+        """Add a user to *block*, which may be free or in use."""
+        if not block.users:
+            del self._queue[block]
+            self.queued -= 1
+        block.users += 1
 
-    def most(self, in_flight: int, max_model_len: int) -> int | None:
-        """The most blocks that a request holds with at most *in_flight* tokens in flight; None where nothing is
-        freed."""
-        if self.kind == "window":
-            return self.blocks(min(self.reach - 1 + in_flight, max_model_len)) + 1
-        if self.kind == "chunk":
-            return self.blocks(min(self.reach + in_flight, max_model_len))
-        return None
+    def release(self, blocks: Iterable[CachedBlock]) -> None:
+        """Remove a user from each of *blocks*, and queue those without any in their order."""
+        for block in blocks:
+            assert block.users > 0, "a block was given back more often than it was taken"
+            block.users -= 1
+            if not block.users and block.node is None:
+                self.release_unhashed(1)
+            elif not block.users:
+                self._queue[block] = None
+                self.queued += 1
 
-    def keeps_amid(self, start: int, end: int, position: int, unit: int) -> bool:
-        """Whether a chunk from *start* to *end* can keep the state after *position* tokens, which hits can end at."""
-        earlier = -(-end // self.block_tokens) - 2 > (start - 1) // self.block_tokens
-        return (self.checkpoint > 0 and start % unit == 0 and earlier and start + unit <= position < end
-                and (position - start) % self.checkpoint == 0)
+    def release_private(self, blocks: int) -> None:
+        """Queue so many *blocks* that were in the cache, though nobody else could find them."""
+        if blocks:
+            self._queue[PrivateBlocks(blocks)] = None
+            self.queued += blocks
 
-    def whole_request(self, in_flight: int, max_model_len: int) -> int:
-        """How many blocks vLLM sets aside for a request of *max_model_len* tokens when it checks that one fits."""
-        if self.kind == "state":
-            return 2 + (self.checkpoint > 0) + self.drafts
-        return (self.most(in_flight, max_model_len) or self.blocks(max_model_len)) + self.drafts
-
-    def held(self, new: int, context: int) -> int:
-        """How many blocks a request holds in a step of *new* tokens after *context* ones."""
-        return self.drafts + (1 if self.kind == "state" else self.blocks(context + new) - self.out_of_reach(context))
-
-    def kept_before(self, boundaries: Sequence[int], alignment: int) -> list[tuple[int, int]]:
-        """Which places, from and to, a later request needs that goes on at one of *boundaries*, in tokens.
-
-        Of full attention and chunks, vLLM lets all enter the cache.
-        """
-        if not self.sparse:
-            return [(0, 1 << 60)]
-        kept: list[tuple[int, int]] = []
-        for boundary in sorted(boundaries):
-            end = boundary // alignment * alignment // self.block_tokens
-            begin = max(end - self.needed, kept[-1][1] if kept else 0)
-            if begin < end:
-                kept.append((begin, end))
-        return kept
+    def release_unhashed(self, blocks: int) -> None:
+        """Give back so many *blocks* that are not in the cache."""
+        if self.unhashed_first:
+            self.empty += blocks
+        else:
+            self.release_private(blocks)
 
 
 #: More tokens than any request has.
@@ -132,16 +181,16 @@ class GroupTable:
 
     @property
     def held(self) -> int:
-        """How many blocks it has."""
+        """The number of blocks that it holds."""
         return self.length - self.first + self.drafts
 
     @property
     def room(self) -> int:
-        """For how many tokens it has blocks."""
+        """The number of tokens for which it has blocks."""
         return self.length * self.group.block_tokens
 
     def missing(self, tokens: int) -> int:
-        """How many blocks it lacks for *tokens* tokens in all."""
+        """The number of blocks that it lacks for *tokens* tokens in all."""
         return max(0, self.group.blocks(tokens) - self.length) + self.group.drafts - self.drafts
 
     def grow(self, tokens: int) -> None:
@@ -153,10 +202,10 @@ class GroupTable:
         """Begin with a hit of *tokens* tokens, of which *blocks* are found from place *first* on."""
         self.length = self.entered = self.group.blocks(tokens)
         self.first = max(first, self.group.out_of_reach(tokens))
-        for place, block in enumerate(blocks, first):
-            if place >= self.first:
+        for index, block in enumerate(blocks, first):
+            if index >= self.first:
                 self.pool.share(block)
-                self.found[place] = block
+                self.found[index] = block
 
     def give_back(self, computed: int) -> None:
         """Give back the blocks that are out of reach once *computed* tokens are computed."""
@@ -188,7 +237,7 @@ class GroupTable:
         return sorted((place for place in self.found if first <= place < end), reverse=True)
 
     def _held(self, first: int, end: int) -> int:
-        """How many of the places *first* to *end* - 1 have a block."""
+        """The number of places from *first* to *end* - 1 that have a block."""
         return max(0, min(end, self.length) - max(first, self.first))
 
     def _holding(self, first: int, end: int) -> Iterator[Places]:
@@ -197,16 +246,16 @@ class GroupTable:
             yield first, end
 
     def enter(self, end: int, kept: Sequence[Places], named: int, node: FindNode) -> list[PrefixNode]:
-        """Let others find the blocks before place *end* that are among the *kept*, and return where they are found.
+        """Enter the blocks before place *end* that are among the *kept* into the tree, and return their nodes.
 
-        *node* says where the block of a place is found.  Places from *named* on are this request's alone.
+        *node* returns the node of a place.  Places from *named* on are this request's alone.
         """
         nodes = []
         for begin, stop in kept:
             for first, last in self._holding(max(begin, self.entered), min(stop, end)):
-                for place in range(first, min(last, named)):
-                    nodes.append(node(place))
-                    self.found[place] = CachedBlock(self.number, nodes[-1])
+                for index in range(first, min(last, named)):
+                    nodes.append(node(index))
+                    self.found[index] = CachedBlock(self.number, nodes[-1])
                 if last > named:
                     self._add_private(max(first, named), last)
         self.entered = max(self.entered, end)
@@ -322,7 +371,7 @@ class HybridTable(BlockTable):
         self.reach = min(own.reach for own in self.groups)
 
     def enter(self, root: PrefixNode, full: int) -> list[PrefixNode]:
-        """Let what is worth it of the first *full* tokens enter the cache; return where its states are found."""
+        """Enter the blocks of the first *full* tokens that later requests may need; return the nodes of its states."""
         named, states = len(self.content) * self.tokens_per_name, list[PrefixNode]()
         self.record(root, min(full // self.tokens_per_name, len(self.content)))
         for own, kept in zip(self.groups, self.kept, strict=True):
@@ -363,13 +412,13 @@ class HybridTable(BlockTable):
             path[first - 1].pins -= 1
 
     def forget_path(self) -> None:
-        """Let the tree forget what only the request needed."""
+        """Remove from the tree the path that only this request needed."""
         if self.path:
             self.path[-1].pins -= 1
             self.path[-1].prune()
             self.path = []
 
     def finder(self, block_tokens: int) -> FindNode:
-        """Where the blocks of a group with blocks of *block_tokens* tokens are found."""
+        """A function from a place to its node, for a group with blocks of *block_tokens* tokens."""
         path, units = self.path, block_tokens // self.tokens_per_name
         return lambda place: path[(place + 1) * units - 1]

@@ -1,8 +1,7 @@
 """vLLM's KV cache of a model whose layers keep different things: each group of layers has a block table a request.
 
-All blocks come from one pool.  The rules are those of vLLM 0.33's `kv_cache_coordinator.py`.
-
-The longest prefix that all groups of a hybrid cache have: one length for all, as vLLM finds it.
+All blocks come from one pool.  The rules are those of vLLM 0.33's `kv_cache_coordinator.py`: a hit is the longest
+prefix that all groups have, one length for all.
 """
 
 from collections.abc import Sequence
@@ -12,9 +11,10 @@ from typing import ClassVar, Self
 from attrs import define, field, frozen
 
 from ksim.flow.request import Request
-from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.groups import NEVER, Group, GroupTable, HybridTable, StateTable
-from ksim.kv.cache.hybrid_pool import CachedBlock, HybridPool, PrefixNode
+from ksim.kv.cache import BlockTable, Group, PrefixHit
+from ksim.kv.cache.groups import NEVER, CachedBlock, GroupTable, HybridPool, HybridTable, PrefixNode, StateTable
+
+__all__ = ["NEVER", "GroupHit", "HybridCache", "HybridTable"]
 
 Path = Sequence[PrefixNode]
 
@@ -48,19 +48,19 @@ class AlikeGroups:
         return self._find_window(path, limit)
 
     def _find_window(self, path: Path, limit: int) -> tuple[int, int]:
-        """From the right, the first run of as many cached blocks as are needed, with an aligned end."""
+        """The last run of as many cached blocks as are needed, with an aligned end."""
         needed, end, run = self.group.needed, 0, 0
-        for place in range(min(limit, len(path) * self.unit // self.group.block_tokens) - 1, -1, -1):
-            if not self._has(path, place):
+        for index in range(min(limit, len(path) * self.unit // self.group.block_tokens) - 1, -1, -1):
+            if not self._has(path, index):
                 run = 0
                 continue
             if not run:
-                end = place + 1
+                end = index + 1
                 if end * self.group.block_tokens % self.alignment:
                     continue
             run += 1
             if run >= needed:
-                return place, end
+                return index, end
         return 0, 0 if self.group.kind == "state" else self._aligned(run)
 
     def _run(self, path: Path, first: int, limit: int) -> int:
@@ -84,13 +84,13 @@ class AlikeGroups:
     def hits(self, path: Path, first: int, end: int) -> list[tuple[int, GroupHit]]:
         """The blocks of each group at places *first* to *end* - 1."""
         size = self.group.block_tokens
-        nodes = [path[(place + 1) * size // self.unit - 1] for place in range(first, end)]
+        nodes = [path[(index + 1) * size // self.unit - 1] for index in range(first, end)]
         return [(number, GroupHit(first, [node.blocks[number][0] for node in nodes], self.group.kind == "state"))
                 for number in self.numbers]
 
 
 @frozen
-class Lookup:
+class PrefixLookup:
     """Groups that are alike together, full attention first."""
 
     kinds: Sequence[AlikeGroups]
@@ -131,14 +131,14 @@ class Lookup:
     def _hit(self, path: Path, places: dict[int, tuple[int, int]], tokens: int) -> PrefixHit:
         if not tokens:
             return PrefixHit(0)
-        found, evictable = {}, 0
-        for place, kind in enumerate(self.kinds):
+        hits, evictable = {}, 0
+        for index, kind in enumerate(self.kinds):
             end = tokens // kind.group.block_tokens
-            for number, hit in kind.hits(path, min(places[place][0], end), end):
-                found[number] = hit
+            for number, hit in kind.hits(path, min(places[index][0], end), end):
+                hits[number] = hit
                 skipped = max(0, kind.group.out_of_reach(tokens) - hit.first)
                 evictable += sum(not block.users for block in hit.blocks[skipped:])
-        return PrefixHit(tokens, tuple(found[number] for number in sorted(found)), evictable)
+        return PrefixHit(tokens, tuple(hits[number] for number in sorted(hits)), evictable)
 
 
 @define(eq=False)
@@ -164,7 +164,7 @@ class HybridCache:
     alignment: int = field(init=False)
     unit: int = field(init=False)
     state: Group | None = field(init=False)  # a group of states that are kept for others
-    _lookup: Lookup = field(init=False)
+    _lookup: PrefixLookup = field(init=False)
     _most: list[int] = field(init=False)
     _reserved: int = field(default=0, init=False)
     _fresh: set[PrefixNode] = field(factory=set, init=False)
@@ -179,7 +179,7 @@ class HybridCache:
         self.alignment = lcm(*sizes)
         self.unit = gcd(*sizes) if self.prefix_caching else self.alignment
         self.state = next((group for group in self.groups if group.kind == "state"), None)
-        self._lookup = Lookup.of(self.groups, self.unit, self.alignment)
+        self._lookup = PrefixLookup.of(self.groups, self.unit, self.alignment)
         self._dense = self.dense or any(group.kind == "chunk" for group in self.groups)
         self._most = [group.most(self.in_flight, self.max_model_len) or 1 << 60 for group in self.groups]
 
@@ -249,14 +249,14 @@ class HybridCache:
     def _is_fresh(self, hit: PrefixHit) -> bool:
         """Whether *hit* ends in a state that is computed only by this very step."""
         return bool(self._fresh) and any(
-            found.state and found.blocks and found.blocks[-1].node in self._fresh for found in hit.nodes)
+            part.state and part.blocks and part.blocks[-1].node in self._fresh for part in hit.nodes)
 
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the blocks of *hit*."""
         assert isinstance(table, HybridTable)
         assert not any(own.length for own in table.groups), "a request that holds blocks was admitted again"
-        for own, found in zip(table.groups, hit.nodes, strict=False):
-            own.attach(hit.tokens, found.first, found.blocks)
+        for own, part in zip(table.groups, hit.nodes, strict=False):
+            own.attach(hit.tokens, part.first, part.blocks)
         table.published = table.processed = hit.tokens
         boundaries: Sequence[int] = (table.prompt - 1, table.junction)
         if self.dense:
@@ -292,7 +292,7 @@ class HybridCache:
         return 0 if tokens <= table.room else sum(own.missing(tokens) for own in table.groups)
 
     def publish(self, table: BlockTable, tokens: int) -> None:
-        """Let others find what is worth it of the first *tokens* tokens of *table*, a multiple of all blocks."""
+        """Publish the blocks that later requests may need of the first *tokens* tokens, an aligned number."""
         full = tokens - tokens % self.alignment
         if full <= table.published or not self.prefix_caching:
             return

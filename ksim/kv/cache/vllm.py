@@ -1,14 +1,9 @@
 """vLLM's KV cache of one engine, counted in runs of blocks: who holds how many, and what others can reuse.
 
-It decides as BlockCache does.  Its cost grows with the requests and the runs
-that they share, not with the number of blocks.
-
-Extents: the blocks that hold one run of tokens, and the order in which free ones are reused.
-
-The order is vLLM's (see block_pool.py).  Only the number of free blocks and
-what is evicted with them can be observed, not which blocks they are.  So blocks
-without reusable content are just counted, and those that hold one run of tokens
-are one extent.
+It decides as BlockCache does, and reuses free blocks in the same order.  Its cost grows with the requests and the runs
+that they share, not with the number of blocks.  Only the number of free blocks and what is evicted with them can be
+observed, not which blocks they are.  So blocks without reusable content are just counted, and those that hold one run
+of tokens are one extent.
 """
 
 from typing import ClassVar
@@ -16,8 +11,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.sglang import RadixNode, RadixTree, common_tokens
+from ksim.kv.cache import BlockTable, PrefixHit, RadixNode, RadixTree, common_tokens
 
 
 class Extent:
@@ -77,7 +71,7 @@ class ExtentNode(RadixNode):
         self.extents.insert(place, extent)
 
     def lose(self, extent: Extent) -> None:
-        """Let nobody find *extent*, one of its own that is in use."""
+        """Hide *extent*, one of this node's own that is in use, from all requests."""
         self.extents.remove(extent)
         self.extents.append(extent)
         extent.hashed = False
@@ -103,7 +97,7 @@ class ExtentTree(RadixTree[ExtentNode]):
         self.lost = False
 
     def findable(self, end: int, node: ExtentNode) -> tuple[int, ExtentNode]:
-        """As much of the match that ends at *end*, in *node*, as can be found, and the last node of that."""
+        """The tokens that can be found of the match that ends at *end*, in *node*, and their last node."""
         last = node
         while node.parent is not None:
             if not node.findable:
@@ -122,7 +116,7 @@ class ExtentTree(RadixTree[ExtentNode]):
         return node
 
     def lose(self, table: BlockTable, position: int) -> None:
-        """Let nobody find what *table* has from *position* on."""
+        """Hide the tokens of *table* from *position* on from all requests."""
         node: ExtentNode = table.node
         while node.end > position:
             if node.start < position:
@@ -290,7 +284,7 @@ class VllmCache:
         return table.published >= table.named_tokens or not self.prefix_caching
 
     def publish(self, table: BlockTable, tokens: int) -> None:
-        """Let others find the full blocks among the first *tokens* tokens of *table*."""
+        """Publish the full blocks among the first *tokens* tokens of *table*."""
         full = tokens - tokens % self.block_tokens
         if full <= table.published or not self.prefix_caching:
             return

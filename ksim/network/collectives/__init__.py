@@ -39,5 +39,5 @@ class CollectiveAlgorithm(Protocol):
         ...
 
     def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
-        """Who sends what, round by round; a rank enters a round when it has sent and received all of the one before."""
+        """The transfers of each round; a rank enters a round when it has sent and received all of the one before."""
         ...

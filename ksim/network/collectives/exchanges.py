@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.network.collectives import Round, Transfer
-from ksim.network.collectives.all_reduces import TwoShot
-from ksim.network.links import ONE_SHOT, POINT_TO_POINT, SYMMETRIC
+from ksim.network.links import DEEPEP, POINT_TO_POINT
 
-__all__ = ["Pairwise", "Direct", "Symmetric"]
+__all__ = ["Pairwise", "Deepep"]
 
 
 @frozen
@@ -34,33 +33,17 @@ class Pairwise:
 
 
 @frozen
-class Direct:
-    """One-shot all-reduce: everyone reads everyone's whole message, best for small ones on a switch.
+class Deepep:
+    """DeepEP: every rank sends its tokens straight to the ranks of their experts, and gets the results back.
 
-    vLLM's custom all-reduce takes 2 to 8 GPUs of one NVLink domain, or two over PCIe; one-shot is half of it.
+    Its low-latency kernels and its others, over NVLink.
     """
 
-    protocols = ONE_SHOT
+    protocols = DEEPEP
 
     def takes(self, kind: str, ranks: int, size: float) -> bool:
-        return kind == "all_reduce" and ranks in (2, 4, 6, 8)
+        return kind in {protocol.kind for protocol in DEEPEP}
 
     def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
-        everything = tuple(range(len(ranks)))
-        yield [Transfer(a, b, everything) for a in ranks for b in ranks if a != b]
-
-
-@frozen
-class Symmetric:
-    """All-reduce in PyTorch's symmetric memory, through the switch: vLLM's way between its own all-reduce and NCCL's.
-
-    Small groups do without the switch's adding, which their measured share of the bandwidth says.
-    """
-
-    protocols = SYMMETRIC
-
-    def takes(self, kind: str, ranks: int, size: float) -> bool:
-        return kind == "all_reduce" and ranks in (2, 4, 6, 8)
-
-    def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
-        return TwoShot().rounds(kind, ranks)
+        n = len(ranks)
+        yield [Transfer(ranks[i], ranks[j], (j,)) for i in range(n) for j in range(n) if i != j]

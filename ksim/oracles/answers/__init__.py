@@ -1,4 +1,4 @@
-"""What oracles answer: an estimate of one kernel, or those of many kernels as columns."""
+"""The answers of oracles: an estimate of one kernel, or those of many kernels as columns."""
 
 from collections.abc import Iterator, Sequence
 from math import nan
@@ -75,7 +75,7 @@ class Estimates(Sequence[Estimate]):
 
     @classmethod
     def joined(cls, parts: Sequence["Estimates"], rows: Sequence[Sequence[int]]) -> "Estimates":
-        """One table of all *parts*, of which each one's kernels go to some of the *rows*."""
+        """One table of all *parts*; the kernels of part i go to the rows `rows[i]`."""
         if len(parts) == 1 and list(rows[0]) == list(range(len(parts[0]))):
             return parts[0]
         order = np.argsort(np.concatenate([np.asarray(places, dtype=np.intp) for places in rows]))
@@ -112,7 +112,7 @@ class Estimates(Sequence[Estimate]):
             yield Estimate(seconds, BOUNDS[bound], waves, idle, self.launches[launch], self.sources[source], *rest)
 
     def at_least(self, seconds: Floats) -> "Estimates":
-        """The same, but neither times nor the ends of their intervals below so many *seconds* of each kernel."""
+        """These estimates with times and the ends of intervals raised to at least *seconds* of each kernel."""
         if (self.low >= seconds).all():
             return self
         below = ~(self.low >= seconds)

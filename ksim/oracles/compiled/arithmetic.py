@@ -55,7 +55,7 @@ class Arrays:
     @staticmethod
     @lru_cache(maxsize=4096)
     def constant(number: float) -> NDArray[np.float64]:
-        """What `stage` writes for a *number*: operations on it are half as long again where it is one of Python's."""
+        """The number that `stage` writes for *number*: operations take 1.5 times as long on one of Python's own."""
         return np.asarray(number, dtype=np.float64)
 
     @staticmethod
@@ -64,7 +64,7 @@ class Arrays:
 
 
 class Floats:
-    """The same on floats: a serving simulation prices one new batch a step, where arrays cost ten times as much."""
+    """The operations on floats: for one new batch a step, as in a serving simulation, arrays take ten times as long."""
 
     ceil, floor, log2, minimum, maximum = math.ceil, math.floor, math.log2, min, max
     #: How `stage` writes down what it need not call.
@@ -82,7 +82,7 @@ class Floats:
 
 
 def interval_of(operation: str, *between: Interval) -> Interval:
-    """Where the result of *operation* lies for arguments *between* these; that of a table lies between its entries."""
+    """The interval of the result of *operation* for arguments *between* these; a table's is that of its entries."""
     if operation in TRUTHS:
         return False, True
     least, most = zip(*between, strict=True)
@@ -116,7 +116,7 @@ def _whole(rounded: Callable[[float], int], number: float) -> float:
 
 
 def decided(operation: str, arguments: tuple[Any, ...], between: tuple[Interval, ...]) -> Any:
-    """What *operation* gives on *arguments* that lie *between* these: a number, or one of them; else None."""
+    """The result of *operation* on *arguments* that lie *between* these, if the bounds decide it; else None."""
     if operation == "where":
         return _branch(between[0], *arguments)
     if len(arguments) != 2:
@@ -223,9 +223,9 @@ class _Term:
 
 @define(eq=False)
 class _Tape:
-    """What a formula does to symbols, in order; to the formula it is a namespace in place of `m`.
+    """Records the operations of a formula on symbols, in order; the formula sees it as its namespace `m`.
 
-    `names` is what code calls what is known and no literal.
+    `names` has the objects that the code refers to by name, such as arrays and functions.
     """
 
     m: Any
@@ -237,7 +237,7 @@ class _Tape:
         return lambda *arguments: self.put(name, *arguments)
 
     def put(self, operation: str, *arguments: Any) -> Any:
-        """What *operation* makes of *arguments*: what is known of it already, or a term."""
+        """The result of *operation* on *arguments*: a value where it is known already, else a new term."""
         if not any(isinstance(argument, _Term) for argument in arguments):
             return _plain((OPERATORS.get(operation) or self.names[operation])(*arguments))
         between = tuple(map(_between, arguments))
@@ -263,24 +263,24 @@ class _Tape:
         return lines, _nested(results, lambda leaf: places.get(name := self._text(leaf), name))
 
     def _uses(self, results: Any) -> Counter[str]:
-        """How often the code for *results* has each name."""
+        """The number of times that the code for *results* uses each name."""
         uses = Counter(_flat(results, self._text))
         for term in reversed(self.terms.values()):
             if uses[term.name]:
                 form = self._form(term)
-                for place, argument in enumerate(term.arguments):
-                    uses[self._text(argument)] += form.count(f"{{{place}}}")
+                for index, argument in enumerate(term.arguments):
+                    uses[self._text(argument)] += form.count(f"{{{index}}}")
         return uses
 
     def _form(self, term: _Term) -> str:
-        """How to write what makes a *term*."""
-        called = ", ".join(f"{{{place}}}" for place in range(len(term.arguments)))
+        """The template of the code that computes *term*."""
+        called = ", ".join(f"{{{index}}}" for index in range(len(term.arguments)))
         form: str = getattr(self.m, "inline", {}).get(term.operation) or (
             f"{{0}} {term.operation} {{1}}" if term.operation in OPERATORS else f"{term.operation}({called})")
         return form
 
     def _text(self, argument: Any) -> str:
-        """How code calls what is a term, a number, or some other object."""
+        """The code for a term, a number, or some other object: its name, or a literal."""
         if isinstance(argument, _Term):
             return argument.name
         if isinstance(argument, int | float):

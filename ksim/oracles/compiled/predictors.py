@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
-from ksim.oracles.efficiency.attention_grids import Constants, Counts, Heads, Rates
+from ksim.oracles.efficiency.attention_grids import AttentionConstants, AttentionRates, Counts, Heads
 from ksim.oracles.efficiency.models import (
     BORDER,
     Array,
     Constant,
     Efficiency,
+    EfficiencyModel,
     Interpolation,
-    Model,
-    Network,
+    Perceptrons,
     Region,
     faded,
     kernel_of,
@@ -42,10 +42,13 @@ LocatedPredictor = Callable[[Sequence[float]], tuple[float, float]]
 Predictor = Callable[[Sequence[float]], float]
 
 
-def located_predictor(model: Model, seen: Sequence[int], region: Region, place: Sequence[int],
+def located_predictor(model: EfficiencyModel, seen: Sequence[int], region: Region, place: Sequence[int],
                       features: int) -> LocatedPredictor:
-    """Of so many *features*, *model* looks at those *seen*, and *region* at those in *place*."""
-    if isinstance(model, Network):
+    """A function from all features to how far outside *region* they lie, and to the prediction of *model*.
+
+    Of so many *features*, the model looks at those *seen*, and the region at those in *place*.
+    """
+    if isinstance(model, Perceptrons):
         return _NetworkAndRegion.of(model, seen, region, place, features)
     sides, of_row = _sides(region, place, features), _row_model(model, seen)
     row, out = np.ones(features + 1), np.empty(len(sides))
@@ -58,8 +61,8 @@ def located_predictor(model: Model, seen: Sequence[int], region: Region, place: 
     return predict
 
 
-def predictor(model: Model, seen: Sequence[int], features: int) -> Predictor:
-    """Of so many *features*, *model* looks at those *seen*."""
+def predictor(model: EfficiencyModel, seen: Sequence[int], features: int) -> Predictor:
+    """A function from all of so many *features* to the prediction of *model*, which looks at those *seen*."""
     if isinstance(model, Constant):
         value = float(model.value)
         return lambda values: value
@@ -73,13 +76,13 @@ def predictor(model: Model, seen: Sequence[int], features: int) -> Predictor:
 
 
 def _outside(sides: Array) -> float:
-    """How far outside is what lies so far outside of each side."""
+    """The largest distance from any of the *sides*; 0 within all of them."""
     furthest: float = sides.item(sides.argmax())
     return furthest if furthest > BORDER else 0.0
 
 
 def _sides(region: Region, place: Sequence[int], features: int) -> Array:
-    """What makes a row's distances from all sides of it, (sides, features + 1)."""
+    """The matrix that makes of a row its distances from all sides of *region*: (sides, features + 1)."""
     matrix, offsets = region.sides
     return _spread(matrix.T, offsets - region.mean @ matrix, place, features)
 
@@ -92,7 +95,7 @@ def _spread(matrix: Array, constant: Array, places: Sequence[int], features: int
     return spread
 
 
-def _row_model(model: Model, places: Sequence[int]) -> RowModel:
+def _row_model(model: EfficiencyModel, places: Sequence[int]) -> RowModel:
     """*model*, which looks at *places* of the features."""
     if isinstance(model, Constant):
         value = float(model.value)
@@ -110,7 +113,7 @@ class _NetworkAndRegion:
     its reach (one of `held` is above 0), the network as it is has to hold it; `around` is that and the region's sides.
     """
 
-    model: Network
+    model: Perceptrons
     places: Sequence[int]
     matrix: Array
     second: Array
@@ -127,7 +130,7 @@ class _NetworkAndRegion:
     between: Array
 
     @classmethod
-    def of(cls, model: Network, seen: Sequence[int], region: Region, place: Sequence[int],
+    def of(cls, model: Perceptrons, seen: Sequence[int], region: Region, place: Sequence[int],
            features: int) -> "_NetworkAndRegion":
         scaled, centre = np.diag(1 / model.scale), model.mean / model.scale
         reach = np.broadcast_to(model.reach, len(seen))
@@ -157,7 +160,7 @@ class _NetworkAndRegion:
         return beyond, float(self.last.dot(np.tanh(hidden, hidden))) + self.bias
 
 
-def _blocks(model: Network) -> Array:
+def _blocks(model: Perceptrons) -> Array:
     """The second layers of all members as blocks of one matrix, and in its last column what they add."""
     members, _, width = model.second.shape
     blocks = np.zeros((members, width, members, width))
@@ -171,12 +174,12 @@ class _Interpolation:
 
     base: RowModel
     smooth: float
-    components: Sequence["_Component"]
+    components: Sequence["_RowComponent"]
 
     @classmethod
     def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
-        components = [_Component.of(np.asarray(places)[part.seen], part.lengths, part.centre, part.near, part.weights)
-                      for part in model.components]
+        components = [_RowComponent.of(np.asarray(places)[part.seen], part.lengths, part.centre, part.near,
+                                       part.weights) for part in model.components]
         return cls(_row_model(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
@@ -187,9 +190,12 @@ class _Interpolation:
 
 
 @define(eq=False)
-class _Component:
-    """One of its components: `seen` inputs over `lengths` less `centre` are a point, whose squared distances to all
-    others are its product with `near`, where it has 1 and its own square at its end."""
+class _RowComponent:
+    """One component of an interpolation, for one row at a time.
+
+    The `seen` inputs over `lengths`, less `centre`, are a point.  With 1 and its own square at its end, its product
+    with `near` is the squared distances to all points.
+    """
 
     seen: NDArray[np.intp]
     lengths: Array
@@ -201,7 +207,7 @@ class _Component:
     squares: Array
 
     @classmethod
-    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_Component":
+    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_RowComponent":
         at = np.ones(len(near))
         return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at=at, point=at[:-2],
                    squares=np.empty(len(weights)))
@@ -222,11 +228,10 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
 
 @frozen(eq=False)
 class _Physics:
-    """From `COUNTS` to seconds, whether what is computed binds them, and those of `FEATURES` that are *needed*, with 0
-    for others."""
+    """The formula from `COUNTS` to seconds, whether compute bounds them, and features: 0 for those not *needed*."""
 
     heads: Heads
-    rates: Rates
+    rates: AttentionRates
     needed: frozenset[int]
 
     def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -234,7 +239,7 @@ class _Physics:
         time = timed(cut(totals, self.heads, m), totals, self.rates, m)
         values = features(totals, self.heads, time, m)
         binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
-        return time.seconds, binds, tuple(value if place in self.needed else 0.0 for place, value in enumerate(values))
+        return time.seconds, binds, tuple(value if index in self.needed else 0.0 for index, value in enumerate(values))
 
 
 @define(eq=False)
@@ -248,16 +253,16 @@ class _Fitted:
 
     @classmethod
     def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
-        """With *further* features that are asked for; None where the model looks at more."""
+        """The efficiency with the *further* features that are asked for; None where its model looks at others."""
         places = places_of(efficiency.inputs, FEATURES)
         if places is None:
             return None
-        rates = Rates.of(Constants(**efficiency.constants), heads, Floats)
+        rates = AttentionRates.of(AttentionConstants(**efficiency.constants), heads, Floats)
         physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
         return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
-        """Of many kernels: seconds, whether what they compute binds them, and their features."""
+        """Seconds of many kernels, whether compute bounds them, and their features."""
         seconds, computes, values = self.arrays[batch_kinds(counts)](*counts)
         table = np.empty((len(seconds), len(FEATURES)))
         for column, feature in zip(table.T, values, strict=True):
@@ -304,7 +309,7 @@ class ProfiledAttention:
         return seconds, computes, beyond == 0
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same of many kernels, whose counts are columns."""
+        """Price many kernels, whose counts are columns."""
         seconds, computes, table = self.own.columns(counts)
         beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
         outside = beyond > 0

@@ -1,1 +1,1 @@
-"""What share of a GPU's bounds kernels reach: physics without a dimension, and models fitted to measurements."""
+"""The share of a GPU's peaks that kernels reach: physics from data sheets, and models fitted to measurements."""

@@ -10,7 +10,7 @@ Which kernel runs is known from the GPU's architecture (vLLM's default backends)
 A thread block takes a tile of query rows over blocks of 128 keys.  Time is a start-up, and the larger (in a p-norm) of
 what the SMs need -- work in waves, and what sticks out at the end -- and of the stream of keys and values.  That comes
 from device memory or, as far as what is touched between two uses of the cache (`footprint`) fits there, from the L2
-cache.  What no data sheet states is in `Constants`.
+cache.  What no data sheet states is in `AttentionConstants`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.efficiency.attention_grids import (
     CONSTANTS,
     KEYS,
-    Constants,
+    AttentionConstants,
+    AttentionRates,
     Counts,
-    Grid,
     Heads,
-    Rates,
+    LaunchGrid,
     chunk_grid,
     decode_grid,
     even,
@@ -37,10 +37,11 @@ from ksim.oracles.efficiency.attention_grids import (
     only,
     tokens,
 )
+from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]
+__all__ = ["COLUMNS", "FAMILY", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]
 
 #: What a shape says.  Of the sequences with one new token (`decode`): how many, the keys they read in all (their own
 #: included) and the most of one.  Of the others (`chunk`): how many, their new tokens, their keys, their causal (query,
@@ -73,14 +74,14 @@ GOVERNOR = 2e-3
 
 @define(eq=False)
 class Pieces:
-    """One launch cut into pieces: how many blocks of keys they are long, on average, at most and at least.
+    """One launch cut into `pieces`, of which `slots` run at once: how many blocks of keys they take.
 
-    Of all, of the decodes, and of the chunks, whose `chunk_work` are all their blocks; `slots` pieces run at once.
-    Contexts of decodes are `unequal` where it is 1.
+    The mean, the longest and the shortest are given for all pieces, for those of decodes and for those of chunks;
+    `chunk_work` is the sum over the chunks.  `unequal` is 1 where the contexts of decodes differ.
     """
 
     counts: Counts
-    grid: Grid
+    grid: LaunchGrid
     pieces: Any
     mean: Any
     decodes: Any
@@ -97,7 +98,7 @@ class Pieces:
 
 @define(eq=False)
 class Time:
-    """Of one launch, in seconds: of all, of the SMs, of memory, and of what takes as long for any shape."""
+    """The seconds of one launch: all of them, those of the SMs, of memory, and the `fixed` ones of any shape."""
 
     seconds: Any
     compute: Any
@@ -108,7 +109,7 @@ class Time:
     chunk_share: Any
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANTS) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: AttentionConstants = CONSTANTS) -> Physics:
     """The reference time of attention over the batches that *shapes* describes by `COLUMNS`.
 
     What all have alike may be a number.
@@ -128,7 +129,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
                    np.ascontiguousarray(table[5:].T))
 
 
-def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
+def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: AttentionConstants) -> list[tuple[Any, ...]]:
     lists = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
     layers = list(zip(*lists[COUNTED:], strict=True))
     known = {layer: _bound(gpu, layer, constants, Floats) for layer in dict.fromkeys(layers)}
@@ -136,11 +137,11 @@ def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constant
             for counts, layer in zip(zip(*lists[:COUNTED], strict=True), layers, strict=True)]
 
 
-def _bound(gpu: Gpu, layer: Sequence[Any], constants: Constants, m: Any) -> tuple[Heads, Rates]:
-    return (heads := Heads.of(m, gpu, *layer)), Rates.of(constants, heads, m)
+def _bound(gpu: Gpu, layer: Sequence[Any], constants: AttentionConstants, m: Any) -> tuple[Heads, AttentionRates]:
+    return (heads := Heads.of(m, gpu, *layer)), AttentionRates.of(constants, heads, m)
 
 
-def _results(s: Counts, heads: Heads, rates: Rates, m: Any) -> tuple[Any, ...]:
+def _results(s: Counts, heads: Heads, rates: AttentionRates, m: Any) -> tuple[Any, ...]:
     """Five columns of the result, then the features."""
     time = timed(cut(s, heads, m), s, rates, m)
     return (time.seconds, time.compute, time.memory, time.waves, m.where(time.split, 1.0, 0.0),
@@ -166,7 +167,7 @@ def cut(s: Counts, heads: Heads, m: Any) -> list[Pieces]:
     return [_pieces(s, heads, flash2, m)]
 
 
-def timed(launches: Sequence[Pieces], s: Counts, rates: Rates, m: Any) -> Time:
+def timed(launches: Sequence[Pieces], s: Counts, rates: AttentionRates, m: Any) -> Time:
     """The time of *launches* one after the other, of which either may have nothing to do."""
     if len(launches) == 1:
         return _launch(launches[0], rates, m)
@@ -186,7 +187,7 @@ def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
     """
     alike = even(s)
     blocks = length(s, alike, m)
-    grid: Grid = launch(heads, s, blocks, m)
+    grid: LaunchGrid = launch(heads, s, blocks, m)
     piece = grid.piece
     splits = m.maximum(m.where(alike, m.ceil(blocks / piece), (blocks - 0.5) / piece + RAGGED_PIECE), 1.0)
     decodes, decode_mean = grid.decode_tiles * splits, blocks / splits
@@ -203,7 +204,7 @@ def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
                   shortest=shortest, unequal=m.where(alike, 0.0, 1.0), slots=heads.gpu.sms * grid.resident)
 
 
-def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
+def _chunk_pieces(s: Counts, grid: LaunchGrid, m: Any) -> tuple[Any, Any]:
     """Pieces of the chunks, and their work in blocks of keys."""
     # A query sees `seen` keys on average, and a tile those of its last query, whole blocks of them.
     seen = s.chunk_pairs / m.maximum(s.chunk_queries, 1.0)
@@ -212,7 +213,7 @@ def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
     return grid.chunk_tiles * m.maximum(m.ceil(context / grid.piece), 1.0), grid.chunk_tiles * blocks
 
 
-def _launch(p: Pieces, rates: Rates, m: Any) -> Time:
+def _launch(p: Pieces, rates: AttentionRates, m: Any) -> Time:
     """The time of one launch.
 
     Decodes come first in a batch: chunks fill the SMs that unequal decodes leave
@@ -240,13 +241,41 @@ def _launch(p: Pieces, rates: Rates, m: Any) -> Time:
                 p.chunk_work / m.maximum(mean * p.pieces, 1.0))
 
 
-def _unit(rates: Rates, grid: Grid, blocks: Any) -> Any:
+def _unit(rates: AttentionRates, grid: LaunchGrid, blocks: Any) -> Any:
     """Seconds of a tile on a block of keys where an SM works on so many *blocks*: products, exponentials, latency."""
     unit = grid.resident * grid.rows * rates.pair + rates.step
     busy = blocks * unit
     return unit * (1 + rates.governor * busy / (busy + GOVERNOR))
 
 
-def _join(first: Any, second: Any, rates: Rates) -> Any:
+def _join(first: Any, second: Any, rates: AttentionRates) -> Any:
     """Two things that overlap: the larger, and somewhat more where they are alike."""
     return (first**rates.norm + second**rates.norm) ** rates.root
+
+
+#: The columns that are a kernel's own attributes.
+_OWN = tuple(name for name in COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
+
+
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
+    return {
+        **attributes(kernels, _OWN),
+        "cache_bytes": np.array([kernel.cache.bytes for kernel in kernels]),
+        "footprint": np.full(len(kernels), np.inf),  # a step reads the caches of all layers before one again
+        "writes": np.zeros(len(kernels)),
+    }
+
+
+def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    """Columns of the counts; what all kernels share stays a number."""
+    counts = {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in COLUMNS[:COUNTED]}
+    alone = not counts["chunks"].any()
+    same: Any = {"heads": float(kernel.heads), "kv_heads": float(kernel.kv_heads), "head_dim": float(kernel.head_dim),
+                 "cache_bytes": float(kernel.cache.bytes), "footprint": np.inf, "writes": 0.0}
+    return {**{name: 0.0 if alone and name.startswith("chunk") else column for name, column in counts.items()}, **same}
+
+
+FAMILY = Family(
+    lambda gpu, shapes, constants: physics(gpu, shapes, AttentionConstants(**constants)), FEATURES, LAUNCHES, _columns,
+    lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))), sweep=_sweep,
+    inputs=COLUMNS)

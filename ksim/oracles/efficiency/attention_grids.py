@@ -1,11 +1,10 @@
-"""How three attention kernels cut a batch into thread blocks: rows of a tile, tiles, and pieces of a split context.
+"""The thread blocks into which three attention kernels cut a batch: rows of a tile, tiles, pieces of a split context.
 
 Written down from the kernels' own host code: FlashAttention-2 (``flash_api.cpp``: set_params_splitkv,
 num_splits_heuristic, and heads of a KV head swapped into queries where every sequence has one), FlashAttention-3
 (``heuristics.h``, ``tile_size.h``, ``flash_prepare_scheduler.cu``) and TensorRT-LLM's (``fmhaRunner``: as many blocks
-along the keys as there are SMs to hold them).  The formulas run on arrays and on floats alike.
-
-What attention's constants come to, in seconds, on a GPU with a layer's heads, whatever the batch.
+along the keys as there are SMs to hold them).  The formulas run on arrays and on floats alike.  `AttentionRates` are
+the constants of attention in seconds, on a GPU and for a layer's heads.
 """
 
 import math
@@ -19,8 +18,8 @@ from ksim.foundation.units import DType
 from ksim.oracles.efficiency.models import Array
 from ksim.specs.hardware import Gpu
 
-__all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
-           "only", "tokens", "CONSTANTS", "Constants", "Rates"]
+__all__ = ["KEYS", "Counts", "LaunchGrid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
+           "only", "tokens", "CONSTANTS", "AttentionConstants", "AttentionRates"]
 
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
@@ -41,7 +40,7 @@ DECODE_RESIDENT = 2.0
 
 @define(eq=False)
 class Counts:
-    """What a kernel counts over its batch, as in `COLUMNS`; columns of many kernels, or numbers."""
+    """The counts of a kernel over its batch, as in `COLUMNS`; numbers, or columns of many kernels."""
 
     decodes: Any
     decode_keys: Any
@@ -82,8 +81,8 @@ class Heads:
 
 
 @define(eq=False)
-class Grid:
-    """One launch.
+class LaunchGrid:
+    """The thread blocks of one launch.
 
     `rows` of a tile and the `tokens` of a chunk in them; `piece`, the most blocks
     of keys that one thread block goes over; whether a context is `split` into
@@ -118,7 +117,7 @@ def _splits(slots: int) -> Array:
     return table
 
 
-def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """One launch for the ragged batch; the longest chunk decides for all whether contexts are split."""
     gpu, group = h.gpu, h.group
     most = m.maximum(s.chunk_most, 1.0) * group
@@ -136,11 +135,11 @@ def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
     piece = m.where(splits, m.minimum(share, longest), longest)
     # The kernel that adds up runs whenever there might have been splits.
-    return Grid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
+    return LaunchGrid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
                 combines=m.where(splits, longest / piece, 0.0), decodes=few)
 
 
-def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """One launch; only a batch of decodes alone packs the heads of a KV head, and only then contexts are split."""
     gpu, group = h.gpu, h.group
     packs = (s.chunks == 0) & (group > 1)
@@ -152,25 +151,26 @@ def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     allowed = m.look_up(_splits(slots), m.minimum(decode_tiles, float(slots)), m.minimum(longest, float(MOST_SPLITS)))
     splits = m.where(packs, allowed, 1.0)
     reorders = packs & (s.decodes > 1) & (h.kv_heads > 1)
-    return Grid(FEW_ROWS, FEW_ROWS, m.ceil(longest / splits), splits > 1, decode_tiles=decode_tiles,
+    return LaunchGrid(FEW_ROWS, FEW_ROWS, m.ceil(longest / splits), splits > 1, decode_tiles=decode_tiles,
                 chunk_tiles=chunk_tiles, resident=RESIDENT.get(gpu.architecture, 1.0),
                 combines=m.where(splits > 1, splits, 0.0), copies=m.where(reorders, 1.0, 0.0), decodes=s.chunks == 0)
 
 
-def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """TensorRT-LLM's launch for decodes; the last block of a context to finish adds up, so no kernel does."""
     tiles = s.decodes * h.kv_heads * m.ceil(h.group / DECODE_ROWS)
     longest = m.ceil(s.decode_longest / KEYS)
     splits = m.maximum(m.minimum(m.floor(h.gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
     piece = m.maximum(m.ceil(longest / splits), 1.0)
-    return Grid(DECODE_ROWS, 1.0, piece, splits > 1, decode_tiles=tiles, resident=DECODE_RESIDENT, decodes=tiles >= 0)
+    return LaunchGrid(DECODE_ROWS, 1.0, piece, splits > 1, decode_tiles=tiles, resident=DECODE_RESIDENT,
+                      decodes=tiles >= 0)
 
 
-def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     """TensorRT-LLM's launch for chunks, a tile for each head."""
     tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
     piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
-    return Grid(CHUNK_ROWS, CHUNK_ROWS, piece, tiles < 0, chunk_tiles=tiles, decodes=tiles < 0)
+    return LaunchGrid(CHUNK_ROWS, CHUNK_ROWS, piece, tiles < 0, chunk_tiles=tiles, decodes=tiles < 0)
 
 
 def only(s: Counts, kind: str) -> Counts:
@@ -205,8 +205,8 @@ L2_BYTES = 64.0
 
 
 @frozen
-class Constants:
-    """What no data sheet states; latencies in clock cycles.
+class AttentionConstants:
+    """The constants of attention kernels that no data sheet states; latencies are in clock cycles.
 
     `start` of the kernel, `write` of the one that writes the cache, `combine`
     of the one that adds up splits and `combine_split` for each of them, `copy`
@@ -248,12 +248,12 @@ class Constants:
 
 
 #: Fitted to all nine GPUs of AIConfigurator's tables (095f58a), vLLM's bf16 rows of head dimension 128.
-CONSTANTS = Constants()
+CONSTANTS = AttentionConstants()
 
 
 @define(eq=False)
-class Rates:
-    """Seconds of what `Constants` has in clock cycles, and the numbers that it has without a unit.
+class AttentionRates:
+    """Seconds of what `AttentionConstants` has in clock cycles, and the numbers that it has without a unit.
 
     `start` has the kernel that writes the cache in it, where that is timed along.  A tile takes `pair` for each of its
     rows on a block of keys.  `token` is for a key and its value, `activations` for queries and outputs of a token,
@@ -280,7 +280,7 @@ class Rates:
     root: float
 
     @classmethod
-    def of(cls, k: Constants, heads: Heads, m: Any) -> "Rates":
+    def of(cls, k: AttentionConstants, heads: Heads, m: Any) -> "AttentionRates":
         gpu = heads.gpu
         byte, near = _bytes(k, heads)
         entry = 2 * heads.head_dim * heads.cache_bytes
@@ -294,7 +294,7 @@ class Rates:
             governor=k.governor, partial=k.partial, tail=k.tail, hidden=k.hidden, norm=k.norm, root=1 / k.norm)
 
 
-def _pair(k: Constants, heads: Heads, m: Any) -> Any:
+def _pair(k: AttentionConstants, heads: Heads, m: Any) -> Any:
     """Seconds of a tile's row on a key: products and exponentials."""
     gpu = heads.gpu
     exponentials = gpu.clock * MORE_EXPONENTIALS.get(gpu.name, EXPONENTIALS)
@@ -304,7 +304,7 @@ def _pair(k: Constants, heads: Heads, m: Any) -> Any:
     return 4 * heads.head_dim * gpu.sms / (peak * k.tensor) + k.exponential / exponentials
 
 
-def _bytes(k: Constants, heads: Heads) -> tuple[Any, float]:
+def _bytes(k: AttentionConstants, heads: Heads) -> tuple[Any, float]:
     """Seconds of a byte, from memory or the L2 cache, wherever it is, and from the L2 cache."""
     gpu = heads.gpu
     missed = 1 / (1 + (k.resident * gpu.l2 / heads.footprint) ** (1 / k.width))

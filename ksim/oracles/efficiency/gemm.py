@@ -1,4 +1,4 @@
-"""Dense matrix products ``out[m, n] = x[m, k] @ w[k, n]``: what the launch of thread blocks costs, from the data sheet.
+"""Dense matrix products ``out[m, n] = x[m, k] @ w[k, n]``, priced by their thread blocks from the data sheet.
 
 ``seconds = start + max(compute, memory, power) (+ reduction)``, the maximum of compute and memory a smooth one:
 
@@ -9,25 +9,24 @@
 
 cuBLAS chooses a tile and into how many parts k is split; here the fastest of a menu.  vLLM's CUTLASS kernels for 8-bit
 activations have one tile per number of rows and no split (vLLM 0.24, csrc/quantization/w8a8/cutlass: *_dispatch.cuh).
-The `Constants` are shared by all GPUs; those of latency come in two kinds, for kernels that load with cp.async (Ampere,
-Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
-
-How libraries cut a dense product into tiles: cuBLAS' menu, vLLM's own choice for 8 bits, and features of tiles.
-
-What physics says about kernels before anything is learned: a reference time, and numbers without a dimension.
+The `GemmConstants` are shared by all GPUs.  Those of latency come in two kinds: for kernels that load with cp.async
+(Ampere, Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from attrs import frozen
 
+from ksim.oracles import peak
+from ksim.oracles.efficiency.families import Family, Shapes, product_names
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["LAUNCHES", "Products", "dispatched_launch", "menu_launches", "CONSTANTS", "FEATURES", "Constants",
-           "physics", "quantization"]
+__all__ = ["FAMILY", "LAUNCHES", "Products", "dispatched_launch", "menu_launches", "CONSTANTS", "FEATURES",
+           "GemmConstants", "physics", "quantization"]
 
 
 #: Rows and columns of a block's tile, and of how many tiles side by side a cluster is made, along rows and columns.
@@ -86,7 +85,7 @@ def _tiles(architecture: str) -> tuple[Array, Array]:
 
 
 def dispatched_launch(gpu: Gpu, m: Array, n: Array) -> Launches:
-    """As `menu_launches`, with the one launch that vLLM takes."""
+    """The one launch that vLLM chooses, in the form of `menu_launches`."""
     shape = np.stack(_dispatch(gpu.architecture, m, n))[:, None]
     tile, pair = shape[:2], shape[2:]
     down = np.ceil(m / (tile[0] * pair[0])) * pair[0]
@@ -126,7 +125,7 @@ class Products:
     quantizing: Array
 
     def features(self, names: tuple[str, ...]) -> list[Array]:
-        """Those called *names*, a column each; raises KeyError for what has none of them.
+        """The features called *names*, a column each; raises KeyError for an unknown one.
 
         Of tiles of ``AxB`` rows and columns: logarithms of their waves (`waves_`) and of the work of filled-up ones
         over the product's own (`loss_`), and how full the last wave is (`fill_`).  Of tiles of A rows: the logarithm of
@@ -172,8 +171,11 @@ def _twos(k: Array) -> Array:
 
 @lru_cache
 def _layout(names: tuple[str, ...]) -> tuple[list[str], tuple[Array, Array, int, int], tuple[Array, int]]:
-    """Those of *names* that speak of tiles, kind by kind; the tiles of the first, and where the second and the third
-    kind begin; the heights of the others, and where their second kind begins."""
+    """The features among *names* that describe tiles, kind by kind, and the tiles that they name.
+
+    First come those of `OF_TILES`, with rows, columns, and the numbers at which the second and the third kind begin;
+    then those of `OF_ROWS`, with heights, and the number at which the second kind begins.
+    """
     tiled, counts = _kinds(names, OF_TILES)
     high, (down, _) = _kinds(names, OF_ROWS)
     sizes = np.array([[float(size) for size in name.partition("_")[2].split("x")] for name in tiled]).reshape(-1, 2)
@@ -182,7 +184,7 @@ def _layout(names: tuple[str, ...]) -> tuple[list[str], tuple[Array, Array, int,
 
 
 def _kinds(names: Sequence[str], kinds: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Those of *names* that begin with one of *kinds*, kind by kind, and how many there are of each."""
+    """The *names* that begin with one of *kinds*, kind by kind, and the number of each kind."""
     by_kind = [[name for name in names if name.partition("_")[0] == kind] for kind in kinds]
     return [name for group in by_kind for name in group], [len(group) for group in by_kind]
 
@@ -211,7 +213,7 @@ LOSS_COLUMNS = np.array([128.0, 256, 128, 128, 64, 64])[:, None]
 
 
 @frozen
-class Constants:
+class GemmConstants:
     """Seconds at `CLOCK`, or shares of a peak; `_async` for cp.async kernels, `_bulk` for those with bulk loads."""
 
     start_async: float      # seconds that even the smallest kernel takes
@@ -235,11 +237,11 @@ class Constants:
 #: Least absolute error of log time over the public tables of nine GPUs (core rows; fp8 with quantisation); see the
 #: recipe for what is held fixed.
 CONSTANTS = {
-    "bf16": Constants(
+    "bf16": GemmConstants(
         start_async=5.5e-6, start_bulk=2.5e-6, step_async=125e-9, step_bulk=98e-9, turn_async=8.25e-6,
         turn_bulk=0.91e-6, tensor_async=0.93, tensor_bulk=0.85, memory=0.85, stream=22.3, joule=1.12e-12,
         reduce_async=0.12e-6, reduce_bulk=2.0e-6),
-    "fp8": Constants(
+    "fp8": GemmConstants(
         start_async=6.75e-6, start_bulk=3.54e-6, step_async=61e-9, step_bulk=98e-9, turn_async=19.3e-6,
         turn_bulk=0.55e-6, tensor_async=0.93, tensor_bulk=0.786, memory=0.82, stream=22.0, joule=0.661e-12,
         panel=1.57, row=765, chunk=1000),
@@ -251,7 +253,7 @@ QUANTIZATION_START = 2.0e-6
 QUANTIZATION_MEMORY = 0.63  # share of the bandwidth, once the rows do not fit in the L2
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None = None) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: GemmConstants | None = None) -> Physics:
     """`shapes` has columns m, n, k (elements), weight_bytes and activation_bytes (per element, with their scales), peak
     (FLOP/s of the activations' format on `gpu`) and footprint (bytes of weights used before these are used again;
     infinite in serving).
@@ -284,7 +286,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
                    further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
 
 
-def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = None) -> Array:
+def quantization(gpu: Gpu, m: Array, k: Array, constants: GemmConstants | None = None) -> Array:
     """Seconds in which vLLM quantises m x k activations per token to 8 bits before a product, from the public tables.
 
     A row is a fixed cost and one for each 2,048 elements; SMs take rows two at a time.
@@ -296,7 +298,7 @@ def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = Non
     return np.asarray(QUANTIZATION_START * (CLOCK / gpu.clock) ** 0.5 + (issue**4 + memory**4) ** 0.25)
 
 
-def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out: Array) -> None:
+def _price(gpu: Gpu, columns: list[Array], own: GemmConstants, dispatched: bool, out: Array) -> None:
     """Fill rows of `Physics`: seconds, compute, memory, waves, idle, launch, then the features."""
     m, n, k, weight, activation, peak, footprint = columns
     start, step, turn, reduce = _latencies(gpu, own, dispatched)
@@ -338,7 +340,7 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out
     out[-2], out[-1] = idle, resident
 
 
-def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float, float, float]:
+def _latencies(gpu: Gpu, own: GemmConstants, dispatched: bool) -> tuple[float, float, float, float]:
     """Seconds to start, of a step, of a turn and to add up parts."""
     slow = float((CLOCK / gpu.clock) ** 0.5)
     if gpu.architecture in (BULK_DISPATCHED if dispatched else BULK):
@@ -346,7 +348,7 @@ def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float
     return slow * own.start_async, slow * own.step_async, slow * own.turn_async, slow * own.reduce_async
 
 
-def _bandwidths(gpu: Gpu, own: Constants) -> tuple[float, float]:
+def _bandwidths(gpu: Gpu, own: GemmConstants) -> tuple[float, float]:
     """Bytes a second that come from device memory, and from the L2 cache."""
     return gpu.bandwidth * own.memory * INLINE_ECC.get(gpu.architecture, 1.0), gpu.sms * own.stream * gpu.clock
 
@@ -362,9 +364,30 @@ def _features(gpu: Gpu, m: Array, n: Array, rows: Array) -> None:
     np.minimum(logs[14:], 6, out=logs[14:])
 
 
-def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Array, own: Constants) -> Array:
+def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Array, own: GemmConstants) -> Array:
     """Bytes read again: CUTLASS walks along the shorter side, whose panel each column of blocks reads anew."""
     panel = np.minimum(m, n) * depth
     short, long = np.where(m <= n, (down, across), (across, down))
     passes = np.minimum(np.maximum(long * short / gpu.sms, 1), long)
     return np.asarray(panel / (1 + (own.panel * gpu.l2 / panel) ** 3) * (passes - 1))
+
+
+#: The columns of a dense product.
+_COLUMNS = ("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")
+
+
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
+    table = np.array([(kernel.m, kernel.n, kernel.k, kernel.weights.bytes, kernel.activations.bytes,
+                       peak(gpu, kernel.activations), np.inf) for kernel in kernels], dtype=np.float64)
+    return dict(zip(_COLUMNS, table.T, strict=True))
+
+
+def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    table = np.empty((len(_COLUMNS), len(kernel.m)))
+    table[0], table[1], table[2] = kernel.m, kernel.n, kernel.k
+    table[3:] = [[kernel.weights.bytes], [kernel.activations.bytes], [peak(gpu, kernel.activations)], [np.inf]]
+    return dict(zip(_COLUMNS, table, strict=True))
+
+
+FAMILY = Family(lambda gpu, shapes, constants: physics(gpu, shapes, GemmConstants(**constants)), FEATURES, LAUNCHES,
+                _columns, lambda kernel: product_names("gemm", kernel), sweep=_sweep)

@@ -4,23 +4,25 @@
 `compute` works off tiles, each filled up to its full height, in waves over the SMs; what a tile reaches of the peak
 grows with its FLOP per operand byte.  `memory` reads the weights of the experts that have rows, once.  The tile's
 height and width follow the number of tokens, not of rows (vLLM v0.22, ``fused_moe.get_default_config``; width 256
-above 512 tokens as in the tuned files for the H200).  The numbers in `Constants` are least absolute errors of log time
-over our H200 sweep, the whole expert layer at once: 3.7 % mean error, 4.4 % on a layer shape or a skew left out.
+above 512 tokens as in the tuned files for the H200).  The defaults of `GroupedGemmConstants` are least absolute
+errors of log time over our H200 sweep, the whole expert layer at once: 3.7 % mean error, 4.4 % on a layer shape or a
+skew left out.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
 
 from ksim.foundation.units import DType, quantity
+from ksim.oracles.efficiency.families import HEIGHTS, Family, Shapes, attributes, product_names, tiles
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FEATURES", "HEIGHTS", "LAUNCHES", "Constants", "physics", "tiles"]
+__all__ = ["FAMILY", "FEATURES", "LAUNCHES", "GroupedGemmConstants", "physics"]
 
-#: Heights of a tile, and up to how many tokens vLLM takes each; the widths go with their own bounds.
-HEIGHTS = (16, 32, 64, 128)
+#: Up to how many tokens vLLM takes each of the `HEIGHTS` of a tile; the widths go with their own bounds.
 HEIGHT_TOKENS = (32, 96, 512)
 WIDTHS = (64, 128, 256)
 WIDTH_TOKENS = (64, 512)
@@ -36,7 +38,7 @@ DEPTH = 64.0
 RAMP_TOKENS = 64.0
 #: Which peak multiplies numbers of so many bits; GPUs without FP8 have INT8.
 FORMATS = ((4.0, DType.FP4), (8.0, DType.FP8), (8.0, DType.INT8), (16.0, DType.BF16))
-#: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand that `Constants.compute` belongs to.
+#: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand to which the constant `compute` belongs.
 SQUARE = 64.0
 #: Bytes that an SM reads from the L2 cache in a clock: three quarters of the 64 that its port takes (NVIDIA, A100 white
 #: paper).
@@ -44,7 +46,7 @@ L2_BYTES_PER_CLOCK = 48.0
 
 
 @frozen
-class Constants:
+class GroupedGemmConstants:
     """Shares of the peaks, the seconds that even the smallest launch takes, and how softly the two sides add up.
 
     `ramp` s come on top for each doubling of the tokens up to 64, and `row` s for each row: what aligns and sorts
@@ -62,18 +64,7 @@ class Constants:
     sharpness: float = field(default=3.47, validator=validators.ge(1))
 
 
-def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
-    """The columns that say how *loads*, (rows, experts that have so many), spread: see `physics`."""
-    busy = [(rows, experts) for rows, experts in loads if rows]
-    return {
-        "rows": float(sum(rows * experts for rows, experts in busy)),
-        "active": float(sum(experts for _, experts in busy)),
-        "largest": float(max((rows for rows, _ in busy), default=0)),
-        **{f"tiles{height}": float(sum(-(-rows // height) * experts for rows, experts in busy)) for height in HEIGHTS},
-    }
-
-
-def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Constants()) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: GroupedGemmConstants = GroupedGemmConstants()) -> Physics:
     """Price ``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` in `shapes`' columns.
 
     `tokens` enter the expert layer, as `rows` of which `inputs` differ; `active` experts have rows, the fullest of
@@ -139,3 +130,19 @@ def _peaks(gpu: Gpu, bits: Array) -> Array:
         wider = next(dtype for bits_of, dtype in FORMATS if bits_of >= width and dtype in gpu.flops)
         peaks[bits == width] = gpu.flops[wider]
     return peaks
+
+
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
+    spread = [tiles(kernel.expert_rows) for kernel in kernels]
+    return {
+        **attributes(kernels, ("n", "k", "tokens")),
+        **{name: np.array([of_kernel[name] for of_kernel in spread]) for name in spread[0]},
+        "inputs": np.array([kernel.rows if kernel.inputs is None else kernel.inputs for kernel in kernels], float),
+        "weight_bits": np.array([8.0 * kernel.weights.element.bytes for kernel in kernels]),
+        "bits": np.array([8.0 * kernel.activations.element.bytes for kernel in kernels]),
+        "warm": np.zeros(len(kernels)),
+    }
+
+
+FAMILY = Family(lambda gpu, shapes, constants: physics(gpu, shapes, GroupedGemmConstants(**constants)), FEATURES,
+                LAUNCHES, _columns, lambda kernel: product_names("grouped_gemm", kernel))

@@ -5,17 +5,18 @@ themselves (absorbed projections), which all heads share.  Head sizes are those 
 says otherwise: 128 and 64 rotary for queries and keys, 128 for values, 512 latent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
 
 from ksim.foundation.units import DType, quantity
+from ksim.oracles.efficiency.families import Family, Shapes
 from ksim.oracles.efficiency.models import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FEATURES", "LAUNCHES", "Constants", "physics"]
+__all__ = ["FAMILY", "FEATURES", "LAUNCHES", "LatentConstants", "physics"]
 
 FEATURES = (
     "start_share", "log_compute_over_memory", "log_waves", "idle", "generation", "log_heads", "log_length", "log_batch",
@@ -30,7 +31,7 @@ QUERIES, HEADS, KEYS = 128.0, 64.0, 256.0
 
 
 @frozen
-class Constants:
+class LatentConstants:
     """Seconds that even the smallest launch takes, shares of the peaks, and how softly the two sides add up.
 
     The defaults are those of Hopper's and Blackwell's kernels, whose two sides do not overlap.
@@ -43,7 +44,7 @@ class Constants:
     sharpness: float = field(default=1.0, validator=validators.ge(1))
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Constants()) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: LatentConstants = LatentConstants()) -> Physics:
     """Price attention of `batch` sequences, `query` new tokens each, the last of which sees `length` tokens.
 
     `heads` are those of this GPU, `generation` is 1 where the latent kernel runs, `cache_bits` are a cached number's.
@@ -73,3 +74,19 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
         shapes["generation"], np.log(heads), np.log(length), np.log(batch), shapes["cache_bits"] / 16.0,
     ])
     return Physics(seconds, compute, memory, waves, idle, latent.astype(np.intp), features)
+
+
+def _columns(kernels: Sequence[Any], gpu: Gpu) -> Shapes:
+    """The columns of a batch of equal sequences with as many queries, keys and pairs in all as each kernel's."""
+    table = np.array([(
+        kernel.sequences, kernel.queries / kernel.sequences, kernel.pairs / kernel.queries, kernel.heads,
+        kernel.form == "absorbed", 8.0 * kernel.cache.bytes, kernel.content, kernel.rotary, kernel.value, kernel.latent,
+    ) for kernel in kernels], dtype=np.float64)
+    names = ("batch", "query", "length", "heads", "generation", "cache_bits", "content", "rotary", "value", "latent")
+    shapes = dict(zip(names, table.T, strict=True))
+    shapes["length"] = shapes["length"] + (shapes["query"] - 1.0) / 2.0  # the last query sees more than the mean one
+    return shapes
+
+
+FAMILY = Family(lambda gpu, shapes, constants: physics(gpu, shapes, LatentConstants(**constants)), FEATURES, LAUNCHES,
+                _columns, lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16"))))

@@ -32,7 +32,7 @@ def _nothing(names: tuple[str, ...]) -> Sequence[Array]:
 
 @frozen
 class Physics:
-    """What physics says about an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
+    """The physics of many kernels; `seconds` is the reference time that a learned efficiency multiplies.
 
     `compute` is FLOP over the peak with wave quantisation, `memory` bytes over the bandwidth, both in seconds.  `waves`
     and `idle` describe the launch assumed, `launch` is its place in the family's `LAUNCHES`.  `features` has a row for
@@ -60,9 +60,9 @@ _Named = tuple[int, str]
 LOG = "log2 "
 
 
-class Model(Protocol):
+class EfficiencyModel(Protocol):
     def __call__(self, inputs: Array) -> Array:
-        """From (rows, inputs) to (rows,)."""
+        """Predict a log efficiency for each row: (rows, inputs) to (rows,)."""
         ...
 
 
@@ -91,7 +91,7 @@ class Linear:
 
 
 @frozen(eq=False, slots=False)
-class Network:
+class Perceptrons:
     """The mean of several perceptrons with two hidden layers of tanh, on inputs brought to zero mean and unit spread.
 
     Shapes: `first` (members, inputs + 1, hidden), `second` (members, hidden + 1,
@@ -137,7 +137,7 @@ class Interpolation:
     inverse covariance times the values at the points.
     """
 
-    base: Model
+    base: EfficiencyModel
     smooth: Array = field(converter=doubles)
     amplitudes: Array = field(converter=doubles)
     lengths: Array = field(converter=doubles)
@@ -151,15 +151,15 @@ class Interpolation:
         return total
 
     @cached_property
-    def components(self) -> list["_Component"]:
-        return [_Component.of(self, i) for i in range(len(self.amplitudes))]
+    def components(self) -> list["_KernelComponent"]:
+        return [_KernelComponent.of(self, i) for i in range(len(self.amplitudes))]
 
 
 @frozen(eq=False)
-class _Component:
-    """One component, made ready: squares of distances come out of a single product with `near`.
+class _KernelComponent:
+    """One component of an interpolation: a single product with `near` gives the squares of all distances.
 
-    `seen` are the inputs that it looks at; small numbers around `centre` lose least.
+    `seen` are the inputs that it looks at.  They are taken relative to `centre`, so that rounding loses least.
     """
 
     seen: NDArray[np.intp]
@@ -169,7 +169,7 @@ class _Component:
     weights: Array
 
     @classmethod
-    def of(cls, model: Interpolation, component: int) -> "_Component":
+    def of(cls, model: Interpolation, component: int) -> "_KernelComponent":
         seen = np.flatnonzero(np.isfinite(model.lengths[component]))
         lengths = model.lengths[component][seen]
         points = model.points[:, seen] / lengths
@@ -182,7 +182,9 @@ class _Component:
         return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at, rows)
 
 
-KINDS: dict[str, type] = {kind.__name__: kind for kind in (Constant, Linear, Network, Interpolation)}
+#: Models by the names that profiles have for them.
+KINDS: Mapping[str, type] = {"Constant": Constant, "Linear": Linear, "Network": Perceptrons,
+                             "Interpolation": Interpolation}
 
 
 def row_side(points: Array) -> Array:
@@ -251,8 +253,11 @@ def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], s
 @lru_cache
 def _sorted(names: tuple[str, ...],
             features: tuple[str, ...]) -> tuple[list[int], list[int], list[_Named], list[_Named]]:
-    """Which of *names* are features, and where among them; then logarithms of columns, and what has to be worked out,
-    each with its place."""
+    """Sort *names* by where their columns come from.
+
+    Returns the places of those that are features and their columns among *features*; then, each with its place, those
+    that are logarithms of columns of the shape, and those that the physics has to work out.
+    """
     known = [place for place, name in enumerate(names) if name in features]
     rest = [(place, name) for place, name in enumerate(names) if name not in features]
     logs = [(place, name.removeprefix(LOG)) for place, name in rest if name.startswith(LOG)]
@@ -262,7 +267,7 @@ def _sorted(names: tuple[str, ...],
 
 @lru_cache
 def places_of(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
-    """Where *names* are among *features*; None where one is not."""
+    """The columns of *names* among *features*; None where one is missing."""
     return np.array([features.index(name) for name in names], dtype=np.intp) if {*names} <= {*features} else None
 
 
@@ -300,7 +305,7 @@ class Region:
         return cls(mean, scale, faces.min(axis=0), faces.max(axis=0))
 
     def beyond(self, inputs: Array) -> Array:
-        """How far outside each row is, as a share of the data's own extent in that direction; 0 inside.
+        """The distance of each row from the region, as a share of the data's extent in that direction; 0 inside.
 
         Where inputs go together, as sizes do in layers of one model, the data has next to no extent in some direction:
         then distances count in spreads.
@@ -333,7 +338,7 @@ class Region:
                      for name in ("mean", "scale", "lowest", "highest")))
 
     def of_rows(self, rows: NDArray[np.intp]) -> "Region":
-        """Of those that are stacked, the ones at *rows*."""
+        """The ones at *rows* of those stacked here."""
         return Region(*(getattr(self, name)[rows] for name in ("mean", "scale", "lowest", "highest")))
 
 
@@ -384,7 +389,7 @@ class Spread:
                    padded("low", most + 1, 0.0), padded("high", most + 1, 0.0))
 
     def of_rows(self, rows: NDArray[np.intp]) -> "Spread":
-        """Of those that are stacked, the ones at *rows*."""
+        """The ones at *rows* of those stacked here."""
         return Spread(*(getattr(self, name)[rows] for name in ("column", "edges", "low", "high")))
 
     def interval(self, inputs: Array, beyond: Array) -> tuple[Array, Array]:
@@ -435,10 +440,10 @@ class Prices:
 
 @frozen(eq=False)
 class Efficiency:
-    """What one family of kernels, in one number format, makes of its reference time.
+    """The learned efficiency of one family of kernels in one number format, which multiplies the reference time.
 
-    `constants` are those of the family's physics.  `inputs` names what the model
-    looks at, and `place` what tells where a kernel lies (`region`, `spread`):
+    `constants` are those of the family's physics.  `inputs` names the inputs of the
+    model, and `place` the columns by which `region` and `spread` place a kernel:
     features of the physics, or ``log2 m`` for the shape's column m.  `rows`
     were fitted to; `error` is the mean absolute error, as a share, of rows held
     back in turn.
@@ -446,7 +451,7 @@ class Efficiency:
 
     constants: Mapping[str, float]
     inputs: tuple[str, ...]
-    model: Model
+    model: EfficiencyModel
     place: tuple[str, ...]
     region: Region
     spread: Spread

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import astuple, evolve, field, fields, frozen
+from attrs import asdict, astuple, evolve, field, fields, frozen
 from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.families import Family, Shapes, attributes
 from ksim.oracles.efficiency.models import Array, Constant, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
+__all__ = ["FAMILY", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
 
 FEATURES = ("start_share", "log_row_over_traffic", "log_waves", "misses", "log_row_bytes", "log_traffic_over_l2")
 LAUNCHES = ("a block a row",)
@@ -37,7 +38,7 @@ FEW = 64
 
 @frozen
 class Terms:
-    """What one family's kernel takes; seconds, clocks, and shares of the data sheet.
+    """The constants of one family: seconds, clocks, and shares of the data sheet.
 
     `start` s and `ramp` s for each doubling of rows; clocks: `fixed` of a block, `kib` for each KiB of its row (up to
     `widest` bytes), `passes` for every pass after the first over `pass_bytes` of the row (from `pass_rows` rows on),
@@ -65,11 +66,6 @@ class Terms:
     threads: float = 512.0
     footprint: float = 1.0
     split: float = 0.0
-
-
-#: PyTorch's sum over a token's experts, which no sweep has: from profiled steps of qwen3-30b-a3b on an H200, 4.6 us for
-#: a token, 105 us for 8,000.
-COMBINE = Terms(start=4.5e-6, l2=11.3, memory=0.61)
 
 
 def physics(gpu: Gpu, shapes: Mapping[str, Array], t: Mapping[str, Any]) -> Physics:
@@ -141,7 +137,7 @@ class Stack:
 
     @classmethod
     def of(cls, efficiencies: Sequence[Efficiency], further: Sequence[float], others: int = 0) -> "Stack | None":
-        """None where a model looks at its inputs, or where they do not lie in one space."""
+        """Stack *efficiencies*; None where a model looks at its inputs, or where they do not lie in one space."""
         places = {fitted.place for fitted in efficiencies}
         if len(places) > 1 or not all(isinstance(fitted.model, Constant) for fitted in efficiencies):
             return None
@@ -184,5 +180,21 @@ class Stack:
 
 
 def _first(worked: Physics, rows: int) -> Physics:
-    """That of the first so many kernels, but for what is worked out by name."""
+    """The physics of the first so many kernels, without the features that are worked out by name."""
     return Physics(*(getattr(worked, column.name)[:rows] for column in fields(Physics)[:-1]))
+
+
+#: The columns of a kernel that only moves memory.
+_COLUMNS = ("rows", "read_bytes", "write_bytes", "cold_bytes")
+#: A kernel that no profile knows is priced like one that moves memory as plainly: one thread block a row.
+_PLAIN = "silu_mul"
+
+
+def _sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    return {name: np.broadcast_to(np.asarray(getattr(kernel, name), dtype=np.float64), np.shape(kernel.read_bytes))
+            for name in _COLUMNS}
+
+
+FAMILY = Family(lambda gpu, shapes, constants: physics(gpu, shapes, asdict(Terms(**constants))), FEATURES, LAUNCHES,
+                lambda kernels, gpu: attributes(kernels, _COLUMNS), lambda kernel: (kernel.family, _PLAIN),
+                sweep=_sweep)

@@ -1,9 +1,7 @@
-"""Estimates of kernels from a profile, many at once.
+"""Profiles, which are files of fitted efficiencies of kernel families, and the prices of kernels by them.
 
-Profiles: fitted efficiencies of kernel families, as files.
-
-A profile is one .npz file: a JSON `header` that says what it is and where it
-comes from, and the arrays that its models are made of, read when they are asked for.
+A profile is one .npz file: a JSON `header` that says what it is and where it comes from, and the arrays of its models,
+which are read when they are asked for.
 """
 
 import json
@@ -21,28 +19,30 @@ from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.basic import Pointwise
-from ksim.foundation.catalog import DATA
+from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import DAMAGED, FileVersion, arrays, regular_file, version
 from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
 from ksim.oracles.compiled.predictors import ProfiledAttention, heads_of
-from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
+from ksim.oracles.efficiency.families import Family, Shapes, family, family_of
 from ksim.oracles.efficiency.models import KINDS, Efficiency, Physics, Prices, Region, Spread, blend
 from ksim.oracles.efficiency.pointwise import Stack, uncached
-from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Chosen", "ProfileOracle", "Profiled", "PROFILES", "FORMAT", "shipped", "without", "Profile", "save"]
+__all__ = ["PROFILES", "FORMAT", "ChosenEfficiency", "Profile", "ProfileOracle", "Profiled", "save", "shipped",
+           "without"]
 
 
 #: Where the profiles are that come with ksim.
-PROFILES = DATA / "profiles"
+PROFILES = catalog.DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
-#: What the header says of an efficiency; the rest are arrays.
-_SAID = ("constants", "inputs", "place", "rows", "error", "source")
-_PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
+#: The attributes of an efficiency that the header has; the others are arrays.
+_IN_HEADER = ("constants", "inputs", "place", "rows", "error", "source")
+#: The classes of parts, by the names that profiles have for them.
+_PARTS: Mapping[str, type] = {**KINDS, "Region": Region, "Spread": Spread}
+_NAMES = {kind: name for name, kind in _PARTS.items()}
 
 
 def shipped(name: str) -> Path:
@@ -51,7 +51,7 @@ def shipped(name: str) -> Path:
 
 
 def without(name: str, architecture: str) -> str:
-    """What an efficiency is called that was learned from all architectures but one."""
+    """The name of the efficiency *name* as it was learned from all architectures but *architecture*."""
     return f"{name} without {architecture}"
 
 
@@ -100,11 +100,11 @@ class Profile:
 
     def __getitem__(self, name: str) -> Efficiency:
         if name not in self._read:
-            said = self.header["entries"][name]
+            saved = self.header["entries"][name]
             parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
             self._read[name] = Efficiency(
-                constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
-                rows=said["rows"], error=said["error"], source=said["source"])
+                constants=saved["constants"], inputs=tuple(saved["inputs"]), place=tuple(saved["place"]), **parts,
+                rows=saved["rows"], error=saved["error"], source=saved["source"])
         return self._read[name]
 
     def _part(self, name: str) -> Any:
@@ -118,7 +118,7 @@ class Profile:
 def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], **more: Any) -> None:
     """Write a profile; `command` is what rebuilds it, `more` goes into the header as it is."""
     header = {"format": FORMAT, "gpu": gpu, "command": command, **more, "entries": {
-        name: {said: getattr(entry, said) for said in _SAID} for name, entry in entries.items()}}
+        name: {attribute: getattr(entry, attribute) for attribute in _IN_HEADER} for name, entry in entries.items()}}
     stored: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
     for name, entry in entries.items():
         for part in ("model", "region", "spread"):
@@ -129,7 +129,7 @@ def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], 
 
 def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
     """Name the arrays that *part* is made of, in single precision."""
-    arrays[f"{name}/kind"] = np.array(type(part).__name__)
+    arrays[f"{name}/kind"] = np.array(_NAMES[type(part)])
     for attribute in fields(type(part)):
         value, place = getattr(part, attribute.name), f"{name}/{attribute.name}"
         if isinstance(value, np.ndarray):
@@ -151,7 +151,7 @@ AS_ANOTHER = 0.25
 
 
 @frozen(eq=False)
-class Chosen:
+class ChosenEfficiency:
     """The efficiency that prices kernels; `exact` if it was fitted to kernels of their formats.
 
     `tier` is the oracle that it belongs to.
@@ -164,13 +164,13 @@ class Chosen:
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Who says what lies within the data, and beyond them."""
+        """The names of this efficiency as a source of estimates: for kernels within its data, and beyond them."""
         alike = f"{self.tier}, as {self.name}"
         return (self.tier, f"{self.tier}, extrapolated") if self.exact else (alike, alike)
 
     @property
     def further(self) -> float:
-        """How far its kernels count as beyond the data whatever their shape."""
+        """The distance beyond the data that is added for all kernels: 0 if the efficiency is that of their formats."""
         return 0.0 if self.exact else AS_ANOTHER
 
 
@@ -185,15 +185,16 @@ class Profiled:
     profile: Profile
     tier: str
     fallback: "Profiled | None" = None
-    _choices: dict[tuple[str, tuple[str, ...]], Chosen | None] = field(factory=dict, init=False)
-    _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
+    _choices: dict[tuple[str, tuple[str, ...]], ChosenEfficiency | None] = field(factory=dict, init=False)
+    _stacks: dict[tuple[str, ...], tuple[list[ChosenEfficiency], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-        """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
-        last bit whatever others are asked about.
+        """Estimate all of *kernels*, those of one efficiency together.
 
-        No estimate is below what the peaks allow, but for kernels that only move memory: what they
-        touch may be in the L2 cache, as far as it fits.
+        Except for attention, the estimate of a kernel is the same to the last bit whatever others are asked about.
+
+        No estimate is below what the peaks allow, but for kernels that only move memory: their data may be in the L2
+        cache, as far as it fits.
         """
         if isinstance(kernels, KernelSweep) and (answers := self._sweep(kernels, gpu)) is not None:
             return answers
@@ -206,9 +207,11 @@ class Profiled:
         return Estimates.joined(parts, list(groups.values())) if parts else Estimates.of([])
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
-        """What prices kernels of *layer* as `estimates` does, without intervals; None where that takes more than an
-        efficiency and another beyond it."""
-        names = FAMILIES["attention"].names(layer)
+        """Compile *layer* to price its kernels as `estimates` does, without intervals.
+
+        Returns None where that takes more than one efficiency and one beyond it.
+        """
+        names = family("attention").names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
@@ -217,7 +220,7 @@ class Profiled:
                                     chosen.further)
 
     def price(self, family: Family, names: tuple[str, ...], shapes: Shapes,
-              gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
+              gpu: Gpu) -> tuple[ChosenEfficiency, Physics, Prices] | None:
         """Price kernels by their columns, all that the first of *names* fits; None where no efficiency does."""
         chosen = self._chosen(names, gpu)
         if chosen is None:
@@ -231,10 +234,10 @@ class Profiled:
             prices = prices if other is None else prices.with_those(outside, blend(prices.of(outside), other[2]))
         return chosen, physics, prices
 
-    def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
+    def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> ChosenEfficiency | None:
         """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture.
 
-        One of the very kernels that the fallback has is better than one of kernels alike.
+        An exact one of the fallback is preferred to one of kernels alike.
         """
         key = gpu.architecture, names
         if key not in self._choices:
@@ -243,11 +246,11 @@ class Profiled:
             self._choices[key] = other if own is None or (other is not None and other.exact) else own
         return self._choices[key]
 
-    def _own(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
+    def _own(self, names: tuple[str, ...], gpu: Gpu) -> ChosenEfficiency | None:
         """The first of the profile itself."""
         candidates = ((name, entry) for name in names for entry in (without(name, gpu.architecture), name))
-        return next((Chosen(entry, self.tier, self.profile[entry], name == names[0]) for name, entry in candidates
-                     if entry in self.profile), None)
+        return next((ChosenEfficiency(entry, self.tier, self.profile[entry], name == names[0])
+                     for name, entry in candidates if entry in self.profile), None)
 
     def _sweep(self, sweep: KernelSweep, gpu: Gpu) -> Estimates | None:
         """Kernels whose numbers are columns; None for those of a family that has no columns of such, or is unknown."""
@@ -267,7 +270,7 @@ class Profiled:
         if family is not None and isinstance(kernels[0], Pointwise):
             return self._side_by_side(family, kernels, gpu)
         answers = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
-        return (answers or Estimates.of(Waves().estimates(kernels, gpu))).at_least(least_seconds(kernels, gpu))
+        return (answers or _by_waves(kernels, gpu)).at_least(least_seconds(kernels, gpu))
 
     def _alike(self, family: Family, kernel: Kernel, shapes: Shapes, gpu: Gpu) -> Estimates | None:
         """Kernels of one efficiency, such as *kernel*, by their columns; None where nothing is known of them."""
@@ -288,7 +291,7 @@ class Profiled:
         if answers is not None:
             return answers
         if len(kinds) == 1:
-            return Estimates.of(Waves().estimates(kernels, gpu))
+            return _by_waves(kernels, gpu)
         places = [np.flatnonzero(rows == row).tolist() for row in range(len(kinds))]
         apart = [self._side_by_side(family, [kernels[i] for i in some], gpu) for some in places]
         return Estimates.joined(apart, places)
@@ -304,8 +307,9 @@ class Profiled:
             answers = _estimates(family, physics, prices, [name for kind in chosen for name in kind.sources], rows)
         return answers and answers.at_least(uncached(gpu, shapes))
 
-    def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
-        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
+    def _stack(self, family: Family, kernels: Sequence[Kernel],
+               gpu: Gpu) -> tuple[list[ChosenEfficiency], Stack | None]:
+        """The efficiencies of *kernels*, each of another family, stacked with those of the fallback beyond them.
 
         Either all have one beyond or none, and what stacks with others does alone: no price depends on the company.
         """
@@ -319,27 +323,32 @@ class Profiled:
                                                  len(others)) if alike else None
         return self._stacks[key]
 
-    def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
+    def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[ChosenEfficiency]:
         """The efficiency of each of *kernels* that has one."""
         return [chosen for kernel in kernels if (chosen := self._chosen(family.names(kernel), gpu)) is not None]
 
 
+def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+    """The answers of the `waves` oracle, which is loaded only where a profile knows nothing of a kernel."""
+    return Estimates.of(catalog.find("oracles", "waves")().estimates(kernels, gpu))
+
+
 def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
-    """Of each of *kernels* the number of its kind, and a kernel of each kind."""
+    """The number of the kind of each of *kernels*, and a kernel of each kind."""
     kinds = {kernel.family: kernel for kernel in kernels}
-    places = {name: place for place, name in enumerate(kinds)}
+    places = {name: index for index, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
 
 
 def _alone(physics: Physics, within: float) -> Prices:
-    """What physics says, and nobody has measured on this GPU."""
+    """The prices by physics alone, for kernels that nobody has measured on this GPU."""
     return Prices(physics.seconds, physics.seconds * np.exp(-within), physics.seconds * np.exp(within),
                   np.ones_like(physics.seconds))
 
 
 def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequence[str],
                chosen: NDArray[np.intp] | int = 0) -> Estimates:
-    """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
+    """The estimates of kernels; *sources* has two names for each efficiency: within its data, and beyond."""
     outside, roofline = prices.beyond > 0, np.maximum(physics.compute, physics.memory)
     bound = bound_codes(roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
     return Estimates(
@@ -353,7 +362,7 @@ class ProfileOracle(ABC):
 
     @abstractmethod
     def prices(self, gpu: Gpu) -> Profiled:
-        """What prices kernels on *gpu*; raises ConfigError where there is no profile for it."""
+        """The profile that prices kernels on *gpu*; raises ConfigError where there is none."""
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Price all of *kernels* at once, which is faster than one by one."""
@@ -366,7 +375,7 @@ class ProfileOracle(ABC):
         return self.estimate(kernel, gpu).seconds
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
-        """None in a class that has `estimates` of its own, which what is compiled here would not follow."""
+        """Compile *layer*; None in a subclass with `estimates` of its own, which a compiled formula would bypass."""
         if type(self).estimates is not ProfileOracle.estimates:
             return None
         return self.prices(gpu).compile_attention(layer, gpu)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from ksim.kv.cache import Cache
-from ksim.kv.cache.sglang import common_tokens
+from ksim.kv.cache import Cache, common_tokens
 from ksim.scheduling.job import Job
 from ksim.scheduling.queues import ArrivalQueue
 

@@ -27,7 +27,7 @@ class DatasetWriter(Protocol):
 
     @property
     def remarks(self) -> Iterable[str]:
-        """What a user of the file has to know."""
+        """Remarks for users of the file."""
         ...
 
     def rows(self, requests: Iterable[Request], timed: bool) -> Iterator[dict[str, Any]]:

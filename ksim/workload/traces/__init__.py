@@ -1,7 +1,7 @@
 """Trace readers: one file for each format of recorded requests.
 
 To add a format, add a file with a class like `TraceReader` and name it in ``__all__``.  A reader outside ksim is named
-``"package.module:Class"`` in a scenario.  `ksim.workload.rows`, `columns` and `jsonl` hold checked building blocks.
+``"package.module:Class"`` in a scenario.  `ksim.workload.rows` and `jsonl` hold checked building blocks.
 `ksim list traces` prints the first line of the file's docstring.
 """
 
@@ -10,6 +10,9 @@ from typing import ClassVar, Protocol
 
 from ksim.workload.lines import Lines
 from ksim.workload.rows import Row
+
+#: Formats of JSON alone: their readers are neither loaded nor asked about a file that begins otherwise.
+JSON = frozenset({"aibrix", "bailian", "mooncake", "otel", "prometheus", "ragpulse", "sharegpt", "vllm_custom", "weka"})
 
 
 class TraceReader(Protocol):

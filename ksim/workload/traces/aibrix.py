@@ -41,8 +41,8 @@ class AIBrix:
             requests = member(row, ("requests",), lines)
             if not isinstance(requests, list):
                 raise lines.error(f"requests is {shown(requests)}; expected a list")
-            for place, request in enumerate(requests):
-                where = f"requests[{place}]"
+            for index, request in enumerate(requests):
+                where = f"requests[{index}]"
                 if not isinstance(request, dict):
                     raise lines.error(f"{where} is {shown(request)}; expected a request with prompt_length")
                 yield Row(arrival, count(member(request, _PROMPT, lines, where), f"{where}.prompt_length", lines),

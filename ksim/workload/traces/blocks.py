@@ -55,7 +55,7 @@ class Mooncake:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
         turns: dict[str, float] = {}
-        said: dict[str, list[Any]] = {}
+        contexts: dict[str, list[Any]] = {}
         for row in objects(lines):
             _refuse_texts(row, lines)
             session = "" if row.get("session_id") is None else str(row["session_id"])
@@ -67,24 +67,24 @@ class Mooncake:
             names = chunk_names(row.get("hash_ids"), length, size, lines)
             prompt = length
             if self.turns == "new" and session:
-                prompt, names = _behind(said.setdefault(session, []), session, length, output, (names, size))
+                prompt, names = _behind(contexts.setdefault(session, []), session, length, output, (names, size))
             yield Row(arrival, prompt, output, names, size, session=session,
                       delay=duration(row.get("delay"), "delay", lines, per_second=1000))
 
 
-def _behind(said: list[Any], session: str, length: int, output: int, named: tuple[tuple[Hashable, ...], int]
+def _behind(so_far: list[Any], session: str, length: int, output: int, named: tuple[tuple[Hashable, ...], int]
             ) -> tuple[int, tuple[Hashable, ...]]:
-    """The prompt of a turn that adds *length* tokens to what was *said*, and names of its blocks and its answer's.
+    """The prompt of a turn that adds *length* tokens to the context *so_far*, and names of its blocks and its answer's.
 
-    *said* has the number of tokens so far, and the names of the blocks of the first turn, if that had any.
+    *so_far* has the number of tokens so far, and the names of the blocks of the first turn, if that had any.
     """
     names, size = named
-    if not said:
-        said += [0, names[:length // size]]
-    prompt = said[0] + length
-    said[0] = prompt + output
-    first = said[1]
-    return prompt, first + tuple((session, place) for place in range(len(first), said[0] // size))
+    if not so_far:
+        so_far += [0, names[:length // size]]
+    prompt = so_far[0] + length
+    so_far[0] = prompt + output
+    first = so_far[1]
+    return prompt, first + tuple((session, index) for index in range(len(first), so_far[0] // size))
 
 
 def _arrival(row: Mapping[str, Any], turn_before: float | None, lines: Lines) -> float:

@@ -4,13 +4,12 @@ vLLM 0.33 sends a span `llm_request` for each sequence that ends, with the attri
 https://docs.vllm.ai/en/latest/examples/online_serving/opentelemetry.html
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ksim.workload.jsonl import documents, keys
 from ksim.workload.lines import Lines
-from ksim.workload.rows import Row
+from ksim.workload.rows import Row, number_of, shown
 
 __all__ = ["Otel"]
 
@@ -100,7 +99,7 @@ def _request(span: Mapping[str, Any], attributes: Mapping[str, Any], prompt: Any
 
 
 def _start(span: Mapping[str, Any], problem: Problem) -> int:
-    """When the request arrived: OTLP has nanoseconds since 1970, Jaeger microseconds."""
+    """The time at which the request arrived: OTLP has nanoseconds since 1970, Jaeger microseconds."""
     for key, scale in (("startTimeUnixNano", 1), ("start_time_unix_nano", 1), ("startTime", 1000)):
         value = span.get(key)
         if isinstance(value, str) and value.isdecimal() and len(value) < 20:
@@ -111,31 +110,19 @@ def _start(span: Mapping[str, Any], problem: Problem) -> int:
 
 
 def _whole(value: Any, name: str, problem: Problem) -> int:
-    number = _number(value)
+    number = number_of(value)
     if not number.is_integer() or not 0 <= number <= _MOST_TOKENS:
-        raise problem(f"{name} is {_shown(value)}; expected a whole number of at most {_MOST_TOKENS:,}")
+        raise problem(f"{name} is {shown(value)}; expected a whole number of at most {_MOST_TOKENS:,}")
     return int(number)
 
 
 def _seconds(value: Any, name: str, problem: Problem) -> float | None:
     if value is None:
         return None
-    number = _number(value)
+    number = number_of(value)
     if not 0 <= number < 1e9:
-        raise problem(f"{_LATENCY}{name} is {_shown(value)}; expected seconds")
+        raise problem(f"{_LATENCY}{name} is {shown(value)}; expected seconds")
     return number
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _number(value: Any) -> float:
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 class Otel:

@@ -7,25 +7,29 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ksim.workload.distributions import beams, logprobs, most_tokens, output_lengths, sequences
-from ksim.workload.images import images_of
 from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.rows import (
     FIELDS,
     Dates,
     Row,
+    beams,
     chunk_names,
     count,
     duration,
     header,
     id_list,
+    images_of,
     integer,
     is_date,
     known_fields,
     label,
+    logprobs,
     moment,
+    most_tokens,
     named_columns,
+    output_lengths,
+    sequences,
     share,
     unit_in_use,
     unit_of,

@@ -55,7 +55,7 @@ class ShareGPT:
             context = 0
             for new, output in islice(self._turns(talk, lines), self.turns):
                 prompt, context = context + new, context + new + output
-                chunks = tuple((number, place) for place in range(context // size))
+                chunks = tuple((number, index) for index in range(context // size))
                 yield Row(float("nan"), prompt, output, chunks, size, session=f"{number}")
 
     def _turns(self, talk: dict[str, Any], lines: Lines) -> Iterator[tuple[int, int]]:
@@ -64,8 +64,8 @@ class ShareGPT:
         if not isinstance(messages, list):
             raise lines.error(f"conversations is {shown(messages)}; expected a list of messages")
         new = 0
-        for place, message in enumerate(messages):
-            where = f"conversations[{place}]"
+        for index, message in enumerate(messages):
+            where = f"conversations[{index}]"
             if not isinstance(message, dict):
                 raise lines.error(f"{where} is {shown(message)}; expected a message with from and value")
             speaker = member(message, ("from",), lines, where)

@@ -6,9 +6,20 @@ from typing import Any
 from attrs import Attribute, field, frozen
 
 from ksim.flow.request import Image
-from ksim.workload.images import image_size
 from ksim.workload.lines import Lines
-from ksim.workload.rows import Dates, Row, chunk_names, columns, count, header, id_list, integer, moment, shown
+from ksim.workload.rows import (
+    Dates,
+    Row,
+    chunk_names,
+    columns,
+    count,
+    header,
+    id_list,
+    image_size,
+    integer,
+    moment,
+    shown,
+)
 
 __all__ = ["Azure", "Burstgpt", "Splitwise", "Vidur"]
 

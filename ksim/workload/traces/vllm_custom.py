@@ -44,6 +44,6 @@ class VllmCustom:
             text = row.get("prompt")
             if not isinstance(text, str):
                 raise lines.error(f"prompt is {shown(text)}; expected a text")
-            said = row.get("prompt_tokens")
-            prompt = math.ceil(len(text) / self.characters_per_token) if said is None else said
+            counted = row.get("prompt_tokens")
+            prompt = math.ceil(len(text) / self.characters_per_token) if counted is None else counted
             yield Row(math.nan, count(prompt, "prompt", lines), count(row.get("output_tokens"), "output_tokens", lines))

@@ -100,8 +100,8 @@ def _calls(holder: Mapping[str, Any], agent: str, start: float, lines: Lines) ->
     calls = member(holder, ("requests",), lines, agent[:-1])
     if not isinstance(calls, list) or agent.count(".") > _DEEPEST:
         raise lines.error(f"{agent}requests is {shown(calls)}; expected a list of calls")
-    for place, call in enumerate(calls):
-        where = f"{agent}requests[{place}]"
+    for index, call in enumerate(calls):
+        where = f"{agent}requests[{index}]"
         if not isinstance(call, dict):
             raise lines.error(f"{where} is {shown(call)}; expected a call")
         begin = start + moment(member(call, ("t",), lines, where), f"{where}.t", lines)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.kv.cache.block_pool import BlockPool
+from ksim.kv.cache.block_cache import BlockPool
 
 
 def taken(pool: BlockPool) -> list[int]:

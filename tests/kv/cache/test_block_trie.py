@@ -1,6 +1,6 @@
 """The tree of cached prefixes: a path is found as far as each of its blocks is there."""
 
-from ksim.kv.cache.block_pool import BlockNode, BlockTrie
+from ksim.kv.cache.block_cache import BlockNode, BlockTrie
 
 
 def insert(tree: BlockTrie, names: str, first_block: int) -> BlockNode:

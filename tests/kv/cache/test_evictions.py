@@ -7,8 +7,8 @@ import pytest
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.block_cache import BlockCache
-from ksim.kv.cache.block_pool import EvictionQueue, TrackedNode
+from ksim.kv.cache.block_cache import BlockCache, TrackedNode
+from ksim.kv.cache.evictions import EvictionQueue
 from ksim.kv.cache.sglang import SglangCache
 
 

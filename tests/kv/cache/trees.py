@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ksim.kv.cache.sglang import N, RadixTree
+from ksim.kv.cache import N, RadixTree
 
 
 def nodes(tree: RadixTree[N]) -> Iterator[N]:

@@ -10,7 +10,7 @@ from ksim.foundation.units import DType
 from ksim.oracles.compiled.arithmetic import COUNT_INTERVALS, Arrays, Floats, StagedFormula, batch_kinds
 from ksim.oracles.compiled.predictors import heads_of
 from ksim.oracles.efficiency.attention import cut, features, timed
-from ksim.oracles.efficiency.attention_grids import CONSTANTS, Counts, Rates
+from ksim.oracles.efficiency.attention_grids import CONSTANTS, AttentionRates, Counts
 from ksim.scenario.hardware import gpu_of
 
 batches = st.builds(
@@ -25,7 +25,7 @@ gpus = st.sampled_from(["h200", "a100-80g", "l40s", "b200", "b300"])
 
 def physics(layer, gpu):
     heads = heads_of(layer, gpu_of(gpu))
-    rates = Rates.of(CONSTANTS, heads, Floats)
+    rates = AttentionRates.of(CONSTANTS, heads, Floats)
 
     def formula(m, *counts):
         several = Counts(*counts)

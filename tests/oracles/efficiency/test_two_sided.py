@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ksim.compute.kernels.basic import BatchedGemm
-from ksim.compute.kernels.mla import IndexLayer, LatentLayer, SparseLatentLayer
-from ksim.compute.kernels.states import DeltaLayer
+from ksim.compute.kernels.mla import IndexScores, LatentAttention, SparseLatentLayer
+from ksim.compute.kernels.states import DeltaRule
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate
-from ksim.oracles.efficiency.drawn import CONSTANTS, Constants, constants_of, physics
-from ksim.oracles.efficiency.families import FAMILIES, family_of
+from ksim.oracles.efficiency.families import family, family_of
+from ksim.oracles.efficiency.two_sided import CONSTANTS, TwoSides, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.scenario.hardware import gpu_of
@@ -20,11 +20,11 @@ from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))
 BATCH = Batch.of(*[(1, 4000)] * 64)
-KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
-           SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaLayer("decodes", 8, 2, 128).over(BATCH)]
+KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexScores("decodes", 32, 128).counted(BATCH),
+           SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaRule("decodes", 8, 2, 128).counted(BATCH)]
 
 
-def seconds(reach: Constants, flops: float = 0.0, moved: float = 0.0, steps: float = 0.0) -> float:
+def seconds(reach: TwoSides, flops: float = 0.0, moved: float = 0.0, steps: float = 0.0) -> float:
     """On a toy of 4 GFLOP/s and 1 GB/s."""
     shapes = {"flops": np.array([flops]), "peak": np.array([4e9]), "bytes": np.array([moved]),
               "steps": np.array([steps])}
@@ -32,12 +32,12 @@ def seconds(reach: Constants, flops: float = 0.0, moved: float = 0.0, steps: flo
 
 
 def test_the_larger_side_wins_after_a_start():
-    reach = Constants(start=1.0, compute=0.5, memory=0.25, sharpness=50.0, step=3.0)
+    reach = TwoSides(start=1.0, compute=0.5, memory=0.25, sharpness=50.0, step=3.0)
     assert seconds(reach, flops=4e9) == pytest.approx(1 + 2)
     assert seconds(reach, moved=1e9) == pytest.approx(1 + 4)
     assert seconds(reach, steps=2) == pytest.approx(1 + 6)
     assert seconds(reach, flops=4e9, moved=1e9, steps=2) == pytest.approx(1 + 6, rel=1e-3)
-    assert seconds(Constants(start=0.0, compute=0.5, memory=0.25, sharpness=1.0), 4e9, 1e9) == pytest.approx(2 + 4)
+    assert seconds(TwoSides(start=0.0, compute=0.5, memory=0.25, sharpness=1.0), 4e9, 1e9) == pytest.approx(2 + 4)
 
 
 @pytest.mark.parametrize("oracle", [Learned(), Measured()], ids=["learned", "measured"])
@@ -53,14 +53,13 @@ def test_latent_attention_of_real_heads_is_within_what_was_measured():
     """All that tensor parallelism makes of 128 heads, prompts and decodes."""
     for heads in (8, 16, 32, 64, 128):
         for form, batch in (("absorbed", BATCH), ("expanded", Batch.of((4000, 0)))):
-            found = estimate(Measured(), LatentLayer(form, heads, 128, 64, 128, 512).over(batch), H200)
+            found = estimate(Measured(), LatentAttention(form, heads, 128, 64, 128, 512).counted(batch), H200)
             assert (found.source, found.extrapolated) == ("measured", False)
 
 
 def test_every_set_of_constants_has_kernels():
-    assert {*CONSTANTS} <= {*FAMILIES}
     assert {kernel.family for kernel in KERNELS} <= {*CONSTANTS}
-    assert all(family_of(kernel) is FAMILIES[kernel.family] for kernel in KERNELS)
+    assert all(family_of(kernel) is family(kernel.family) for kernel in KERNELS)
 
 
 def test_constants_of_another_architecture_are_less_certain():

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from attrs import Factory, define, field
 from attrs.validators import ge, gt, optional
 
-from ksim.cluster.llm_d.cycle import APPROXIMATE, Cycle, Load, Match
+from ksim.cluster.llm_d.cycle import APPROXIMATE, Cycle, InFlightLoad, Match
 from ksim.cluster.prefix_index import PrefixIndex, Prompt
 from ksim.cluster.routers import EngineView
 from ksim.flow.request import Request
@@ -99,7 +99,7 @@ class InflightLoadProducer:
         if match is not None and match.total:
             for number, blocks in match.blocks.items():
                 added[number] = self._lacks(cycle.request, match, blocks)
-        cycle.loads[self.name] = Load(self._requests, self._tokens, added)
+        cycle.loads[self.name] = InFlightLoad(self._requests, self._tokens, added)
 
     def sent(self, cycle: Cycle, number: int, profile: str) -> None:
         tokens = self._added[number]

@@ -135,10 +135,10 @@ class NoHitLruScorer:
         return not blocks or not any(engine.number in blocks for engine in engines)
 
     def _ranks(self, engines: Sequence[EngineView]) -> list[int]:
-        """From 0 on: first those that never got a cold request, then the others, the oldest first."""
-        places = {number: place for place, number in enumerate(self._oldest_first)}
+        """The rank of each engine: first those that never got a cold request, then the others, the oldest first."""
+        places = {number: index for index, number in enumerate(self._oldest_first)}
         never = [engine.number for engine in engines if engine.number not in places]
-        firsts = {number: place for place, number in enumerate(never)}
+        firsts = {number: index for index, number in enumerate(never)}
         return [firsts[engine.number] if engine.number in firsts else len(never) + places[engine.number]
                 for engine in engines]
 

@@ -17,7 +17,13 @@ One from elsewhere is named ``package.module:function``, or is a class with
 options that is called in the same way.
 """
 
-from typing import Any, Protocol
+from itertools import count
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import define, field
+from sortedcontainers import SortedDict
+
+from ksim.foundation.errors import ConfigError
 
 
 class Tracked(Protocol):
@@ -46,3 +52,50 @@ class Tracked(Protocol):
 
 class Eviction(Protocol):
     def __call__(self, node: Tracked, /) -> Any: ...
+
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class EvictionQueue(Generic[T]):
+    """A priority queue of items by the key of their node, smallest first; equal keys in order of arrival.
+
+    Raises ConfigError for a key function that fails, or whose keys cannot be compared.
+    """
+
+    eviction: Eviction
+    _queue: "SortedDict[Any, T]" = field(factory=SortedDict)
+    _keys: dict[T, tuple[Any, int]] = field(factory=dict)
+    _arrivals: "count[int]" = field(factory=count)
+
+    def add(self, item: T, node: Tracked) -> None:
+        """Queue *item* by the key that the eviction computes from *node*."""
+        try:
+            key = self.eviction(node)
+            entry = self._keys[item] = key, next(self._arrivals)
+            self._queue[entry] = item
+        except Exception as error:  # show users whatever their function raised
+            raise ConfigError(self._name(), f"{type(error).__name__}: {error}") from error
+        if key != key:  # noqa: PLR0124 - only NaN differs from itself
+            raise ConfigError(self._name(), "a key is not a number")
+
+    def discard(self, item: T) -> None:
+        """Remove *item* if it is queued."""
+        if entry := self._keys.pop(item, None):
+            del self._queue[entry]
+
+    def pop(self) -> T:
+        """Remove and return the first item; the queue must not be empty."""
+        item: T = self._queue.popitem(0)[1]
+        del self._keys[item]
+        return item
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _name(self) -> str:
+        return f"eviction {getattr(self.eviction, '__name__', type(self.eviction).__name__)}"

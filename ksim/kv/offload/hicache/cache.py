@@ -9,9 +9,9 @@ from typing import Any, ClassVar, cast
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv.cache import BlockTable, PrefixHit
-from ksim.kv.cache.block_pool import EvictionQueue
-from ksim.kv.cache.sglang import LockedNode, SglangCache, common_tokens
+from ksim.kv.cache import BlockTable, PrefixHit, common_tokens
+from ksim.kv.cache.evictions import EvictionQueue
+from ksim.kv.cache.sglang import LockedNode, SglangCache
 
 #: How often a node must be inserted until it is written to host memory; None where only an eviction writes it.
 WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": None}
