@@ -1,6 +1,7 @@
 """A finished run as numbers and tables."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -12,18 +13,14 @@ from attrs import define, field
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.foundation.errors import MissingExtra, UnknownName
+from ksim.results.activity import Shares
 from ksim.results.attribution import attribution_table
-from ksim.results.attribution.activity import Shares
-from ksim.results.attribution.energy import Energy, energy_summary
-from ksim.results.gateway import adapter_summary
+from ksim.results.energy import Energy, energy_summary
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, kernel_table
 from ksim.results.metrics import summarise
-from ksim.results.numbers import LatencyTargets, Summary
-from ksim.results.pools import of_fleet, pool_summaries
+from ksim.results.numbers import LatencyTargets, Rates, Summary, fleet_footprint, footprint
 from ksim.results.tables import request_table, routing_table, step_table
-from ksim.results.tiers import Copies, Rates, fleet_footprint, footprint, tier_summary
-from ksim.results.totals import Refusals
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +28,32 @@ if TYPE_CHECKING:
 Label = str | int | float | bool | None
 #: The tables of a run.
 TABLES = ("requests", "steps", "kernels", "attribution")
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+@define(eq=False)
+class Refusals:
+    """Counts of the reasons for rejections; reasons that differ only in their numbers are the same."""
+
+    _counts: dict[str, int] = field(factory=dict)
+    _examples: dict[str, str] = field(factory=dict)
+
+    def add(self, reason: str) -> None:
+        """Count a rejection."""
+        kind = _NUMBERS.sub("#", reason)
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._examples.setdefault(kind, reason)
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def commonest(self) -> str:
+        """The most common reason, with the numbers of the first such request; "" if there is none."""
+        kind = max(self._counts, key=self._counts.__getitem__, default="")
+        often = "" if self._counts.get(kind) == len(self) else f" ({self._counts[kind]:,} of them)"
+        return f"{self._examples[kind]}{often}" if kind else ""
 
 
 @define(eq=False, slots=False)
@@ -56,9 +79,18 @@ class Measured:
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
-        measured |= energy_summary(self.energy) | adapter_summary(self.log)
-        measured |= tier_summary(self.log.engines, Copies.of(self.log))
+        if self.log.gated:
+            from ksim.results.features import gateway_summary  # few runs have features, and pay nothing for them
+
+            measured |= gateway_summary(self.history.requests)
+        measured |= energy_summary(self.energy)
+        if self.history.has_adapters or self.history.tiers:
+            from ksim.results.features import Copies, adapter_summary, tier_summary
+
+            measured |= adapter_summary(self.log) | tier_summary(self.log.engines, Copies.of(self.log))
         if self.history.pools:
+            from ksim.results.pools import of_fleet, pool_summaries
+
             measured |= of_fleet(pool_summaries(self.history), measured)
         return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)
 

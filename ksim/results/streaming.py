@@ -31,20 +31,19 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Columns, Log, only
-from ksim.results import metrics
 from ksim.results.arrow import flags
-from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
-from ksim.results.gateway import GatewayTotals, adapter_summary
+from ksim.results.energy import ENERGY_KEYS, energy_interval
+from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
 from ksim.results.history import KINDS, History, static_joules
-from ksim.results.metrics import batches, cache, clocks, counts, drawn, good, latency, throughput, utilisation
+from ksim.results.measured import Refusals
+from ksim.results.metrics import INTERVAL_KEYS, batches, cache, clocks, counts, drawn, good, throughput, utilisation
 from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets, Summary
 from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
-from ksim.results.series import Series
+from ksim.results.series import SATURATION_KEYS, Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.tables import request_table, routing_rows, step_table
-from ksim.results.tiers import Copies, tier_summary
-from ksim.results.totals import Refusals, Served, Work
+from ksim.results.totals import Served, Work
 
 #: The largest relative error of a percentile.
 RESOLUTION = 1e-3
@@ -208,7 +207,7 @@ class Tally:
         self.seconds.add(requests, done)
         self._flown += float(requests.e2e[done].sum())
         for name in LATENCIES:
-            self.latencies[name].add(latency(history, name, done))
+            self.latencies[name].add(requests.latencies(name, done))
         if history.log.gated:
             self.gateway = self.gateway or GatewayTotals()
             self.gateway.add(requests, ended)
@@ -230,14 +229,14 @@ class Tally:
             "max_concurrent_requests": self.in_flight.peak,
             "mean_concurrent_requests": ratio(self._flown, duration),
             **{key: value for spread in spreads for key, value in spread.items()},
-            **dict.fromkeys(metrics.INTERVAL_KEYS),
+            **dict.fromkeys(INTERVAL_KEYS),
             "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
             **cache(work, self.served),
             **batches(work),
             **utilisation(work, engines, duration),
             **drawn(work, self.served, static, duration),
             **clocks(work),
-            **dict.fromkeys(metrics.SATURATION_KEYS),
+            **dict.fromkeys(SATURATION_KEYS),
             **dict.fromkeys(ENERGY_KEYS),
             **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,

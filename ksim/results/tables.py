@@ -1,8 +1,6 @@
-"""One row per request and one row per step, as pyarrow tables.
+"""The tables of a run: a row for each request, for each step, and for each choice of a router.
 
 docs/glossary.md describes every column.
-
-One row for each choice of a router, as a pyarrow table.
 """
 
 from collections.abc import Sequence
@@ -14,12 +12,9 @@ import pyarrow as pa
 from ksim.flow.events import Chosen, Seen
 from ksim.flow.log import Columns, Log
 from ksim.results.arrow import numbers, table, texts
-from ksim.results.attribution.energy import Energy
-from ksim.results.gateway import attempts, has_adapters, held
+from ksim.results.energy import Energy
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, each, ints, offsets
-
-__all__ = ["routing_rows", "routing_table", "request_table", "step_table"]
 
 
 def request_table(history: History, energy: Energy | None) -> pa.Table:
@@ -49,13 +44,13 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "e2e_s": _nullable(requests.e2e),
         **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
-        **({"attempts": attempts(requests), "held_s": held(requests)} if history.log.gated else {}),
+        **({"attempts": requests.attempts, "held_s": requests.held} if history.log.gated else {}),
         "status": texts(requests.status),
         "reason": texts(map(requests.reasons.get, range(len(asked)))),
         **(_split(history, engines) if history.fleet else {}),
         "session": texts(request.session for request in asked),
         "tenant": texts(request.tenant for request in asked),
-        **({"adapter": texts(request.adapter for request in asked)} if has_adapters(history.log) else {}),
+        **({"adapter": texts(request.adapter for request in asked)} if history.has_adapters else {}),
         "priority": ints(asked, "priority"),
     })
 

@@ -1,6 +1,5 @@
 """Totals of steps and requests: sums over parts of a run, which can be added up."""
 
-import re
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -183,29 +182,3 @@ def aborted(requests: Requests) -> Bools:
     found = np.zeros(len(requests), dtype=bool)
     found[[row for row, reason in requests.reasons.items() if reason.startswith(GONE)]] = True
     return found
-
-
-_NUMBERS = re.compile(r"\d+")
-
-
-@define(eq=False)
-class Refusals:
-    """Counts of the reasons for rejections; reasons that differ only in their numbers are the same."""
-
-    _counts: dict[str, int] = field(factory=dict)
-    _examples: dict[str, str] = field(factory=dict)
-
-    def add(self, reason: str) -> None:
-        """Count a rejection."""
-        kind = _NUMBERS.sub("#", reason)
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        self._examples.setdefault(kind, reason)
-
-    def __len__(self) -> int:
-        return sum(self._counts.values())
-
-    def commonest(self) -> str:
-        """The most common reason, with the numbers of the first such request; "" if there is none."""
-        kind = max(self._counts, key=self._counts.__getitem__, default="")
-        often = "" if self._counts.get(kind) == len(self) else f" ({self._counts[kind]:,} of them)"
-        return f"{self._examples[kind]}{often}" if kind else ""

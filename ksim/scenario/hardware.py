@@ -23,7 +23,7 @@ from ksim.network.links import Protocol, measured
 from ksim.network.network import Network
 from ksim.network.routes import Machines, SystemLinks
 from ksim.oracles.efficiency.profiled import shipped
-from ksim.results.tiers import Rates
+from ksim.results.numbers import Rates
 from ksim.specs.hardware import Footprint, Gpu, Grid, Link, System, Transport
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineVersion

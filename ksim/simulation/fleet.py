@@ -11,7 +11,7 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links
 from ksim.network.routes import Machines
-from ksim.results.tiers import Rates
+from ksim.results.numbers import Rates
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario, alike, beside

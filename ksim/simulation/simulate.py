@@ -20,10 +20,9 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.results.measured import judged
+from ksim.results.measured import Refusals, judged
 from ksim.results.numbers import LatencyTargets, Summary
 from ksim.results.streaming import Sink
-from ksim.results.totals import Refusals
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build, router_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.counting import lines
 from ksim.flow.events import Admitted, Preempted, Stepped
 from ksim.flow.log import Log
-from ksim.results.attribution.activity import COMMUNICATION, KEYS, PAIRS, Part, Shares
-from ksim.results.attribution.energy import Energy
+from ksim.results.activity import COMMUNICATION, KEYS, PAIRS, Part, Shares
+from ksim.results.energy import Energy
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.views.result import Result

@@ -13,12 +13,11 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.results.attribution.energy import Energy
-from ksim.results.attribution.stretches import HANDOVER
+from ksim.results.attribution import HANDOVER
+from ksim.results.energy import Energy
 from ksim.results.history import History
-from ksim.results.numbers import LatencyTargets
+from ksim.results.numbers import LatencyTargets, Rates
 from ksim.results.series import moving, running, waiting
-from ksim.results.tiers import Rates
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import requests_of, serve, simulate

@@ -1,6 +1,6 @@
 import pytest
 
-from ksim.results.tiers import Rates
+from ksim.results.numbers import Rates
 from ksim.views.result import Result
 
 from . import by_hand

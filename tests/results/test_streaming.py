@@ -26,11 +26,11 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.results import metrics
 from ksim.results import streaming as module
-from ksim.results.attribution.energy import ENERGY_KEYS
-from ksim.results.metrics import spread
+from ksim.results.energy import ENERGY_KEYS
+from ksim.results.metrics import INTERVAL_KEYS, spread
 from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets
+from ksim.results.series import SATURATION_KEYS
 from ksim.results.streaming import RESOLUTION, Histogram, Sink
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve, simulate
@@ -43,7 +43,7 @@ from .strategies import fleet_scenarios, fleets
 LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
 ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Prefilled, Transferred, LinkUsed, Released, Failed,
          Finished, Preempted, Admitted)
-UNTOLD = {*metrics.INTERVAL_KEYS, *metrics.SATURATION_KEYS, *ENERGY_KEYS} - {
+UNTOLD = {*INTERVAL_KEYS, *SATURATION_KEYS, *ENERGY_KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
 ROUGH = {f"{statistic}_{name}_ms" for name in {*LATENCIES, *POOL_LATENCIES}
          for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}

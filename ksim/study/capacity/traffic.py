@@ -22,9 +22,9 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.rng import stream
 from ksim.results.history import History
+from ksim.results.numbers import fleet_footprint, footprint
 from ksim.results.pools import pool_summaries
 from ksim.results.steps import Bools
-from ksim.results.tiers import fleet_footprint, footprint
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit

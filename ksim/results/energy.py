@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import Decoded, EngineBuilt
-from ksim.results.attribution.activity import KEYS, PAIRS, TOKENS, Part, Shares, sizes
+from ksim.results.activity import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.numbers import Summary
 from ksim.results.steps import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
