@@ -14,7 +14,6 @@ from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.results.activity import Shares
-from ksim.results.attribution import attribution_table
 from ksim.results.energy import Energy, energy_summary
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, kernel_table
@@ -117,6 +116,8 @@ class Measured:
     @cached_property
     def attribution(self) -> pa.Table:
         """The phases of each completed request's time: one row per request."""
+        from ksim.results.attribution import attribution_table
+
         return attribution_table(self.shares)
 
     @cached_property
@@ -175,3 +176,24 @@ def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTarget
     # JSON has no infinity; vLLM writes an unlimited request rate as this word.
     shown = {name: "inf" if label == math.inf else label for name, label in labels.items()}
     return {**shown, **targets, **whole}
+
+
+def spent_dollars(history: History, joules: float, seconds: float, rates: Rates, pool_rates: Mapping[str, Rates],
+                  ) -> float | None:
+    """What *joules* of a run, and its GPUs for *seconds*, cost; None where the rates state neither.
+
+    Pools with rates of their own have the same share of the joules as of those of the whole run.
+    """
+    amounts = {"energy_joules": joules, "gpus": history.gpus, "duration": seconds, "generated_tokens": 1,
+               "completed": 1}
+    if pool_rates:
+        from ksim.results.pools import pool_summaries
+
+        share = joules / max(float(history.steps.joules.sum()) + history.static_joules, 1e-300)
+        pools = {name: {**pool, "energy_joules": share * pool["energy_joules"]}
+                 for name, pool in pool_summaries(history).items()}
+        costs = fleet_footprint({**amounts, "pools": pools}, rates, pool_rates)
+    else:
+        costs = footprint(amounts, rates)
+    stated = [costs[key] for key in ("energy_dollars", "gpu_dollars") if costs[key] is not None]
+    return float(sum(stated)) if stated else None

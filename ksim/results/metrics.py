@@ -10,7 +10,7 @@ import numpy as np
 
 from ksim.flow.events import EngineBuilt
 from ksim.results.history import History
-from ksim.results.numbers import LATENCIES, PERCENTILES, LatencyTargets, Summary
+from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.series import concurrency, saturation
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio
 from ksim.results.totals import Served, Work
@@ -130,8 +130,7 @@ def spread(name: str, seconds: Floats) -> Summary:
 
     It reorders *seconds*.
     """
-    centre = ("mean", "median", "std")
-    keys = [f"{statistic}_{name}_ms" for statistic in (*centre, *(f"p{percent}" for percent in PERCENTILES))]
+    keys = [latency_key(name, statistic) for statistic in STATISTICS]
     if not len(seconds):
         return dict.fromkeys(keys)
     mean, deviation = seconds.mean(), seconds.std()

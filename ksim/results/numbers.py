@@ -3,7 +3,7 @@
 Every view takes titles, units and directions from here; docs/glossary.md says what each number means.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import astuple, evolve, frozen
@@ -14,6 +14,9 @@ Summary = dict[str, Any]
 #: Whether more of a number is better, or less; 0 where that depends.
 MORE, LESS = 1, -1
 PERCENTILES = (50, 90, 95, 99)
+#: The statistics of a latency that a run has, and those that reports show.
+STATISTICS = ("mean", "median", "std", *(f"p{percent}" for percent in PERCENTILES))
+REPORTED_STATISTICS = ("mean", *(f"p{percent}" for percent in PERCENTILES))
 #: The latencies of a run by name, with their titles.
 LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "itl": "Between two tokens",
              "e2el": "Arrival to last token", "queue": "In the queue"}
@@ -52,11 +55,16 @@ class Number:
         return self.short or self.title
 
 
+def latency_key(name: str, statistic: str) -> str:
+    """The key of a *statistic* of the latency *name*, such as ``p99_ttft_ms``."""
+    return f"{statistic}_{name}_ms"
+
+
 def _latencies() -> Iterator[Number]:
     for name in dict.fromkeys((*LATENCIES, *POOL_LATENCIES)):
         title = _BRIEF.get(name, name.upper())
-        for statistic in ("mean", "median", "std", *(f"p{percent}" for percent in PERCENTILES)):
-            yield Number(f"{statistic}_{name}_ms", f"{title} {statistic}, ms", "ms", LESS, f"{title} {statistic}")
+        for statistic in STATISTICS:
+            yield Number(latency_key(name, statistic), f"{title} {statistic}, ms", "ms", LESS, f"{title} {statistic}")
 
 
 def _intervals() -> Iterator[Number]:
@@ -214,12 +222,85 @@ _GROUPS: Mapping[str, tuple[Number, ...]] = {
 NUMBERS: Mapping[str, Number] = {row.key: evolve(row, group=group) for group, rows in _GROUPS.items() for row in rows}
 
 
+#: The numbers that a report and a notebook show of a run, a page of its work, two runs beside each other, and pools.
+#: Each view shows them in this order, as far as runs have them.
+REPORTED: Mapping[str, tuple[str, ...]] = {
+    "Throughput": (
+        "request_throughput", "offered_request_rate", "request_goodput", "slo_attainment", "output_throughput",
+        "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
+        "max_concurrent_requests"),
+    "GPUs": (
+        "gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "spec_decode_acceptance_rate",
+        "spec_decode_acceptance_length", "images", "encoder_tokens"),
+    "Cache": (
+        "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS),
+        "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads"),
+    "Energy": (
+        "prefill_energy_joules", "decode_energy_joules", "idle_energy_joules", "static_energy_joules"),
+    "Energy, mean": (
+        "mean_energy_to_first_token_joules", "mean_energy_per_output_token_joules", "mean_energy_per_request_joules",
+        "p99_energy_per_request_joules", "mean_energy_per_session_joules", "joules_per_output_token"),
+    "Carbon and cost": (
+        "carbon_grams", "carbon_grams_per_request", "carbon_grams_per_1k_output_tokens", "energy_dollars",
+        "gpu_dollars", "dollars_per_million_output_tokens"),
+}
+IN_NOTEBOOKS = (
+    "request_throughput", "request_goodput", "output_throughput", "gpu_busy_share", "kv_cache_usage_peak",
+    "prefix_cache_hit_rate", "preemptions", "average_watts", "joules_per_output_token",
+    "dollars_per_million_output_tokens")
+OF_WORK = (
+    "gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "mean_step_ms", "kv_cache_usage_mean",
+    "kv_cache_usage_peak", "prefix_cache_hit_rate", "preemptions", *REPORTED["Energy"][:3])
+COMPARED = (
+    "completed", "failed", "unfinished", "duration",
+    "request_throughput", "output_throughput", "total_token_throughput", "request_goodput", "slo_attainment",
+    "output_throughput_per_gpu", "request_goodput_per_gpu",
+    "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
+    "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
+    "gpus", "gpu_busy_share", "mfu", "mbu",
+    "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
+    "energy_joules", "joules_per_output_token", "average_watts",
+    "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
+_OF_POOLS = (
+    "engines", "gpus", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
+    "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
+    "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",
+    "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",
+    "bytes_received", "num_kv_expired_reqs", "average_watts", "joules_per_input_token", "joules_per_output_token",
+    "dollars_per_million_input_tokens", "dollars_per_million_output_tokens")
+#: Those of `_OF_POOLS` that are shown even where they are zero in all pools.
+_ALWAYS_OF_POOLS = ("engines", "gpus", "gpu_busy_share", "host_share")
+#: The numbers in the block that `vllm bench serve` prints, with its labels and formats.
+IN_VLLM_BLOCK = (
+    ("Successful requests:", "completed", ""),
+    ("Failed requests:", "failed", ""),
+    ("Maximum request concurrency:", "max_concurrency", ""),
+    ("Request rate configured (RPS):", "request_rate", ".2f"),
+    ("Benchmark duration (s):", "duration", ".2f"),
+    ("Total input tokens:", "total_input_tokens", ""),
+    ("Total generated tokens:", "total_output_tokens", ""),
+    ("Request throughput (req/s):", "request_throughput", ".2f"),
+    ("Request goodput (req/s):", "request_goodput", ".2f"),
+    ("Output token throughput (tok/s):", "output_throughput", ".2f"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+    ("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
+    ("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+)
+
+
 def number_of(key: str) -> Number:
     """The number at *key*, which may be that of a pool, such as ``pools.decode.mean_tpot_ms``.
 
     Numbers that a plug-in adds have their key as title.
     """
     return NUMBERS.get(key.rpartition(".")[2]) or Number(key, key)
+
+
+def pool_numbers(pools: Iterable[Summary]) -> list[Number]:
+    """The numbers that say something of one of these *pools*, in the order of tables."""
+    summaries = list(pools)
+    return [NUMBERS[key] for key in _OF_POOLS
+            if key in _ALWAYS_OF_POOLS or any(pool.get(key) for pool in summaries)]
 
 
 def derived(summary: Mapping[str, Any]) -> dict[str, float | None]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from attrs import define, frozen
@@ -186,8 +187,6 @@ def _medians_and_peaks(values: Floats, counts: Ints) -> tuple[Floats, Floats]:
     return medians, peaks
 
 
-COMPLETED, REJECTED, FAILED, UNFINISHED = STATUS = "completed", "rejected", "failed", "unfinished"
-
 
 @define(eq=False, slots=False)
 class Requests(OutputTokens):
@@ -195,6 +194,9 @@ class Requests(OutputTokens):
 
     events: Mapping[type[Event], Columns]
     steps: Steps
+
+    #: How requests may end, as files have it.
+    STATUS: ClassVar = ("completed", "rejected", "failed", "unfinished")
 
     def __attrs_post_init__(self) -> None:
         arrived = self.events[Arrived]
@@ -296,7 +298,7 @@ class Requests(OutputTokens):
 
     @property
     def status(self) -> list[str]:
-        return [STATUS[number] for number in self.status_numbers.tolist()]
+        return [self.STATUS[number] for number in self.status_numbers.tolist()]
 
     @cached_property
     def engine(self) -> Ints:

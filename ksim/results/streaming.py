@@ -37,7 +37,15 @@ from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_s
 from ksim.results.history import KINDS, History, static_joules
 from ksim.results.measured import Refusals
 from ksim.results.metrics import INTERVAL_KEYS, batches, cache, clocks, counts, drawn, good, throughput, utilisation
-from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets, Summary
+from ksim.results.numbers import (
+    LATENCIES,
+    PERCENTILES,
+    POOL_LATENCIES,
+    STATISTICS,
+    LatencyTargets,
+    Summary,
+    latency_key,
+)
 from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
 from ksim.results.series import SATURATION_KEYS, Series
@@ -91,7 +99,7 @@ class Histogram:
 
     def spread(self, name: str) -> Summary:
         """The numbers of `metrics.spread`, in milliseconds."""
-        keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))]
+        keys = [latency_key(name, statistic) for statistic in STATISTICS]
         if not self.count:
             return dict.fromkeys(keys)
         values = [self.mean, self.percentile(50), (self._squares / self.count) ** 0.5,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.views.html import Markup
 from ksim.views.tables import (
     REMEDY,
     Column,
+    Markup,
     Row,
     Table,
     as_text,

@@ -1,12 +1,8 @@
-"""How a set-up fares as the rate rises: the share of requests within each target, and goodput, with bands.
+"""Figures of studies and of traces.
 
-The Pareto front between objectives: all points, and the front labelled with the settings behind it.
-
-A number of a sweep's points over a setting or another number, with intervals where points have replications.
-
-How a tuning went: the objective of each trial, and the best so far.
-
-Routers side by side: a line for each, a panel for each number, and a dot for each age of the signals they see.
+Those of studies show the share of requests within each target and goodput as the rate rises, the Pareto front between
+objectives, a number of a sweep over a setting, the trials of a tuning, and routers side by side.  Those of traces show
+when requests arrive and how long they are, and how often a prefix cache hits, by its size.
 """
 
 import math
@@ -16,13 +12,16 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
+from ksim.results.steps import Floats
 from ksim.views.charts import (
     BLUE,
+    FAINT,
     GREEN,
     GREY,
     INK,
     ORANGE,
     PALETTE,
+    PURPLE,
     RED,
     Axis,
     Dots,
@@ -31,11 +30,14 @@ from ksim.views.charts import (
     Panel,
     Rule,
     Span,
+    Text,
     plain,
     prefix,
+    reach,
     wide_axis,
 )
 from ksim.views.figures import Picture
+from ksim.views.wording import number
 
 #: The content of capacity.json, or a part of it.
 Answer = Mapping[str, Any]
@@ -209,8 +211,8 @@ def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) ->
     places = list(dict.fromkeys(place for curve in curves for place, *_ in curve.points))
     texts = {place: at for at, place in enumerate(places)} if any(isinstance(place, str) for place in places) else {}
     marks: list[Mark] = []
-    for number, curve in enumerate(curves):
-        colour, at = PALETTE[number % len(PALETTE)], [texts.get(place, place) for place, *_ in curve.points]
+    for row, curve in enumerate(curves):
+        colour, at = PALETTE[row % len(PALETTE)], [texts.get(place, place) for place, *_ in curve.points]
         values, widths = [value for _, value, _ in curve.points], [width for *_, width in curve.points]
         marks.append(Line(at, values, curve.name, colour, dots=5.0))
         if any(width > 0 for width in widths):
@@ -332,3 +334,78 @@ def speculation_chart(title: str, note: str, said: str, batches: Sequence[int], 
     x = Axis("sequences that decode", scale="log2", ticks={batch: f"{batch:,}" for batch in batches})
     panel = Panel(said, x, Axis("time per output token, ms", 0, most=5), marks, legend="upper left")
     return Picture(title, [panel], note, 7.2, 4.4)
+
+
+_BINS = 30
+
+
+def trace_chart(arrivals: Sequence[float], prompts: Sequence[int], outputs: Sequence[int], title: str) -> Picture:
+    """Arrival rate over time, and distributions of prompt lengths, output lengths and times between arrivals.
+
+    *arrivals* are in seconds, in any order; *prompts* and *outputs* in tokens.
+    """
+    times = np.sort(np.asarray(arrivals, dtype=np.float64))
+    tokens = int(np.sum(prompts)), int(np.sum(outputs))
+    panels = [_rate(times), _lengths("Prompt length", np.asarray(prompts, np.float64), BLUE),
+              _lengths("Output length", np.asarray(outputs, np.float64), GREEN), _gaps(np.diff(times))]
+    note = f"{len(times):,} requests, {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens"
+    return Picture(title, panels, note, 10, 7, 3)
+
+
+def _rate(times: Floats) -> Panel:
+    """Requests per second; a note counts the few that arrive long after all others."""
+    title, axis = "Requests per second", "seconds from the start of the trace"
+    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    if span <= 0:
+        return Panel(title, Axis(axis), Axis(), [Text("all at once", 0.5, 0.5, of="panel", align="center")],
+                     wide=True)
+    end = float(times[0]) + reach(times - times[0], room=1.1)
+    edges = np.linspace(times[0], end, max(10, min(150, len(times) // 4)) + 1)
+    rates = np.histogram(times, edges)[0] / np.diff(edges)
+    shown = times[times <= end]
+    mean = (len(shown) - 1) / (float(shown[-1] - shown[0]) or span)
+    late = len(times) - len(shown)
+    said = f"mean {number(mean)}" + (f"; {late:,} later, the last at {number(float(times[-1]))} s" if late else "")
+    return Panel(title, Axis(axis, edges[0], edges[-1]), Axis("", 0),
+                 [Line(edges, np.append(rates, rates[-1]), "", ORANGE, width=1.3, steps=True, area=0.25),
+                  Rule(mean, across=True)], said, wide=True)
+
+
+def _lengths(title: str, lengths: Floats, colour: str) -> Panel:
+    """A histogram over a logarithmic axis."""
+    if not len(lengths):
+        return Panel(title, Axis("tokens"), Axis(), [])
+    low, high = max(1.0, float(lengths.min())), float(lengths.max())
+    edges = np.geomspace(low * 0.9, max(high, low) * 1.1, _BINS + 1)
+    shares = np.histogram(lengths, edges)[0] / len(lengths)
+    median, tail = np.percentile(lengths, (50, 99)).tolist()
+    marks: list[Mark] = [Line(edges, np.append(shares, shares[-1]), "", colour, width=0.8, steps=True, area=0.45),
+                         Rule(median), Rule(tail),
+                         Text(f"p50 {median:,.0f}\np99 {tail:,.0f}", 0.98, 0.97, INK, "panel", "right", "top",
+                              boxed=True)]
+    return Panel(title, Axis.log("tokens", float(edges[0]), float(edges[-1]), 6),
+                 Axis("share of requests", 0, percent=True, most=5), marks)
+
+
+def _gaps(gaps: Floats) -> Panel:
+    """The time between arrivals, compared with a Poisson process of the same rate."""
+    x, y = Axis("times the mean", 0, 5, most=5), Axis("share of arrivals", 0, 1.02, percent=True, most=5)
+    if not len(gaps) or gaps.mean() <= 0:
+        return Panel("Between two arrivals", x, y, [])
+    shares, points = np.linspace(0, 1, 401), np.linspace(0, 5, 200)
+    marks = [Line(points, 1 - np.exp(-points), "Poisson", FAINT, "dash", 1.2),
+             Line(np.quantile(gaps / gaps.mean(), shares), shares, "trace", PURPLE)]
+    return Panel("Between two arrivals", x, y, marks, legend="lower right",
+                 legend_title=f"variation {number(float(gaps.std() / gaps.mean()))}")
+
+
+def cache_chart(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], ends: Mapping[str, float], title: str,
+                unit: str) -> Picture:
+    """A line of hit *rates* over rising *sizes*, in *unit*, for each policy; tiers are marked at their *ends*."""
+    marks: list[Mark] = [Line(sizes, shares, policy, colour)
+                         for colour, (policy, shares) in zip(PALETTE, rates.items(), strict=False)]
+    for name, end in ends.items():
+        marks += [Rule(end), Text(f"{name} ", end, 0.99, of="over", align="right", valign="top", upright=True)]
+    x = Axis.log(f"{unit} (logarithmic)", min(sizes), max(sizes[-1], 1.01 * sizes[0]), 9)
+    panel = Panel("Hits, share of prompt tokens", x, Axis("", 0, percent=True, most=5), marks, legend="upper left")
+    return Picture(f"Prefix cache: {title}", [panel], "one cache that sees all requests in order", 8.6, 4.8)

@@ -20,7 +20,6 @@ from ksim.flow.events import Admitted
 from ksim.flow.log import only
 from ksim.results import arrow
 from ksim.results.history import History
-from ksim.results.requests import STATUS, Requests
 from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats, Ints, ints
 from ksim.views.perfetto.tracks import (
@@ -156,7 +155,7 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
     ends = np.where(np.isnan(ends), history.duration, ends)
     found = phases(requests.arrival, _received(history), _moves(history), requests.came, requests.first, ends,
                    _hand_overs(history))
-    arguments = _arguments(requests)
+    arguments = _arguments(history)
     row, name, edge, time, argument = _edges(found, requests.arrival, ends, stride)
     for begin in range(0, len(row), _BLOCK):
         part = slice(begin, begin + _BLOCK)
@@ -166,11 +165,12 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
             microseconds(time[part]), [taken(arguments, argument[part])], "}")
 
 
-def _arguments(requests: Requests) -> pa.Array:
+def _arguments(history: History) -> pa.Array:
     """The arguments of each request's span, and an empty text at the end."""
+    requests = history.requests
     (texts,) = joined(
         ',"args":{"request":', whole(requests.ids), ',"prompt":', whole(requests.prompt), ',"output":',
-        whole(requests.output), ',"status":"', picked(STATUS, requests.status_numbers), '"}')
+        whole(requests.output), ',"status":"', picked(requests.STATUS, requests.status_numbers), '"}')
     return pa.concat_arrays([texts, arrow.texts([""])])
 
 

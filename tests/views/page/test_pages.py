@@ -18,13 +18,13 @@ from pyarrow import parquet
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.study.directory import StudyDirectory
 from ksim.views.charts import PALETTE
-from ksim.views.html import breakable, element
 from ksim.views.page import page_of, write_page
 from ksim.views.page.document import table
 from ksim.views.page.drawing import DARK, safe
 from ksim.views.page.reading import Run
 from ksim.views.page.run.lead import MOST, kept
 from ksim.views.page.studies.reading import YARDSTICK, Study
+from ksim.views.tables import breakable, element
 from tests.properties import examples
 from tests.views.page.browser import KINDS
 from tests.views.page.made_up import EVIL

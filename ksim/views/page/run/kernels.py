@@ -11,7 +11,7 @@ from typing import Any
 
 from ksim.results.attribution import METRICS, Breakdown, by_group, groups
 from ksim.results.kernels import families
-from ksim.results.numbers import number_of
+from ksim.results.numbers import OF_WORK, number_of
 from ksim.views.charts import Chart
 from ksim.views.figures.kernels import (
     WAITING,
@@ -25,10 +25,10 @@ from ksim.views.figures.kernels import (
     shares_chart,
 )
 from ksim.views.figures.run import breakdown_chart
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, details, missing, note, table
 from ksim.views.page.reading import STREAMED, Run
 from ksim.views.page.run.lead import shown
+from ksim.views.tables import Markup, element
 from ksim.views.wording import measure, number, outwards, percent, written
 
 _MOST = 12
@@ -54,14 +54,8 @@ def add_kernels(document: Document, run: Run) -> None:
                                                                      sortable=True)))
 
 
-#: The numbers of work and energy, as far as a run has them.
-_FACTS = ("gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "mean_step_ms",
-          "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", "preemptions",
-          "prefill_energy_joules", "decode_energy_joules", "idle_energy_joules")
-
-
 def _facts(run: Run) -> Iterator[Markup]:
-    for row in map(number_of, _FACTS):
+    for row in map(number_of, OF_WORK):
         yield element("div", element("dt", row.title),
                       element("dd", shown(run.summary, row.key, partial(written, row))))
 

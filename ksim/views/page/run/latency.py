@@ -20,17 +20,16 @@ import numpy as np
 import pyarrow as pa
 
 from ksim.foundation.errors import KsimError
-from ksim.results.numbers import LATENCIES, PERCENTILES
+from ksim.results.numbers import LATENCIES, PERCENTILES, REPORTED_STATISTICS, latency_key, pool_numbers
 from ksim.results.steps import Bools, Floats, Ints, sums
 from ksim.views.charts import Chart
 from ksim.views.figures.run import TITLES, Link, Moments, distribution, links_chart, over_time
-from ksim.views.html import Markup, breakable, element
 from ksim.views.page.document import Document, details, missing, note, table, told
 from ksim.views.page.over_time import saved_moments
 from ksim.views.page.reading import Run
 from ksim.views.page.run.lead import shown
-from ksim.views.pools_text import pool_numbers
 from ksim.views.run_directory import flat
+from ksim.views.tables import Markup, breakable, element
 from ksim.views.wording import measure, number, percent, written
 
 #: Distributions that are drawn; gaps between tokens are in no table, so that only their percentiles are known.
@@ -47,10 +46,9 @@ def add_latency(document: Document, run: Run) -> None:
 
 
 def _table(run: Run) -> Markup:
-    statistics = ("mean", *(f"p{share}" for share in PERCENTILES))
-    rows = [[TITLES[name], *(shown(run.summary, f"{statistic}_{name}_ms") for statistic in statistics)]
+    rows = [[TITLES[name], *(shown(run.summary, latency_key(name, statistic)) for statistic in REPORTED_STATISTICS)]
             for name in LATENCIES]
-    return table(("Latency, ms", *(f">{statistic}" for statistic in statistics)), rows,
+    return table(("Latency, ms", *(f">{statistic}" for statistic in REPORTED_STATISTICS)), rows,
                  "Latencies of completed requests in milliseconds")
 
 
@@ -70,7 +68,7 @@ def _panel(document: Document, run: Run, name: str) -> Markup | None:
         return missing(f"{TITLES[name]}: no request has one.")
     caption = element("span", element("strong", TITLES[name]),
                       f": share of {len(values):,} requests that took at most so long.")
-    rows = [(f"p{share}", shown(run.summary, f"p{share}_{name}_ms")) for share in PERCENTILES]
+    rows = [(f"p{share}", shown(run.summary, latency_key(name, f"p{share}"))) for share in PERCENTILES]
     panel = distribution(name, values, run.targets.get(name), run.summary)
     return document.figure(f"latency-{name}", Chart("", [panel]), caption, ("share", ">ms"), rows, 300)
 

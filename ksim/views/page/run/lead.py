@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from ksim.results.attribution import by_group, groups
+from ksim.results.numbers import latency_key
 from ksim.results.steps import Bools, Floats, Ints
 from ksim.views.charts import BLUE, GREY
 from ksim.views.figures.run import COLOURS, breakdown_chart
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, missing, note, table, told
 from ksim.views.page.drawing import Figure, axis, dots, figure, numbers
 from ksim.views.page.reading import STREAMED, Run
+from ksim.views.tables import Markup, element
 from ksim.views.wording import DOWN, UP, endings, number, percent
 
 Summary = Mapping[str, Any]
@@ -87,7 +88,7 @@ def _latencies(summary: Summary) -> Iterator[Markup]:
 
 def _statistics(summary: Summary, name: str) -> Iterator[tuple[Any, ...]]:
     for statistic, word in (("median", "median"), ("p99", "p99")):
-        yield (shown(summary, f"{statistic}_{name}_ms"), element("span", " ms ", word, cls="unit"),
+        yield (shown(summary, latency_key(name, statistic)), element("span", " ms ", word, cls="unit"),
                *_interval(summary, f"{statistic}_{name}_low_ms", f"{statistic}_{name}_high_ms"))
 
 

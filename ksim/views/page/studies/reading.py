@@ -20,7 +20,7 @@ from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import SATURATED, Objective, Requirement
 from ksim.study.routers.plan import is_yardstick
 from ksim.study.rows import OK, Row
-from ksim.views.html import Markup, element
+from ksim.views.tables import Markup, element
 from ksim.views.wording import number, outwards
 
 #: Why a router that the others are held against is no rival of theirs.

@@ -19,9 +19,9 @@ from ksim.study.routers.telling import (
 from ksim.study.rows import SweepPoint, points_of
 from ksim.views.charts import Chart
 from ksim.views.figures.studies import routers_panel
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, note, table
 from ksim.views.page.studies.reading import Study
+from ksim.views.tables import Markup, element
 
 #: The numbers that are drawn, with the titles of their axes.
 _DRAWN = {"mean_latency_regret_ms": "mean e2e regret, ms", "mean_regret_ms": "mean regret, ms",

@@ -20,10 +20,10 @@ from typing import Any
 from ksim.study.grid import short_names
 from ksim.views.charts import BLUE, GREY, ORANGE
 from ksim.views.figures.studies import Trial, best_so_far, search_chart
-from ksim.views.html import Markup, breakable, element
 from ksim.views.page.document import Document, details, missing, note, table
 from ksim.views.page.drawing import axis, dots, figure, numbers
 from ksim.views.page.studies.reading import Point, Study, mean, plain, settings_text, shown_keys
+from ksim.views.tables import Markup, breakable, element
 
 
 def add_points(document: Document, study: Study) -> None:
