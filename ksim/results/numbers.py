@@ -270,6 +270,26 @@ _OF_POOLS = (
     "dollars_per_million_input_tokens", "dollars_per_million_output_tokens")
 #: Those of `_OF_POOLS` that are shown even where they are zero in all pools.
 _ALWAYS_OF_POOLS = ("engines", "gpus", "gpu_busy_share", "host_share")
+#: Those that the page of a study shows first, those by which a sweep names its best points, those that compare what
+#: set-ups cost, and those of a comparison of routers: in its table, and in its figures.
+OF_STUDIES = (
+    "mean_latency_regret_ms", "mean_regret_ms", "usd_per_million_tokens", "joules_per_million_tokens",
+    "request_throughput", "request_goodput", "slo_attainment", "output_throughput", "median_ttft_ms", "p99_ttft_ms",
+    "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms", "joules_per_output_token", "average_watts",
+    "gpus")
+BEST_BY = (
+    "p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "output_throughput", "joules_per_million_tokens",
+    "usd_per_million_tokens")
+OF_COST = (
+    "dollars_per_million_output_tokens", "joules_per_output_token", "usd_per_million_tokens",
+    "joules_per_million_tokens")
+OF_ROUTERS = (
+    "mean_regret_ms", "p99_regret_ms", "mean_latency_regret_ms", "p50_ttft_ms", "p90_ttft_ms", "p99_ttft_ms",
+    "p50_tpot_ms", "p90_tpot_ms", "p99_tpot_ms", "request_goodput", "output_throughput", "failed",
+    "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS), "engine_tokens_cv", "joules_per_output_token")
+DRAWN_OF_ROUTERS = (
+    "mean_regret_ms", "p90_ttft_ms", "prefix_cache_hit_rate", "p90_tpot_ms", "engine_tokens_cv",
+    "joules_per_output_token")
 #: The numbers in the block that `vllm bench serve` prints, with its labels and formats.
 IN_VLLM_BLOCK = (
     ("Successful requests:", "completed", ""),
