@@ -1,12 +1,4 @@
-"""What GET /metrics answers.
-
-A `meter` listens to a live fleet and counts what its engines do (`engine_meter`) in vLLM's metrics (`vllm_metrics`);
-`exposition` is Prometheus's text format.  `process_metrics` are those of the server's process.
-
-Counts what one engine of a live fleet does, in vLLM's metrics of that engine.
-
-The metrics of a live fleet with vLLM's names, as GET /metrics answers them.
-"""
+"""What GET /metrics answers: a meter listens to a live fleet, and counts what each engine does in vLLM's metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +23,7 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.scheduling.job import Job, State
-from ksim.server.exposition import Family, process_families, text
+from ksim.server.exposition import Family, text
 from ksim.server.live import Live
 from ksim.server.vllm_metrics import EngineMetrics, Families
 from ksim.simulation.pool import Pool
@@ -329,11 +321,10 @@ class Meter:
         return sum(engine.kept for engine in self.engines)
 
     def text(self, *others: Family) -> bytes:
-        """All metrics as they are now, and those of *others*."""
+        """All metrics as they are now, those of *others* and of this process."""
         for engine in self.engines:
             engine.set_gauges()
-        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others,
-                     *process_families()])
+        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others])
 
     def _lora_info(self) -> Sequence[Family]:
         """vLLM's lora_requests_info, if adapters are served."""

@@ -8,7 +8,7 @@ from itertools import product
 
 from attrs import define, field
 
-from ksim.server.exposition import Count, Family, Histogram
+from ksim.server.exposition import Bucketed, Count, Family
 
 __all__ = ["EngineMetrics", "Families", "token_buckets"]
 
@@ -129,7 +129,7 @@ class EngineMetrics:
     families: Families
     labels: Mapping[str, str]
     counts: dict[tuple[str, str], Count] = field(factory=dict, init=False)
-    histograms: dict[str, Histogram] = field(factory=dict, init=False)
+    histograms: dict[str, Bucketed] = field(factory=dict, init=False)
 
     def add_samples(self) -> None:
         """Make the samples that every engine has."""
