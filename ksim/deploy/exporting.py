@@ -21,7 +21,7 @@ import yaml
 from attrs import evolve, field, frozen
 
 from ksim.cluster.routers.llm_d import BASELINE
-from ksim.deploy.manifests.fields import PRODUCTS
+from ksim.deploy.manifests.fields import gpu_labels
 from ksim.deploy.vllm_line import VllmLine, served_name
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain
@@ -214,7 +214,8 @@ def name_of(outgoing: Outgoing, pool: OutgoingPool) -> str:
 
 def product(pool: OutgoingPool) -> dict[str, str]:
     """The label of nodes that have the pool's GPU; empty for a GPU whose label is not known."""
-    return {PRODUCT: PRODUCTS[pool.gpu]} if pool.gpu in PRODUCTS else {}
+    products: Mapping[str, str] = gpu_labels()["products"]
+    return {PRODUCT: products[pool.gpu]} if pool.gpu in products else {}
 
 
 def unlabelled(outgoing: Outgoing) -> list[str]:

@@ -192,6 +192,21 @@ class Entry:
             inner = inner.table.get(key) if inner is not None else None
         return None if inner is None or inner.is_null else inner
 
+    def text_of(self, *keys: str, usual: str = "") -> str:
+        """The text under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.text
+
+    def count_of(self, *keys: str, usual: int = 1) -> int:
+        """The whole number under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.count
+
+    def flag_of(self, *keys: str, usual: bool = False) -> bool:
+        """The truth value under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.flag
+
     def need(self, *keys: str) -> "Entry":
         """The value under *keys*; raises ConfigError where there is none."""
         value = self.get(*keys)

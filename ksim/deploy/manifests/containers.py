@@ -19,9 +19,6 @@ from ksim.deploy.shell.script import Script, Simple
 from ksim.deploy.texts import RENDER, TEMPLATE, Embedded, Entry, Pasted
 from ksim.foundation.errors import did_you_mean
 
-__all__ = ["commands_of_script", "lines_of_script", "Surroundings", "commands", "environment", "gpus", "words_of",
-           "Pods", "deployed", "KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted", "ROLE"]
-
 
 def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:
     """The commands of *script*, whose *text* has the cluster's variables filled in, that start engines.
@@ -129,8 +126,7 @@ def environment(container: Entry, around: Surroundings) -> dict[str, Word]:
     known = {name: Word(value, container.where) for name, value in around.variables.items()}
     for source in container.each("envFrom"):
         if (reference := source.get("configMapRef", "name")) is not None:
-            prefix = source.get("prefix")
-            known |= {(prefix.text if prefix else "") + key: Word(value, source.where)
+            known |= {source.text_of("prefix") + key: Word(value, source.where)
                       for key, value in around.maps.get(reference.text, {}).items()}
     for variable in container.each("env"):
         name = variable.need("name").text
@@ -150,8 +146,7 @@ def _value(variable: Entry, around: Surroundings) -> str | None:
         return around.maps.get(name, {}).get(key.text)
     if variable.get("valueFrom") is not None:
         return None
-    value = variable.get("value")
-    return value.text if value is not None else ""
+    return variable.text_of("value")
 
 
 def _files(container: Entry, pod: Entry, around: Surroundings) -> dict[str, str]:
@@ -201,8 +196,6 @@ def gpus(container: Entry) -> int | None:
 #: The label by which llm-d, and a manifest that `ksim export` wrote, tell engines that prefill from those that decode.
 ROLE = "llm-d.ai/role"
 _ROLES = {"prefill": "prefill", "decode": "decode", "both": "both", "prefill-decode": "both"}
-_POD = ("containers", "nodeSelector", "affinity", "volumes", "resourceClaims")
-_CONTAINER = ("name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts")
 
 
 @frozen
@@ -229,18 +222,19 @@ def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) 
     """The engines of *pods*, if they start any."""
     spec = pods.spec
     around = Surroundings(maps, pods.variables)
-    idle = [*pods.idle, *fields.notes(spec, _POD, fields.POD)]
+    idle = [*pods.idle, *fields.notes(spec, "pod")]
     launches: list[Launch] = []
     for container in spec.each("containers"):
         ran = [launch_of(command, wanted) for command in commands(container, spec, around)]
         asked = gpus(container)
         if ran:
-            idle += fields.notes(container, _CONTAINER, fields.CONTAINER)
+            idle += fields.notes(container, "container")
             launches += [_placed(launch, container, asked, pods, wanted) for launch in ran]
         elif asked:
             raise container.error(_nothing(container, asked))
         else:
-            idle.append(Note(container.where, _named(container), "starts no engine, and has no GPU"))
+            name = container.text_of("name", usual="container")
+            idle.append(Note(container.where, name, "starts no engine, and has no GPU"))
     if not launches:
         return Deployed((), idle=(Note(pods.template.where, pods.name, "its pods start no engine"),))
     if not pods.replicas:
@@ -249,15 +243,10 @@ def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) 
     return Deployed((first, *launches[1:]))
 
 
-def _named(container: Entry) -> str:
-    name = container.get("name")
-    return name.text if name is not None else "container"
-
-
 def _nothing(container: Entry, asked: int) -> str:
-    image = container.get("image")
+    image = container.text_of("image")
     command = " ".join([*(item.text for item in (*container.each("command"), *container.each("args")))][:3])
-    said = f"runs {command[:60]!r}" if command else "has no command" + (f", and image {image.text}" if image else "")
+    said = f"runs {command[:60]!r}" if command else "has no command" + (f", and image {image}" if image else "")
     return (f"asks for {asked} GPUs, {said}, and starts no engine that ksim knows: expected `vllm serve MODEL`,"
             f" `python -m sglang.launch_server` or `trtllm-serve MODEL` in command and args")
 
@@ -305,23 +294,7 @@ def _apart(container: Entry, there: int, pods: Pods) -> list[Note]:
 
 #: The annotation in which `ksim export` keeps the name of a pool.
 POOL = "ksim/pool"
-_SCALES = "the number of engines stays as the manifest has it; ksim does not scale them"
-_SERVES = "starts no engine"
-#: Kinds that change nothing here, and why.
-_IDLE = {
-    **dict.fromkeys(("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler",
-                     "DynamoGraphDeploymentScalingAdapter"), _SCALES),
-    **dict.fromkeys((
-        "ClusterIssuer", "ClusterRole", "ClusterRoleBinding", "ComputeDomain", "ConfigMap", "CronJob",
-        "CustomResourceDefinition", "DestinationRule", "Gateway", "GatewayClass", "GCPBackendPolicy",
-        "HealthCheckPolicy", "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Job",
-        "LimitRange", "Namespace", "NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget",
-        "PodMonitor", "PriorityClass", "PrometheusRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota",
-        "Role", "RoleBinding", "Secret", "SealedSecret", "ExternalSecret", "Service", "ServiceAccount",
-        "ServiceMonitor", "StorageClass", "VirtualService", "EndpointSlice", "Endpoints", "Route"), _SERVES),
-}
 _LISTS = re.compile(r"[A-Za-z]*List")
-_READ_WORKLOAD = ("replicas", "template", "suspend")
 
 
 def kind_of(document: Entry) -> str:
@@ -350,9 +323,9 @@ def config_maps(documents: list[Entry]) -> dict[str, dict[str, str]]:
 
 def idle_kind(document: Entry) -> Note:
     """The note on a *document* that starts no engine; raises ConfigError for an unknown kind."""
-    kind = kind_of(document)
-    if kind in _IDLE:
-        return Note(document.where, f"{kind} {_name(document)}", _IDLE[kind])
+    kind, idle = kind_of(document), fields.without_effect("kinds")
+    if kind in idle:
+        return Note(document.where, f"{kind} {_name(document)}", idle[kind])
     if kind == "Kustomization" or (not kind and document.get("resources") and document.get("patches")):
         raise document.error("is a kustomization; build it first: kubectl kustomize FOLDER > built.yaml")
     if kind == "Config" and document.get("clusters") is not None:
@@ -361,7 +334,7 @@ def idle_kind(document: Entry) -> Note:
     if not kind:
         raise document.error(f"{RENDER}" if TEMPLATE in document.pasted.text else "has no kind and apiVersion, so it is"
                              " no object of Kubernetes")
-    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *_IDLE])};"
+    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *idle])};"
                                       f" engines are read from {', '.join(KINDS)}, DynamoGraphDeployment")
 
 
@@ -373,8 +346,8 @@ def _name(document: Entry) -> str:
 def _workload(document: Entry) -> Iterator[Pods]:
     """A Deployment, StatefulSet or ReplicaSet."""
     spec = document.need("spec")
-    yield Pods(_name(document), spec.need("template"), _replicas(spec),
-               idle=tuple(fields.notes(spec, _READ_WORKLOAD, fields.WORKLOAD)))
+    yield Pods(_name(document), spec.need("template"), spec.count_of("replicas"),
+               idle=tuple(fields.notes(spec, "workload")))
 
 
 def _pod(document: Entry) -> Iterator[Pods]:
@@ -388,29 +361,21 @@ def _leader_worker_set(document: Entry) -> Iterator[Pods]:
 def _disaggregated_set(document: Entry) -> Iterator[Pods]:
     """A DisaggregatedSet: `slices` times the LeaderWorkerSets of all roles."""
     spec = document.need("spec")
-    slices = spec.get("slices")
     for role in spec.each("roles"):
         name = role.need("name").text
-        group = _group(role.get("spec") or role, f"{_name(document)}-{name}", slices.count if slices else 1)
+        group = _group(role.get("spec") or role, f"{_name(document)}-{name}", spec.count_of("slices"))
         yield evolve(group, role=name if name in ("prefill", "decode") else "")
 
 
 def _group(spec: Entry, name: str, times: int) -> Pods:
     template = spec.need("leaderWorkerTemplate")
-    size_entry = template.get("size")
-    size = size_entry.count if size_entry is not None else 1
+    size = template.count_of("size")
     if not size:
         raise template.need("size").error("a group has one pod or more")
     variables = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": f"{name}-0"}
-    idle = [*fields.notes(spec, ("replicas", "leaderWorkerTemplate", "name"), fields.WORKLOAD),
-            *fields.notes(template, ("size", "leaderTemplate", "workerTemplate"), fields.GROUP)]
-    return Pods(name, template.get("leaderTemplate") or template.need("workerTemplate"), _replicas(spec) * times, size,
-                "", variables, tuple(idle))
-
-
-def _replicas(spec: Entry) -> int:
-    replicas = spec.get("replicas")
-    return replicas.count if replicas is not None else 1
+    idle = [*fields.notes(spec, "leader_worker_set"), *fields.notes(template, "leader_worker_template")]
+    return Pods(name, template.get("leaderTemplate") or template.need("workerTemplate"),
+                spec.count_of("replicas") * times, size, "", variables, tuple(idle))
 
 
 #: The kinds that make pods.

@@ -180,22 +180,20 @@ def _asked(config: Entry) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     prompt, output = sla.get("isl"), sla.get("osl")
     if prompt is not None and output is not None:
-        clients = config.get("BenchConfig", "estimated_concurrency")
-        asked["workload"] = load(prompt.text, output.text, clients.text if clients is not None else 1, sla.where)
+        clients = config.text_of("BenchConfig", "estimated_concurrency", usual="1")
+        asked["workload"] = load(prompt.text, output.text, clients, sla.where)
     targets = {key: f"{value.text} ms" for key in ("ttft", "tpot") if (value := sla.get(key)) is not None}
     return {**asked, **({"slo": targets} if targets else {})}
 
 
 def _of_parameters(config: Entry, wanted: Wanted) -> Deployed:
     """The workers by the search's own parameters, without a manifest."""
-    system, mode = config.get("NodeConfig", "system_name"), config.get("DynConfig", "mode")
-    split = mode is None or mode.text != "agg"
-    if system is None and not wanted.gpu and not wanted.system:
+    system, split = config.text_of("NodeConfig", "system_name"), config.text_of("DynConfig", "mode") != "agg"
+    if not system and not wanted.gpu and not wanted.system:
         raise config.error("has no NodeConfig.system_name, so it does not say on which GPU; name it: --gpu h200")
-    launches = [_worker(config, side, system.text if system is not None else "").launch(wanted)
+    launches = [_worker(config, side, system).launch(wanted)
                 for side in (("prefill", "decode") if split else ("agg",))]
-    router = config.get("DynConfig", "enable_router")
-    return Deployed(tuple(launches), _router(launches, router is not None and router.flag))
+    return Deployed(tuple(launches), _router(launches, config.flag_of("DynConfig", "enable_router")))
 
 
 def _router(launches: list[Launch], by_cache: bool) -> dict[str, Any]:
@@ -210,15 +208,14 @@ def _worker(config: Entry, side: str, system: str) -> Worker:
     params = config.get("params", side) or config.get("Workers", side)
     if params is None:
         raise config.error(f"has no params.{side}")
-    count = config.get("WorkerConfig", f"{side}_workers")
     values: dict[str, Any] = {column: entry.text for key, column in _COLUMNS.items()
                               if (entry := params.get(key)) is not None}
     values["further"] = {name: entry.plain for key, name in _FURTHER.items() if (entry := params.get(key)) is not None}
     image = config.get("K8sConfig", "k8s_image")
     model = config.get("ServiceConfig", "model_path") or config.need("ServiceConfig", "served_model_path")
     return Worker(params.where, _backend(config, image), "", model.text, system,
-                  role="both" if side == "agg" else side, count=max(count.count, 1) if count is not None else 1,
-                  values=values)
+                  role="both" if side == "agg" else side,
+                  count=max(config.count_of("WorkerConfig", f"{side}_workers"), 1), values=values)
 
 
 def _backend(config: Entry, image: Entry | None) -> str:

@@ -17,7 +17,7 @@ from ksim.deploy.manifests.containers import (
     kind_of,
     unlisted,
 )
-from ksim.deploy.manifests.fields import IDLE, READ, container_of, replicas_of, tabled
+from ksim.deploy.manifests.fields import container_of, replicas_of, tabled
 from ksim.deploy.manifests.model_service import router_of_maps
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
@@ -103,7 +103,7 @@ class Compose:
         idle: list[Note] = []
         for document in documents(pasted):
             for name, service in document.need("services").table.items():
-                said = fields.notes(_without_extensions(service), READ, IDLE)
+                said = fields.notes(_without_extensions(service), "compose_service")
                 started = [*_launches(service, wanted)]
                 launches += started
                 idle += said if started else [Note(service.where, name, "starts no engine that ksim knows")]

@@ -46,8 +46,7 @@ class SrtSlurm:
             raise more[0].error("is a second document; a recipe of srt-slurm has one")
         if (base := recipe.get("base")) is not None:
             raise base.error("is the base of several variants; write one out first: srtctl resolve-override -f FILE")
-        kind = recipe.get("backend", "type")
-        engine = kind.text if kind is not None else "sglang"
+        engine = recipe.text_of("backend", "type", usual="sglang")
         if engine not in _STARTS:
             raise recipe.need("backend", "type").error(f"{engine!r} is no engine that ksim simulates:"
                                                        f" {', '.join(_STARTS)}")
