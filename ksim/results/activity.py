@@ -200,7 +200,7 @@ def sizes(new: Ints, context: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 @frozen
-class Part:
+class SharedKernels:
     """Kernels of one family that are shared in the same way.
 
     `by` is TOKENS, PAIRS or KEYS.  *pooled* kernels work for the tokens of all data-parallel ranks.
@@ -211,7 +211,7 @@ class Part:
     pooled: bool = False
 
     @classmethod
-    def of(cls, kind: KernelKind) -> "Part":
+    def of(cls, kind: KernelKind) -> "SharedKernels":
         """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
         if kind.group:
             return cls(COMMUNICATION, TOKENS)
@@ -233,7 +233,7 @@ class Shares:
     usage: KernelUsage
 
     def __attrs_post_init__(self) -> None:
-        self.parts, self.seconds = self.usage.seconds_by(Part.of)
+        self.parts, self.seconds = self.usage.seconds_by(SharedKernels.of)
         self.by = each(self.parts, lambda part: part.by)
 
     @cached_property

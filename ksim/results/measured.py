@@ -18,7 +18,7 @@ from ksim.results.energy import Energy, energy_summary
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, kernel_table
 from ksim.results.metrics import summarise
-from ksim.results.numbers import LatencyTargets, Rates, Summary, fleet_footprint, footprint
+from ksim.results.numbers import CostRates, LatencyTargets, Summary, fleet_footprint, footprint
 from ksim.results.tables import request_table, routing_table, step_table
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Refusals:
 
 
 @define(eq=False, slots=False)
-class Measured:
+class MeasuredRun:
     """A finished run, whose numbers and tables are computed on demand, and once.
 
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`, `max_concurrency` and others) and come first
@@ -71,8 +71,8 @@ class Measured:
     limits: LatencyTargets = field(factory=LatencyTargets)
     scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
-    rates: Rates = Rates()
-    pool_rates: Mapping[str, Rates] = field(factory=dict)
+    rates: CostRates = CostRates()
+    pool_rates: Mapping[str, CostRates] = field(factory=dict)
 
     @cached_property
     def summary(self) -> Summary:
@@ -165,8 +165,8 @@ class Measured:
         return getattr(self, table).to_pandas()
 
 
-def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates,
-           pool_rates: Mapping[str, Rates] | None = None) -> Summary:
+def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: CostRates,
+           pool_rates: Mapping[str, CostRates] | None = None) -> Summary:
     """The summary of a run: its labels, its targets, what was *measured*, and emissions and cost."""
     targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
                for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
@@ -178,8 +178,8 @@ def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTarget
     return {**shown, **targets, **whole}
 
 
-def spent_dollars(history: History, joules: float, seconds: float, rates: Rates, pool_rates: Mapping[str, Rates],
-                  ) -> float | None:
+def spent_dollars(history: History, joules: float, seconds: float, rates: CostRates,
+                  pool_rates: Mapping[str, CostRates]) -> float | None:
     """What *joules* of a run, and its GPUs for *seconds*, cost; None where the rates state neither.
 
     Pools with rates of their own have the same share of the joules as of those of the whole run.

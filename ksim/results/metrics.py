@@ -13,7 +13,7 @@ from ksim.results.history import History
 from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
 from ksim.results.series import concurrency, saturation
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio
-from ksim.results.totals import Served, Work
+from ksim.results.totals import RequestTotals, StepTotals
 
 #: The statistics of latencies that have an interval.
 _JUDGED: dict[str, Callable[[Floats], Any]] = {"median": np.median, "p99": lambda values: np.percentile(values, 99)}
@@ -119,10 +119,11 @@ def summarise(history: History, limits: LatencyTargets = _NO_TARGETS, closed: bo
     }
 
 
-def history_totals(history: History, limits: LatencyTargets) -> tuple[Work, Served]:
+def history_totals(history: History, limits: LatencyTargets) -> tuple[StepTotals, RequestTotals]:
     """The totals of all steps and all requests of a run."""
     whole = np.ones(len(history.requests), dtype=bool)
-    return Work.of(history, np.ones(len(history.steps), dtype=bool)), Served.of(history, whole, good(history, limits))
+    return (StepTotals.of(history, np.ones(len(history.steps), dtype=bool)),
+            RequestTotals.of(history, whole, good(history, limits)))
 
 
 def spread(name: str, seconds: Floats) -> Summary:
@@ -149,7 +150,7 @@ def good(history: History, limits: LatencyTargets) -> Bools:
     return within
 
 
-def counts(served: Served, duration: float) -> Summary:
+def counts(served: RequestTotals, duration: float) -> Summary:
     """Requests by how they ended, and their tokens."""
     return {
         "duration": duration,
@@ -162,7 +163,7 @@ def counts(served: Served, duration: float) -> Summary:
     }
 
 
-def throughput(served: Served, duration: float, limits: LatencyTargets) -> Summary:
+def throughput(served: RequestTotals, duration: float, limits: LatencyTargets) -> Summary:
     """Requests and tokens per second."""
     ended = served.completed + served.failed
     return {
@@ -190,7 +191,7 @@ def _latencies(history: History) -> Summary:
             for key, value in spread(name, requests.latencies(name, requests.completed)).items()}
 
 
-def cache(work: Work, served: Served) -> Summary:
+def cache(work: StepTotals, served: RequestTotals) -> Summary:
     """KV cache usage, prefix hits, and preemptions."""
     return {
         "prefix_cache_hit_rate": ratio(served.found, served.looked_up),
@@ -204,7 +205,7 @@ def cache(work: Work, served: Served) -> Summary:
     }
 
 
-def batches(work: Work) -> Summary:
+def batches(work: StepTotals) -> Summary:
     """The number of steps, the size of their batches, what drafts brought, and which images were encoded."""
     return {
         "steps": work.steps,
@@ -216,7 +217,7 @@ def batches(work: Work) -> Summary:
     }
 
 
-def speculation(work: Work) -> Summary:
+def speculation(work: StepTotals) -> Summary:
     """How much was drafted and accepted, by the names of vLLM's metrics and of `vllm bench serve`; nothing where
     engines do not speculate."""
     verified, *accepted = work.verifications.tolist()
@@ -232,7 +233,7 @@ def speculation(work: Work) -> Summary:
     }
 
 
-def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> Summary:
+def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: float) -> Summary:
     """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy."""
     gpus = floats(engines, "ranks") * floats(engines, "stages")
     available = float(gpus.sum()) * duration
@@ -247,7 +248,7 @@ def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> 
     }
 
 
-def clocks(work: Work) -> Summary:
+def clocks(work: StepTotals) -> Summary:
     """SM clocks while the GPUs worked, and the share of that time below the boost clock."""
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * work.cycles, work.known),
@@ -257,7 +258,7 @@ def clocks(work: Work) -> Summary:
     }
 
 
-def drawn(work: Work, served: Served, static: float, duration: float) -> Summary:
+def drawn(work: StepTotals, served: RequestTotals, static: float, duration: float) -> Summary:
     """The energy of a run whose GPUs drew *static* joules."""
     tokens, total = served.generated, static + work.joules
     return {

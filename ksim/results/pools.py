@@ -15,11 +15,11 @@ from ksim.results.history import History, pools_of, static_joules
 from ksim.results.metrics import batches, clocks, spread, utilisation
 from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.totals import Added, Work, aborted
+from ksim.results.totals import Added, StepTotals, aborted
 
 
 @frozen(eq=False)
-class Legs:
+class EngineRequests:
     """What engines did for requests that completed: columns with one row for each engine that a request had.
 
     `pool` is the place of the engine's pool in `History.pools`.  Latencies are nan where there are none.
@@ -36,7 +36,7 @@ class Legs:
     looked_up: Floats
 
     @classmethod
-    def of(cls, history: History, ended: Bools) -> "Legs":
+    def of(cls, history: History, ended: Bools) -> "EngineRequests":
         """The legs of those requests in *ended* that completed."""
         done = history.requests.completed & ended
         parts = (_whole(history, done), _prefills(history, done), _decodes(history, done))
@@ -109,7 +109,7 @@ class PoolTotals(Added):
     held_seconds: Floats
 
     @classmethod
-    def of(cls, history: History, ended: Bools, legs: Legs, duration: float) -> "PoolTotals":
+    def of(cls, history: History, ended: Bools, legs: EngineRequests, duration: float) -> "PoolTotals":
         """The totals of the requests in *ended*, with these *legs*, in a run of this *duration* so far."""
         def added(pools: Ints, amounts: Floats | Ints | Bools) -> Floats:
             return sums(pools, amounts, len(history.pools))
@@ -164,24 +164,26 @@ def _failed(history: History, ended: Bools) -> Floats:
     return sums(pools, np.ones(len(pools)), len(history.pools))
 
 
-def steps_by_pool(history: History, which: Bools) -> list[Work]:
+def steps_by_pool(history: History, which: Bools) -> list[StepTotals]:
     """The totals of the steps in *which*, pool by pool."""
     pool = history.pool[history.steps.engine]
-    return [Work.of(history, which & (pool == place)) for place in range(len(history.pools))]
+    return [StepTotals.of(history, which & (pool == place)) for place in range(len(history.pools))]
 
 
 def pool_summaries(history: History) -> dict[str, Summary]:
     """The numbers of each pool by its name; docs/glossary.md defines them."""
     everything = np.ones(len(history.requests), dtype=np.bool_)
-    legs, works = Legs.of(history, everything), steps_by_pool(history, np.ones(len(history.steps), dtype=np.bool_))
+    
+    legs = EngineRequests.of(history, everything)
+    works = steps_by_pool(history, np.ones(len(history.steps), dtype=np.bool_))
     totals = PoolTotals.of(history, everything, legs, history.duration)
     spreads = [{key: value for name, seconds in legs.latencies(place).items()
                 for key, value in spread(name, seconds).items()} for place in range(len(history.pools))]
     return dict(of_pools(history.engines, works, totals, spreads, history.duration))
 
 
-def of_pools(engines: Sequence[EngineBuilt], works: Sequence[Work], totals: PoolTotals, spreads: Sequence[Summary],
-             duration: float) -> Iterator[tuple[str, Summary]]:
+def of_pools(engines: Sequence[EngineBuilt], works: Sequence[StepTotals], totals: PoolTotals,
+             spreads: Sequence[Summary], duration: float) -> Iterator[tuple[str, Summary]]:
     """The summary of each pool: what it is, what it did, its *spreads* of latencies, and what it drew."""
     for place, name in enumerate(pools_of(engines)):
         own = [number for number, built in enumerate(engines) if built.pool == name]
@@ -201,7 +203,8 @@ def _rates(totals: PoolTotals, place: int, duration: float) -> Summary:
             "input_throughput": ratio(prompts, duration), "output_throughput": ratio(outputs, duration)}
 
 
-def _cache(work: Work, totals: PoolTotals, place: int, engines: Sequence[EngineBuilt], duration: float) -> Summary:
+def _cache(work: StepTotals, totals: PoolTotals, place: int, engines: Sequence[EngineBuilt],
+           duration: float) -> Summary:
     blocks = float(floats(engines, "kv_blocks").sum())
     return {"prefix_cache_hit_rate": ratio(totals.found[place], totals.looked_up[place]),
             "preemptions": int(totals.preemptions[place]),
@@ -212,14 +215,14 @@ def _cache(work: Work, totals: PoolTotals, place: int, engines: Sequence[EngineB
             "num_transfers": int(totals.transfers[place]), "num_kv_expired_reqs": int(totals.expired[place])}
 
 
-def _energy(work: Work, totals: PoolTotals, place: int, static: float, duration: float) -> Summary:
+def _energy(work: StepTotals, totals: PoolTotals, place: int, static: float, duration: float) -> Summary:
     joules = static + work.joules
     return {"energy_joules": joules, "static_energy_joules": static, "dynamic_energy_joules": work.joules,
             "average_watts": ratio(joules, duration), "joules_per_input_token": ratio(joules, totals.prompts[place]),
             "joules_per_output_token": ratio(joules, totals.outputs[place])}
 
 
-def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: Work, duration: float) -> float:
+def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: StepTotals, duration: float) -> float:
     """The static joules of the engines at the places *own*."""
     last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
     return static_joules([engines[number] for number in own], (work.asleep + last)[list(own)], duration)

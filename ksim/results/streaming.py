@@ -46,12 +46,12 @@ from ksim.results.numbers import (
     Summary,
     latency_key,
 )
-from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
+from ksim.results.pools import EngineRequests, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
 from ksim.results.series import SATURATION_KEYS, Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
 from ksim.results.tables import request_table, routing_rows, step_table
-from ksim.results.totals import Served, Work
+from ksim.results.totals import RequestTotals, StepTotals
 
 #: The largest relative error of a percentile.
 RESOLUTION = 1e-3
@@ -62,7 +62,7 @@ _BINS = int(log(_MOST / _LEAST) / _STEP) + 2
 
 
 @define(eq=False)
-class Histogram:
+class LogHistogram:
     """Values in seconds, by their logarithm.  Count, mean, standard deviation, minimum and maximum are exact."""
 
     _bins: Ints = field(factory=lambda: np.zeros(_BINS, np.int64))
@@ -158,20 +158,20 @@ class Seconds:
 
 
 @define(eq=False)
-class PoolTally:
+class RunningPoolTotals:
     """The totals of each pool so far."""
 
-    latencies: list[dict[str, Histogram]]
-    works: list[Work] = field(factory=list)
+    latencies: list[dict[str, LogHistogram]]
+    works: list[StepTotals] = field(factory=list)
     totals: PoolTotals | None = None
 
     @classmethod
-    def empty(cls, pools: int) -> "PoolTally":
-        return cls([{name: Histogram() for name in POOL_LATENCIES} for _ in range(pools)])
+    def empty(cls, pools: int) -> "RunningPoolTotals":
+        return cls([{name: LogHistogram() for name in POOL_LATENCIES} for _ in range(pools)])
 
     def add(self, history: History, ended: Bools, stepped: Bools, duration: float) -> None:
         """Add the requests that have *ended* and the steps in *stepped*, of a run of this *duration* so far."""
-        legs, works = Legs.of(history, ended), steps_by_pool(history, stepped)
+        legs, works = EngineRequests.of(history, ended), steps_by_pool(history, stepped)
         totals = PoolTotals.of(history, ended, legs, duration)
         self.works = [new + old for new, old in zip(works, self.works, strict=True)] if self.works else works
         self.totals = self.totals + totals if self.totals else totals
@@ -188,17 +188,17 @@ class PoolTally:
 
 
 @define(eq=False)
-class Tally:
+class RunningTotals:
     """The totals of the parts of a run so far."""
 
     limits: LatencyTargets
     duration: float = 0.0
-    work: Work | None = None
-    served: Served = Factory(Served)
+    work: StepTotals | None = None
+    served: RequestTotals = Factory(RequestTotals)
     in_flight: Concurrency = Factory(Concurrency)
     seconds: Seconds = Factory(Seconds)
-    latencies: dict[str, Histogram] = field(factory=lambda: {name: Histogram() for name in LATENCIES})
-    pools: PoolTally | None = None
+    latencies: dict[str, LogHistogram] = field(factory=lambda: {name: LogHistogram() for name in LATENCIES})
+    pools: RunningPoolTotals | None = None
     gateway: GatewayTotals | None = None
     _flown: float = 0.0
 
@@ -209,8 +209,8 @@ class Tally:
         """
         requests, done = history.requests, history.requests.completed & ended
         self.duration = max(self.duration, history.duration)
-        self.work = Work.of(history, stepped) + self.work if self.work else Work.of(history, stepped)
-        self.served += Served.of(history, ended, good(history, self.limits))
+        self.work = StepTotals.of(history, stepped) + self.work if self.work else StepTotals.of(history, stepped)
+        self.served += RequestTotals.of(history, ended, good(history, self.limits))
         self.in_flight.add(requests, done, until)
         self.seconds.add(requests, done)
         self._flown += float(requests.e2e[done].sum())
@@ -220,7 +220,7 @@ class Tally:
             self.gateway = self.gateway or GatewayTotals()
             self.gateway.add(requests, ended)
         if history.pools:
-            self.pools = self.pools or PoolTally.empty(len(history.pools))
+            self.pools = self.pools or RunningPoolTotals.empty(len(history.pools))
             self.pools.add(history, ended, stepped, self.duration)
 
     def summary(self, engines: Sequence[EngineBuilt]) -> Summary:
@@ -259,7 +259,7 @@ Events = dict[type[Event], Columns]
 _REQUESTS, _STEPS = 1 << 12, 1 << 12
 
 
-class Sink(Log):
+class ParquetLog(Log):
     """A log that writes requests.parquet and steps.parquet during the run.
 
     `Finished`, `Rejected` and `Failed` are the last events of a request, but that its blocks may be `Released` later.
@@ -269,7 +269,7 @@ class Sink(Log):
 
     def __init__(self, directory: Path, limits: LatencyTargets) -> None:
         super().__init__()
-        self._tally, self._directory = Tally(limits), directory
+        self._tally, self._directory = RunningTotals(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}
         self.refusals = Refusals()
         self._ended = self._stepped = self._chosen = 0
@@ -318,7 +318,7 @@ class Sink(Log):
             self._put("routing", routing_rows(self.columns(Chosen)))
             self._blocks[Chosen], self._chosen = [], 0
 
-    def __enter__(self) -> "Sink":
+    def __enter__(self) -> "ParquetLog":
         return self
 
     def __exit__(self, *_: object) -> None:

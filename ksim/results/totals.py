@@ -35,7 +35,7 @@ class Added:
 
 
 @define(eq=False)
-class Work(Added):
+class StepTotals(Added):
     """Totals of steps: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs; GPU seconds.
 
     Dummy steps of data-parallel ranks without work add to all sums of GPUs, but not to `steps` or `seconds`.
@@ -79,7 +79,7 @@ class Work(Added):
     hottest: float = field(default=0.0, metadata={"joined": max})
 
     @classmethod
-    def of(cls, history: History, which: Bools) -> "Work":
+    def of(cls, history: History, which: Bools) -> "StepTotals":
         """The totals of the steps in *which*."""
         steps, engines = history.steps, len(history.engines)
         working, of_gpus = which & (steps.tokens > 0), steps.gpu_seconds[which]
@@ -126,7 +126,7 @@ def _of_stage_steps(history: History, which: Bools) -> dict[str, float]:
 
 
 @define(eq=False)
-class Served(Added):
+class RequestTotals(Added):
     """Totals of requests: how they ended, and their tokens.  Those `aborted` are among the `failed` ones.
 
     `met` counts requests within the targets, out of the `met_asked` that ended.  `found` counts tokens found in the
@@ -158,7 +158,7 @@ class Served(Added):
         return (self.arrived - 1) / span if span > 0 else None
 
     @classmethod
-    def of(cls, history: History, which: Bools, good: Bools) -> "Served":
+    def of(cls, history: History, which: Bools, good: Bools) -> "RequestTotals":
         """The totals of the requests in *which*; *good* says which ones meet the targets."""
         requests = history.requests
         done, refused = requests.completed & which, requests.ended & ~requests.completed & which

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["CONTENT_TYPE", "Bucketed", "Count", "Family", "text"]
+__all__ = ["CONTENT_TYPE", "Bucketed", "Count", "MetricFamily", "text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Metrics of this process, with the library's names.
@@ -55,7 +55,7 @@ class Bucketed:
 
 
 @define(eq=False)
-class Family:
+class MetricFamily:
     """All samples of the metric `name` by their labels; its `kind` is counter, gauge, histogram or summary."""
 
     name: str
@@ -100,7 +100,7 @@ class Family:
 
 @define(eq=False)
 class _Collected(Collector):
-    families: Sequence[Family]
+    families: Sequence[MetricFamily]
 
     def collect(self) -> Iterator[Metric]:
         yield from (family.metric for family in self.families)
@@ -108,6 +108,6 @@ class _Collected(Collector):
             yield from collector.collect()
 
 
-def text(families: Sequence[Family]) -> bytes:
+def text(families: Sequence[MetricFamily]) -> bytes:
     """*families*, and the metrics of this process, as a Prometheus server reads them."""
     return generate_latest(_Collected(families))

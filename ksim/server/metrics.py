@@ -23,7 +23,7 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.scheduling.job import Job, State
-from ksim.server.exposition import Family, text
+from ksim.server.exposition import MetricFamily, text
 from ksim.server.live import Live
 from ksim.server.vllm_metrics import EngineMetrics, Families
 from ksim.simulation.pool import Pool
@@ -320,25 +320,25 @@ class Meter:
         """How many requests and sequences are remembered: none, once all have ended."""
         return sum(engine.kept for engine in self.engines)
 
-    def text(self, *others: Family) -> bytes:
+    def text(self, *others: MetricFamily) -> bytes:
         """All metrics as they are now, those of *others* and of this process."""
         for engine in self.engines:
             engine.set_gauges()
         return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others])
 
-    def _lora_info(self) -> Sequence[Family]:
+    def _lora_info(self) -> Sequence[MetricFamily]:
         """vLLM's lora_requests_info, if adapters are served."""
         slots = max(engine.max_loras for engine in self.live.log.engines)
         if not slots:
             return ()
-        family = Family("vllm:lora_requests_info", "gauge", "LoRA adapters of the requests, and when it was so.")
+        family = MetricFamily("vllm:lora_requests_info", "gauge", "LoRA adapters of the requests, and when it was so.")
         now = [engine.adapters() for engine in self.engines]
         waiting, running = (",".join(dict.fromkeys(name for both in now for name in both[side])) for side in (0, 1))
         family.count({"max_lora": str(slots), "waiting_lora_adapters": waiting,
                       "running_lora_adapters": running}).value = time()
         return [family]
 
-    def _ksim_families(self) -> list[Family]:
+    def _ksim_families(self) -> list[MetricFamily]:
         """Metrics that vLLM does not have."""
         live = self.live
         values = [("ksim:simulated_seconds", "gauge", "Simulated seconds since the first request.", live.now),
@@ -347,9 +347,9 @@ class Meter:
                    live.lag),
                   ("ksim:requests_in_flight", "gauge", "Requests that have not ended.", len(live.handles)),
                   ("ksim:requests_refused", "counter", "Requests that no engine served.", self._refused)]
-        families = list[Family]()
+        families = list[MetricFamily]()
         for name, kind, description, value in values:
-            family = Family(name, kind, description)
+            family = MetricFamily(name, kind, description)
             family.count({"model_name": self.model_name}).value = value
             families.append(family)
         return families

@@ -8,7 +8,7 @@ from itertools import product
 
 from attrs import define, field
 
-from ksim.server.exposition import Bucketed, Count, Family
+from ksim.server.exposition import Bucketed, Count, MetricFamily
 
 __all__ = ["EngineMetrics", "Families", "token_buckets"]
 
@@ -97,11 +97,11 @@ class Families:
 
     model_name: str
     max_model_len: int
-    by_name: dict[str, Family] = field(factory=dict, init=False)
+    by_name: dict[str, MetricFamily] = field(factory=dict, init=False)
 
-    def family(self, name: str, kind: str, description: str, bounds: Sequence[float] = ()) -> Family:
+    def family(self, name: str, kind: str, description: str, bounds: Sequence[float] = ()) -> MetricFamily:
         """The family called *name*; a missing one is made."""
-        return self.by_name.setdefault(name, Family(f"vllm:{name}", kind, description, bounds))
+        return self.by_name.setdefault(name, MetricFamily(f"vllm:{name}", kind, description, bounds))
 
     def info(self, name: str, description: str, labels: Mapping[str, str]) -> None:
         """Publish *labels* with a gauge that is always 1."""
@@ -115,7 +115,7 @@ class Families:
             metrics.add_counts(name, "counter", description)
         if drafted:
             metrics.add_counts("spec_decode_num_accepted_tokens_per_pos", "counter", "Accepted tokens by position.",
-                             {"position": [str(place) for place in range(drafted)]})
+                               {"position": [str(place) for place in range(drafted)]})
         for name, (description, bounds) in TRANSFERS.items() if transfers else ():
             metrics.add_histogram(name, description, bounds)
         metrics.counts["engine_sleep_state", "awake"].value = 1

@@ -32,7 +32,7 @@ from ksim.views.result import Result
 from ksim.workload.rows import Ledger
 
 if TYPE_CHECKING:
-    from ksim.results.streaming import Sink
+    from ksim.results.streaming import ParquetLog
 
 
 class Coupled(KsimError):
@@ -251,7 +251,7 @@ class Written:
 
     directory: Path
     target: Path
-    sink: "Sink"
+    sink: "ParquetLog"
     summary: Summary = field(factory=dict, init=False)
 
     def end(self, fleet: Fleet) -> None:
@@ -267,9 +267,9 @@ class Written:
 @contextmanager
 def writing(scenario: Scenario, directory: Path | str) -> Iterator[Written]:
     """Write the run of *scenario* that the caller makes to *directory*, whole or not at all."""
-    from ksim.results.streaming import Sink  # most runs are kept whole
+    from ksim.results.streaming import ParquetLog  # most runs are kept whole
     from ksim.views import run_directory
 
     target = Path(directory).resolve()
-    with run_directory.replacing(target) as new, Sink(new, targets_of(scenario)) as sink:
+    with run_directory.replacing(target) as new, ParquetLog(new, targets_of(scenario)) as sink:
         yield Written(new, target, sink)

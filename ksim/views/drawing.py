@@ -27,11 +27,11 @@ from ksim.views.charts import (
     Bars,
     Chart,
     Dots,
-    Line,
     Margins,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
     plain,
@@ -300,7 +300,7 @@ def _draw(mark: Mark, axes: Axes) -> None:
 
 
 @_draw.register
-def _line(mark: Line, axes: Axes) -> None:
+def _line(mark: Polyline, axes: Axes) -> None:
     if mark.waits:
         return
     x, y = np.asarray(mark.x), np.asarray(mark.y, dtype=float)
@@ -346,7 +346,7 @@ def _bars(mark: Bars, axes: Axes) -> None:
     edges = begin, begin + np.asarray(mark.lengths, dtype=float)
     sides = at - mark.thickness / 2, at + mark.thickness / 2
     boxes(axes, *edges, *sides, mark.colour, mark.name) if mark.across else boxes(axes, *sides, *edges, mark.colour,
-                                                                               mark.name)
+                                                                                  mark.name)
     for place, end, text in zip(at.tolist(), np.maximum(*edges).tolist(), mark.texts, strict=False):
         if mark.across:
             _draw(Text(text, end, place, INK, valign="center", shift=(4, 0)), axes)
@@ -362,7 +362,7 @@ def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, 
 
 
 @_draw.register
-def _rule(mark: Rule, axes: Axes) -> None:
+def _rule(mark: RuleLine, axes: Axes) -> None:
     draw = axes.axhline if mark.across else axes.axvline
     draw(mark.at, color=mark.colour, linewidth=mark.width, linestyle=_DASHES[mark.dash], label=mark.name or None)
 

@@ -13,7 +13,7 @@ from ksim.flow.events import EngineBuilt
 from ksim.foundation import process
 from ksim.results import arrow
 from ksim.results.history import History
-from ksim.results.measured import Measured
+from ksim.results.measured import MeasuredRun
 from ksim.results.series import busiest
 from ksim.views.wording import WIDTH, Insight, model_name, subject
 
@@ -26,8 +26,8 @@ _LINKS, _POINTS = 8, 240
 
 
 @define(eq=False, slots=False)
-class Result(Measured):
-    """A finished run with its report, figures and files; its numbers and tables are those of `Measured`."""
+class Result(MeasuredRun):
+    """A finished run with its report, figures and files; its numbers and tables are those of `MeasuredRun`."""
 
     @cached_property
     def insights(self) -> list[Insight]:

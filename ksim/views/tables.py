@@ -99,7 +99,7 @@ class Column:
 
 
 @frozen
-class Row:
+class TableRow:
     """The cells of a row, their style, and whether a section ends below it."""
 
     cells: tuple[Cell, ...]
@@ -121,7 +121,7 @@ class Table:
     """Rows under the names of columns; rich prints it as wide as the console is (see `laid_out`)."""
 
     columns: tuple[Column, ...]
-    rows: list[Row] = field(factory=list)
+    rows: list[TableRow] = field(factory=list)
     title: str = ""
 
     @classmethod
@@ -133,13 +133,13 @@ class Table:
         ranks = {name.lstrip(">~"): len(hide) - place for place, name in enumerate(hide)}
         columns = (Column(name[name[:1] in (">", "~"):], name.startswith(">"), ranks.get(name.lstrip(">~"), 0),
                           long=name.startswith("~")) for name in names)
-        return cls(tuple(columns), [Row(tuple(cells)) for cells in rows], title)
+        return cls(tuple(columns), [TableRow(tuple(cells)) for cells in rows], title)
 
     def add_row(self, *cells: Cell, style: str = "", end_section: bool = False) -> None:
         """Add a row with a cell for each column."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
-        self.rows.append(Row(cells, style, end_section))
+        self.rows.append(TableRow(cells, style, end_section))
 
     def add_section(self) -> None:
         """End a section below the last row."""
@@ -276,7 +276,7 @@ def beside(*tables: Table) -> Beside:
 
 def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """A table of labels and numbers under a *title*."""
-    return Table((Column(title, least=15), Column("", number=True, least=7)), [Row(row) for row in rows])
+    return Table((Column(title, least=15), Column("", number=True, least=7)), [TableRow(row) for row in rows])
 
 
 def as_text(renderable: RenderableType, width: int = WIDTH) -> str:

@@ -28,7 +28,7 @@ from ksim.results.numbers import (
     pool_numbers,
 )
 from ksim.results.steps import ratio
-from ksim.views.tables import Cell, Column, Row, Table, beside, notebook, pairs
+from ksim.views.tables import Cell, Column, Table, TableRow, beside, notebook, pairs
 from ksim.views.wording import Insight, endings, growing, listed, number, outwards, percent, written
 
 _BAR = 10
@@ -182,7 +182,7 @@ def pool_tables(summary: Summary) -> Iterator[Table]:
 
 def _table(pools: dict[str, Summary]) -> Table:
     return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
-                 [Row(tuple(cells)) for cells in pool_rows(pools)])
+                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
 
 
 def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ from ksim.foundation.errors import ConfigError
 
 
 @frozen
-class Group:
+class FlagGroup:
     """Flags for which one reason holds; their names may be patterns."""
 
     why: str
@@ -43,8 +43,8 @@ class Meaning:
     keys: Mapping[str, str]
     """Settings by flag."""
     values: Mapping[str, Values]
-    idle: Sequence[Group]
-    refused: Sequence[Group]
+    idle: Sequence[FlagGroup]
+    refused: Sequence[FlagGroup]
     refused_values: Mapping[str, str]
 
     def is_idle(self, dest: str) -> bool:
@@ -65,16 +65,16 @@ def meaning(name: str) -> Meaning:
     table = catalog.load("flags", f"{name}-meaning")
     return Meaning({**{key: key for key in table.get("same", ())}, **table.get("keys", {})},
                    {dest: Values(**values) for dest, values in table.get("values", {}).items()},
-                   [Group(**group) for group in table.get("idle", ())],
-                   [Group(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
+                   [FlagGroup(**group) for group in table.get("idle", ())],
+                   [FlagGroup(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
 
 
 #: What sets the settings of one flag that takes more than a value.
-Handler = Callable[["Reading", Given], None]
+Handler = Callable[["FlagReading", Given], None]
 
 
 @define
-class Reading:
+class FlagReading:
     """What the flags of one line amount to, while they are read one by one."""
 
     meaning: Meaning
@@ -132,7 +132,7 @@ class Reading:
         self.remarks.append(Note(given.where, shown(given.said), why))
 
 
-def read_with_others(reading: Reading, given: Given) -> None:
+def read_with_others(reading: FlagReading, given: Given) -> None:
     """The handler of a flag that a program reads together with others."""
 
 

@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted, Word, launch_of, program_of, script_place
+from ksim.deploy.commands import (
+    Deployed,
+    EngineLaunch,
+    ImportOptions,
+    Note,
+    ShellCommand,
+    Word,
+    launch_of,
+    program_of,
+    script_place,
+)
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.fields import gpu_of
 from ksim.deploy.shell.script import Script, Simple
@@ -20,7 +30,7 @@ from ksim.deploy.texts import RENDER, TEMPLATE, Embedded, Entry, Pasted
 from ksim.foundation.errors import did_you_mean
 
 
-def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:
+def commands_of_script(script: Entry, text: str, command: ShellCommand) -> Iterator[ShellCommand]:
     """The commands of *script*, whose *text* has the cluster's variables filled in, that start engines.
 
     They run as *command* does: in its environment, its image and with its files.
@@ -34,7 +44,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
             yield _command_of_script(simple, pasted, evolve(command, files=dict(files)))
 
 
-def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tuple[Word, ...]]:
+def lines_of_script(script: Entry, text: str, command: ShellCommand) -> Iterator[tuple[Word, ...]]:
     """The words of all commands of *script*, which runs as *command* does."""
     environment = {name: word.text for name, word in command.environment.items()}
     pasted = Embedded(text, "", command.folder, script)
@@ -42,7 +52,7 @@ def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tupl
         yield simple.words
 
 
-def _command_of_script(simple: Simple, pasted: Pasted, around: Command) -> Command:
+def _command_of_script(simple: Simple, pasted: Pasted, around: ShellCommand) -> ShellCommand:
     where = pasted.at(simple.line)
     simple.check_unconditional(where)
     environment = {**around.environment, **simple.exported, **simple.assigned}
@@ -50,7 +60,7 @@ def _command_of_script(simple: Simple, pasted: Pasted, around: Command) -> Comma
 
 
 def _is_engine(names: list[str]) -> bool:
-    return program_of(Command.of(names, "")) is not None
+    return program_of(ShellCommand.of(names, "")) is not None
 
 
 #: The value of a variable that only the cluster knows, such as the address of a pod.
@@ -70,11 +80,11 @@ class Surroundings:
     variables: Mapping[str, str] = field(factory=dict)
 
 
-def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[Command]:
+def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[ShellCommand]:
     """The commands of *container*, one of *pod*, that start engines."""
     whole = _command(container, pod, around)
     words = [*container.each("command"), *container.each("args")]
-    ran: Iterator[Command] = iter(())
+    ran: Iterator[ShellCommand] = iter(())
     if (script := script_place([word.text for word in whole.words])) is not None:
         ran = commands_of_script(words[script], whole.words[script].text, whole)
     elif program_of(whole) is not None:
@@ -98,13 +108,13 @@ def words_of(container: Entry, pod: Entry, around: Surroundings, module: str) ->
     return [] if script is not None else lines[0]
 
 
-def _command(container: Entry, pod: Entry, around: Surroundings) -> Command:
+def _command(container: Entry, pod: Entry, around: Surroundings) -> ShellCommand:
     variables = environment(container, around)
     values = {name: word.text for name, word in variables.items()}
     words = [Word(_referred(item.text, values), item.where)
              for item in (*container.each("command"), *container.each("args"))]
-    return Command(tuple(words), container.where, variables, _image(container), _files(container, pod, around),
-                   container.pasted.folder)
+    return ShellCommand(tuple(words), container.where, variables, _image(container), _files(container, pod, around),
+                        container.pasted.folder)
 
 
 def _image(container: Entry) -> Word | None:
@@ -218,12 +228,12 @@ class Pods:
         return self.template.need("spec")
 
 
-def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: ImportOptions) -> Deployed:
     """The engines of *pods*, if they start any."""
     spec = pods.spec
     around = Surroundings(maps, pods.variables)
     idle = [*pods.idle, *fields.notes(spec, "pod")]
-    launches: list[Launch] = []
+    launches: list[EngineLaunch] = []
     for container in spec.each("containers"):
         ran = [launch_of(command, wanted) for command in commands(container, spec, around)]
         asked = gpus(container)
@@ -251,7 +261,8 @@ def _nothing(container: Entry, asked: int) -> str:
             f" `python -m sglang.launch_server` or `trtllm-serve MODEL` in command and args")
 
 
-def _placed(launch: Launch, container: Entry, asked: int | None, pods: Pods, wanted: Wanted) -> Launch:
+def _placed(launch: EngineLaunch, container: Entry, asked: int | None, pods: Pods,
+            wanted: ImportOptions) -> EngineLaunch:
     """*launch* as often as its pods are there, on their GPU; raises ConfigError where they have too few."""
     if asked is None and not pods.spec.each("resourceClaims"):
         raise container.error("asks for no GPU: resources.limits has no nvidia.com/gpu, and ksim simulates engines on"
@@ -272,7 +283,7 @@ def _role(pods: Pods) -> str:
     return _ROLES[label.text]
 
 
-def _fits(launch: Launch, container: Entry, there: int, pods: Pods) -> list[Note]:
+def _fits(launch: EngineLaunch, container: Entry, there: int, pods: Pods) -> list[Note]:
     """Notes on the GPUs that are *there*; raises ConfigError if the engine needs more."""
     needed = launch.gpus
     if not launch.replicas or there == needed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Deployed, Launch, Note, Wanted, Word
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, Word
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Surroundings, environment, words_of
 from ksim.deploy.manifests.fields import listed, tabled, text
@@ -24,7 +24,7 @@ def _known() -> Mapping[str, Any]:
 
 
 @frozen
-class Frontend:
+class DynamoFrontend:
     """How requests are routed, and the words that have no part in it."""
 
     router: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Frontend:
     remarks: tuple[Note, ...] = ()
 
     @classmethod
-    def of(cls, words: Sequence[Word], environment: Mapping[str, Word]) -> "Frontend":
+    def of(cls, words: Sequence[Word], environment: Mapping[str, Word]) -> "DynamoFrontend":
         """The frontend that *words* start in *environment*; raises ConfigError for flags that are not known."""
         said, known = {**dict(_variables(environment)), **_flags(words)}, _known()
         mode = said.pop("router-mode", Word("round-robin", ""))
@@ -114,12 +114,12 @@ class _Component:
     pod: Entry
 
 
-def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: ImportOptions) -> Deployed:
     """The engines of all workers of *graph*, and the router that its frontend is."""
     spec = graph.need("spec")
     idle = fields.notes(spec, "dynamo_graph")
-    launches: list[Launch] = []
-    frontend = Frontend({"name": "round_robin"})
+    launches: list[EngineLaunch] = []
+    frontend = DynamoFrontend({"name": "round_robin"})
     for component in _components(spec):
         idle += fields.notes(component.entry, "dynamo_component")
         if component.kind == "frontend":
@@ -137,7 +137,7 @@ def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted
     return Deployed(tuple(launches), router if several else {}, (*idle, *frontend.idle), frontend.remarks)
 
 
-def _with_roles(launches: Sequence[Launch]) -> list[Launch]:
+def _with_roles(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
     """*launches*; where none prefills for others, those that are called decode workers serve requests alone."""
     if any(launch.role == "prefill" for launch in launches):
         return [*launches]
@@ -180,12 +180,12 @@ def _pods(component: _Component) -> containers.Pods:
                            variables if size > 1 else {})
 
 
-def _frontend(pod: Entry, maps: Mapping[str, Mapping[str, str]]) -> Frontend:
+def _frontend(pod: Entry, maps: Mapping[str, Mapping[str, str]]) -> DynamoFrontend:
     around = Surroundings(maps)
     for container in pod.need("spec").each("containers"):
         said: dict[str, Word] = environment(container, around)
-        return Frontend.of(words_of(container, pod, around, "dynamo.frontend"), said)
-    return Frontend({"name": "round_robin"})
+        return DynamoFrontend.of(words_of(container, pod, around, "dynamo.frontend"), said)
+    return DynamoFrontend({"name": "round_robin"})
 
 
 def _pod_of_service(service: Entry, shared: list[Entry]) -> Entry:

@@ -14,7 +14,7 @@ import yaml
 from attrs import evolve
 
 from ksim.deploy.commands import Note
-from ksim.deploy.shell.variables import Piece, Variables
+from ksim.deploy.shell.variables import Variables, WordPiece
 from ksim.deploy.texts import Entry
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, UnknownKey, nearest
@@ -167,7 +167,7 @@ def _filled(value: Entry, variables: Variables) -> str:
 
     A variable without a value stays: whoever reads a flag knows whether it needs one.
     """
-    return "$".join(variables.filled([Piece(part, True, False)], None) for part in value.text.split("$$"))
+    return "$".join(variables.filled([WordPiece(part, True, False)], None) for part in value.text.split("$$"))
 
 
 def replicas_of(service: Entry) -> int:

@@ -194,7 +194,7 @@ def router_of_maps(documents: Sequence[Entry]) -> dict[str, Any]:
     if len(configs) > 1 and len({*used}) != 1:
         places = ", ".join(entry.where for entry in configs.values())
         raise next(iter(configs.values())).error(f"is one of several configurations of an endpoint picker ({places});"
-                                               " leave the one that is used")
+                                                 " leave the one that is used")
     entry = configs[used[0] if used else min(configs)]
     return router_of_text(entry, entry.text)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf, nan
 from typing import Any
 
-from ksim.deploy.commands import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Pods
 from ksim.deploy.manifests.fields import listed, tabled, text, texts
@@ -36,7 +36,7 @@ class LlmDValues:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(_ARTIFACTS.search(pasted.text) or _ROUTER.search(pasted.text))
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
         parts: list[Deployed] = []
         scenario: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class LlmDValues:
         return Deployed.of(parts, scenario)
 
 
-def _assumed(launches: list[Launch]) -> tuple[dict[str, Any], list[Note]]:
+def _assumed(launches: list[EngineLaunch]) -> tuple[dict[str, Any], list[Note]]:
     """llm-d's router with the defaults of its guides, where the values have none."""
     splits = any(launch.role == "prefill" for launch in launches)
     if not splits and sum(launch.replicas for launch in launches) < 2:
@@ -109,7 +109,7 @@ class ProductionStack:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(_STACK.search(pasted.text)) and "apiVersion" not in pasted.text
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
         parts: list[Deployed] = []
         scenario: dict[str, Any] = {}

@@ -20,7 +20,7 @@ _REDIRECTIONS = ("&>>", "&>", ">>", ">&", "<&", "<<<", "<<-", "<<", ">|", ">", "
 
 
 @frozen
-class Piece:
+class WordPiece:
     """A part of a word; in what was not in single quotes, `$` names variables."""
 
     text: str
@@ -37,7 +37,7 @@ class Token:
     line: int
     column: int
     text: str = ""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[WordPiece, ...] = ()
 
 
 @frozen
@@ -117,25 +117,25 @@ class Tokens:
     def _ends_word(self, place: int) -> bool:
         return self.text[place] in " \t\n;|&<>" and not self.text.startswith("\\\n", place)
 
-    def _piece(self, place: int) -> tuple[int, Piece | None]:
+    def _piece(self, place: int) -> tuple[int, WordPiece | None]:
         letter = self.text[place]
         if letter == "'":
             end = self._closing("'", place)
-            return end + 1, Piece(self.text[place + 1:end], False, True)
+            return end + 1, WordPiece(self.text[place + 1:end], False, True)
         if letter == '"':
             end = self._closing('"', place)
-            return end + 1, Piece(_unescaped(self.text[place + 1:end]), True, True)
+            return end + 1, WordPiece(_unescaped(self.text[place + 1:end]), True, True)
         if letter == "\\":
             escaped = self.text[place + 1:place + 2]
-            return place + 2, None if escaped in ("\n", "") else Piece(escaped, False, True)
+            return place + 2, None if escaped in ("\n", "") else WordPiece(escaped, False, True)
         if self.text.startswith(("$(", "${"), place) or letter == "`":
             end = self._substitution(place)
-            return end, Piece(self.text[place:end], True, False)
+            return end, WordPiece(self.text[place:end], True, False)
         end = place + 1
         while end < len(self.text) and not self._ends_word(end) and self.text[end] not in "'\"\\`" and (
                 not self.text.startswith(("$(", "${"), end)):
             end += 1
-        return end, Piece(self.text[place:end], True, False)
+        return end, WordPiece(self.text[place:end], True, False)
 
     def _closing(self, quote: str, start: int) -> int:
         """The place of the *quote* that closes that at *start*."""
@@ -193,7 +193,7 @@ class Tokens:
             if line.strip() == due.mark:
                 break
             lines.append(line)
-        content = Piece("\n".join(lines) + "\n", not due.literal, True)
+        content = WordPiece("\n".join(lines) + "\n", not due.literal, True)
         return min(place, len(self.text)), Token("document", *self._at(start), pieces=(content,))
 
 
@@ -239,7 +239,7 @@ class Variables:
         else:
             self.values[name] = value
 
-    def filled(self, pieces: Sequence[Piece], where: str | None) -> str:
+    def filled(self, pieces: Sequence[WordPiece], where: str | None) -> str:
         """The text of *pieces*; raises ConfigError, which names *where*, for a variable without a value.
 
         Without *where*, such a variable stays as it is written.
@@ -247,14 +247,14 @@ class Variables:
         return "".join(self._fill(piece.text, where) if piece.expands else piece.text
                        for piece in self._with_defaults(pieces))
 
-    def words(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+    def words(self, pieces: Sequence[WordPiece], where: str | None) -> Iterator[str]:
         """The words of *pieces*: a variable outside quotes may be several, or none."""
         if any(not piece.quoted and piece.expands and "$" in piece.text for piece in pieces):
             yield from self._split(pieces, where)
         else:
             yield self.filled(pieces, where)
 
-    def _split(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+    def _split(self, pieces: Sequence[WordPiece], where: str | None) -> Iterator[str]:
         word, begun = "", False
         for piece in self._with_defaults(pieces):
             text = self._fill(piece.text, where) if piece.expands else piece.text
@@ -270,7 +270,7 @@ class Variables:
         if word or begun:
             yield word
 
-    def _with_defaults(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
+    def _with_defaults(self, pieces: Sequence[WordPiece]) -> Iterator[WordPiece]:
         """*pieces* in which `${NAME:-'default'}` outside quotes is its default's own pieces, without their quotes."""
         for piece in pieces:
             match = _NAMED.fullmatch(piece.text) if piece.expands and not piece.quoted else None

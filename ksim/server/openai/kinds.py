@@ -22,7 +22,7 @@ from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
 
 __all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record", "table",
-           "text", "Served", "problem", "either"]
+           "text", "ServedModel", "problem", "either"]
 
 
 Problem = dict[str, Any]
@@ -193,7 +193,7 @@ def either(kinds: Sequence[Kind]) -> Kind:
 
 
 @frozen
-class Served:
+class ServedModel:
     """A fleet as clients know it.
 
     It answers to its `names`, with the first of them, and to its `adapters`.  A request may ask for `max_logprobs`
@@ -212,7 +212,7 @@ class Served:
     created: int = 0
 
     @classmethod
-    def of(cls, fleet: Fleet, names: Iterable[str] = (), created: int = 0) -> "Served":
+    def of(cls, fleet: Fleet, names: Iterable[str] = (), created: int = 0) -> "ServedModel":
         """What *fleet* serves, under its own name where it is given no *names*."""
         scenario, serves = fleet.scenario, [deployment.serve for deployment in fleet.deployments]
         first = fleet.deployments[0]

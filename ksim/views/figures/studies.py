@@ -25,10 +25,10 @@ from ksim.views.charts import (
     RED,
     Axis,
     Dots,
-    Line,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
     plain,
@@ -65,15 +65,15 @@ def capacity_panels(answer: Answer, fewest: int) -> Iterator[tuple[str, Panel]]:
             marks += _set_up(one, points, name, PALETTE[place % len(PALETTE)], fewest, waits)
         x = Axis("requests/s", 0, _reach(answer, tried))
         if answer["rate"]:
-            marks.append(Rule(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
+            marks.append(RuleLine(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
         if name == _GOODPUT:
-            marks.append(Line([0, x.high], [0, x.high], "every request", GREY, "dash", 1.0, hover=""))
+            marks.append(Polyline([0, x.high], [0, x.high], "every request", GREY, "dash", 1.0, hover=""))
             yield name, Panel("Goodput: requests/s within all targets, below the dashed line of every request", x,
                               Axis("goodput, requests/s", 0), marks, legend="upper left")
             continue
         if share := share_of(name):
-            marks.append(Rule(share, RED, across=True, width=1.2))
-        sure = [value for one in marks if isinstance(one, Line)
+            marks.append(RuleLine(share, RED, across=True, width=1.2))
+        sure = [value for one in marks if isinstance(one, Polyline)
                 for value, hollow in zip(one.y, one.hollow, strict=True) if not hollow]
         least = max(0.0, min(min(sure, default=0.0) - 0.05, 0.9))
         yield name, Panel(f"Requests within {name}", x,
@@ -112,11 +112,11 @@ def _set_up(one: Answer, points: Sequence[Answer], name: str, colour: str, fewes
     ends = [estimate["interval"] if known else None for known, (_, estimate) in zip(sure, found, strict=True)]
     low, high = ([math.nan if interval is None else value if interval[end] is None else interval[end]
                   for value, interval in zip(values, ends, strict=True)] for end in (0, 1))
-    yield Line([point["rate"] for point, _ in found], values, set_up_name(one), colour, dots=5.0, low=low, high=high,
-               hollow=[not known for known in sure], waits=waits,
-               hover=("%{y:,.4~g}" if name == _GOODPUT else "%{y:.2%}") + " at %{x:,.4~g} requests/s")
+    yield Polyline([point["rate"] for point, _ in found], values, set_up_name(one), colour, dots=5.0, low=low,
+                   high=high, hollow=[not known for known in sure], waits=waits,
+                   hover=("%{y:,.4~g}" if name == _GOODPUT else "%{y:.2%}") + " at %{x:,.4~g} requests/s")
     if (highest := one["highest_rate"]) and not waits:
-        yield Rule(highest["rate"], colour, dash="", width=1.2)
+        yield RuleLine(highest["rate"], colour, dash="", width=1.2)
         yield Span(highest["interval"][0] or 0.0, highest["interval"][1] or 2 * points[-1]["rate"], colour)
 
 
@@ -187,7 +187,7 @@ def _points(marks: Sequence[ParetoMark], place: int) -> Iterator[Dots]:
                    _LARGE, texts=texts)
 
 
-def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axis) -> Line:
+def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axis) -> Polyline:
     """The area that the front dominates, and its edge: between two points, it takes the worse value of both."""
     corners = sorted({mark.values for mark in marks if mark.on_front}, key=lambda values: values[1],
                      reverse=scales[1].maximise)
@@ -195,7 +195,7 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
                         for axis, scale in ((x, scales[1]), (y, scales[0])))
     places = [*(values[1] for values in corners for _ in range(2)), worst_x]
     edge = [worst_y, *(values[0] for values in corners for _ in range(2))]
-    return Line(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
+    return Polyline(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
 
 
 @frozen
@@ -214,7 +214,7 @@ def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) ->
     for row, curve in enumerate(curves):
         colour, at = PALETTE[row % len(PALETTE)], [texts.get(place, place) for place, *_ in curve.points]
         values, widths = [value for _, value, _ in curve.points], [width for *_, width in curve.points]
-        marks.append(Line(at, values, curve.name, colour, dots=5.0))
+        marks.append(Polyline(at, values, curve.name, colour, dots=5.0))
         if any(width > 0 for width in widths):
             marks.append(Dots(at, values, colour=colour, size=6.5, low=np.subtract(values, widths),
                               high=np.add(values, widths)))
@@ -224,7 +224,7 @@ def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) ->
 
 
 @frozen
-class Trial:
+class TrialMark:
     """A trial of a tuning: its number, its value, whether it counts, and its settings."""
 
     number: int
@@ -233,7 +233,7 @@ class Trial:
     said: str = ""
 
 
-def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], maximise: bool = False) -> Picture:
+def search_chart(title: str, note: str, label: str, trials: Sequence[TrialMark], maximise: bool = False) -> Picture:
     """Each of *trials*; the line is the best of those that count."""
     marks: list[Mark] = []
     for counts, colour, name in ((False, GREY, "does not count"), (True, BLUE, "counts")):
@@ -244,13 +244,13 @@ def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], max
     if found := best_so_far(trials, maximise):
         numbers, values = [trial.number for trial in found], [trial.value for trial in found]
         last = max(trial.number for trial in trials)
-        marks.append(Line([*numbers, last], [*values, values[-1]], "best so far", GREEN, steps=True))
+        marks.append(Polyline([*numbers, last], [*values, values[-1]], "best so far", GREEN, steps=True))
     return Picture(title, [Panel("", Axis("trial"), Axis(label), marks, legend="best" if trials else "")], note)
 
 
-def best_so_far(trials: Sequence[Trial], maximise: bool) -> list[Trial]:
+def best_so_far(trials: Sequence[TrialMark], maximise: bool) -> list[TrialMark]:
     """Those of *trials* that count and are better than all before."""
-    found: list[Trial] = []
+    found: list[TrialMark] = []
     for trial in trials:
         if trial.counts and (not found or (trial.value > found[-1].value if maximise else
                                            trial.value < found[-1].value)):
@@ -287,8 +287,8 @@ def routers_chart(title: str, panels: Mapping[str, Sequence[Dot]]) -> Picture:
     made = [routers_panel(name, panel, routers, ages, named=place % columns == 0)
             for place, (name, panel) in enumerate(panels.items())]
     return Picture(title, made, _note(panels, ages), 11.0,
-                 1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), columns,
-                 legend="below" if len(ages) > 1 else "", legend_title="age of signals")
+                   1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), columns,
+                   legend="below" if len(ages) > 1 else "", legend_title="age of signals")
 
 
 def _note(panels: Mapping[str, Sequence[Dot]], ages: Sequence[str]) -> str:
@@ -327,10 +327,10 @@ def _spread(title: str, values: Sequence[float]) -> Axis:
 def speculation_chart(title: str, note: str, said: str, batches: Sequence[int], without: Sequence[float],
                       speculative: Sequence[float], pays: int) -> Picture:
     """TPOT for each of *batches*; a line where speculation stops to pay, if it does among them, as is *said* above."""
-    marks: list[Mark] = [Line(batches, [1e3 * seconds for seconds in each], name, colour, dots=4.0)
+    marks: list[Mark] = [Polyline(batches, [1e3 * seconds for seconds in each], name, colour, dots=4.0)
                          for name, colour, each in (("plain", GREY, without), ("with speculation", BLUE, speculative))]
     if 0 < pays < batches[-1]:
-        marks.append(Rule(pays, ORANGE, width=1.8, name=f"pays up to {pays}"))
+        marks.append(RuleLine(pays, ORANGE, width=1.8, name=f"pays up to {pays}"))
     x = Axis("sequences that decode", scale="log2", ticks={batch: f"{batch:,}" for batch in batches})
     panel = Panel(said, x, Axis("time per output token, ms", 0, most=5), marks, legend="upper left")
     return Picture(title, [panel], note, 7.2, 4.4)
@@ -367,8 +367,8 @@ def _rate(times: Floats) -> Panel:
     late = len(times) - len(shown)
     said = f"mean {number(mean)}" + (f"; {late:,} later, the last at {number(float(times[-1]))} s" if late else "")
     return Panel(title, Axis(axis, edges[0], edges[-1]), Axis("", 0),
-                 [Line(edges, np.append(rates, rates[-1]), "", ORANGE, width=1.3, steps=True, area=0.25),
-                  Rule(mean, across=True)], said, wide=True)
+                 [Polyline(edges, np.append(rates, rates[-1]), "", ORANGE, width=1.3, steps=True, area=0.25),
+                  RuleLine(mean, across=True)], said, wide=True)
 
 
 def _lengths(title: str, lengths: Floats, colour: str) -> Panel:
@@ -379,8 +379,8 @@ def _lengths(title: str, lengths: Floats, colour: str) -> Panel:
     edges = np.geomspace(low * 0.9, max(high, low) * 1.1, _BINS + 1)
     shares = np.histogram(lengths, edges)[0] / len(lengths)
     median, tail = np.percentile(lengths, (50, 99)).tolist()
-    marks: list[Mark] = [Line(edges, np.append(shares, shares[-1]), "", colour, width=0.8, steps=True, area=0.45),
-                         Rule(median), Rule(tail),
+    marks: list[Mark] = [Polyline(edges, np.append(shares, shares[-1]), "", colour, width=0.8, steps=True, area=0.45),
+                         RuleLine(median), RuleLine(tail),
                          Text(f"p50 {median:,.0f}\np99 {tail:,.0f}", 0.98, 0.97, INK, "panel", "right", "top",
                               boxed=True)]
     return Panel(title, Axis.log("tokens", float(edges[0]), float(edges[-1]), 6),
@@ -393,8 +393,8 @@ def _gaps(gaps: Floats) -> Panel:
     if not len(gaps) or gaps.mean() <= 0:
         return Panel("Between two arrivals", x, y, [])
     shares, points = np.linspace(0, 1, 401), np.linspace(0, 5, 200)
-    marks = [Line(points, 1 - np.exp(-points), "Poisson", FAINT, "dash", 1.2),
-             Line(np.quantile(gaps / gaps.mean(), shares), shares, "trace", PURPLE)]
+    marks = [Polyline(points, 1 - np.exp(-points), "Poisson", FAINT, "dash", 1.2),
+             Polyline(np.quantile(gaps / gaps.mean(), shares), shares, "trace", PURPLE)]
     return Panel("Between two arrivals", x, y, marks, legend="lower right",
                  legend_title=f"variation {number(float(gaps.std() / gaps.mean()))}")
 
@@ -402,10 +402,10 @@ def _gaps(gaps: Floats) -> Panel:
 def cache_chart(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], ends: Mapping[str, float], title: str,
                 unit: str) -> Picture:
     """A line of hit *rates* over rising *sizes*, in *unit*, for each policy; tiers are marked at their *ends*."""
-    marks: list[Mark] = [Line(sizes, shares, policy, colour)
+    marks: list[Mark] = [Polyline(sizes, shares, policy, colour)
                          for colour, (policy, shares) in zip(PALETTE, rates.items(), strict=False)]
     for name, end in ends.items():
-        marks += [Rule(end), Text(f"{name} ", end, 0.99, of="over", align="right", valign="top", upright=True)]
+        marks += [RuleLine(end), Text(f"{name} ", end, 0.99, of="over", align="right", valign="top", upright=True)]
     x = Axis.log(f"{unit} (logarithmic)", min(sizes), max(sizes[-1], 1.01 * sizes[0]), 9)
     panel = Panel("Hits, share of prompt tokens", x, Axis("", 0, percent=True, most=5), marks, legend="upper left")
     return Picture(f"Prefix cache: {title}", [panel], "one cache that sees all requests in order", 8.6, 4.8)

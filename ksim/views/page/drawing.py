@@ -25,10 +25,10 @@ from ksim.views.charts import (
     Bars,
     Chart,
     Dots,
-    Line,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
 )
@@ -152,7 +152,7 @@ def _traces(mark: Mark) -> Iterator[dict[str, Any]]:
 
 
 @_traces.register
-def _lines(mark: Line) -> Iterator[dict[str, Any]]:
+def _lines(mark: Polyline) -> Iterator[dict[str, Any]]:
     shared = {"type": "scatter", "name": safe(mark.name), "legendgroup": safe(mark.name) or None,
               "visible": "legendonly" if mark.waits else True}
     if len(mark.low):
@@ -213,12 +213,12 @@ def _hover(template: str, name: str) -> dict[str, Any]:
 
 def _shapes(mark: Mark, x: str, y: str) -> Iterator[dict[str, Any]]:
     """Lines and areas across a panel."""
-    if not isinstance(mark, Rule | Span):
+    if not isinstance(mark, RuleLine | Span):
         return
-    low, high = (mark.at, mark.at) if isinstance(mark, Rule) else (mark.low, mark.high)
+    low, high = (mark.at, mark.at) if isinstance(mark, RuleLine) else (mark.low, mark.high)
     ends = {"x0": 0, "x1": 1, "xref": f"{x} domain", "y0": low, "y1": high, "yref": y} if mark.across else {
         "y0": 0, "y1": 1, "yref": f"{y} domain", "x0": low, "x1": high, "xref": x}
-    if isinstance(mark, Rule):
+    if isinstance(mark, RuleLine):
         yield {"type": "line", **ends, "line": {"color": mark.colour, "width": 1.2 * mark.width,
                                                 "dash": mark.dash or "solid"}}
     else:

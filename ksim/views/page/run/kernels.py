@@ -16,7 +16,7 @@ from ksim.views.charts import Chart
 from ksim.views.figures.kernels import (
     WAITING,
     Roof,
-    Step,
+    StepMarks,
     bound_of,
     marks_of,
     name_of,
@@ -26,7 +26,7 @@ from ksim.views.figures.kernels import (
 )
 from ksim.views.figures.run import breakdown_chart
 from ksim.views.page.document import Document, details, missing, note, table
-from ksim.views.page.reading import STREAMED, Run
+from ksim.views.page.reading import STREAMED, SavedRun
 from ksim.views.page.run.lead import shown
 from ksim.views.tables import Markup, element
 from ksim.views.wording import measure, number, outwards, percent, written
@@ -37,7 +37,7 @@ _NEAR, _LEAST = 0.35, 0.02
 Row = Mapping[str, Any]
 
 
-def add_kernels(document: Document, run: Run) -> None:
+def add_kernels(document: Document, run: SavedRun) -> None:
     """Add shares of time and energy by family, the numbers of the GPUs, and every kernel."""
     title, facts = "Where the GPUs' time and energy went", element("dl", *_facts(run), cls="facts")
     if run.kernels is None:
@@ -51,16 +51,16 @@ def add_kernels(document: Document, run: Run) -> None:
                             110 + 40 * min(_MOST, len(found)))
     document.section("kernels", title, drawn, facts,
                      details(f"All {len(run.kernels)} kernels", table(*_every(run), "Kernels, most time first",
-                                                                     sortable=True)))
+                                                                      sortable=True)))
 
 
-def _facts(run: Run) -> Iterator[Markup]:
+def _facts(run: SavedRun) -> Iterator[Markup]:
     for row in map(number_of, OF_WORK):
         yield element("div", element("dt", row.title),
                       element("dd", shown(run.summary, row.key, partial(written, row))))
 
 
-def _every(run: Run) -> tuple[list[str], list[list[Any]]]:
+def _every(run: SavedRun) -> tuple[list[str], list[list[Any]]]:
     """All kernels: time, work, bound, and how close to the roofline."""
     assert run.kernels is not None
     rows = []
@@ -76,7 +76,7 @@ def _every(run: Run) -> tuple[list[str], list[list[Any]]]:
             ">eta", ">J", "bound", "heaviest shape"], rows
 
 
-def add_roofline(document: Document, run: Run) -> None:
+def add_roofline(document: Document, run: SavedRun) -> None:
     """Add the roofline; a run without kernels that compute has none."""
     title = "Kernels on the roofline"
     if run.kernels is None:
@@ -90,7 +90,7 @@ def add_roofline(document: Document, run: Run) -> None:
                " its colour what limits most of it; kernels right beside each other share a text. Lines are the data"
                " sheet's peaks, for 16-bit numbers.")
     marks = list(marks_of(rows))
-    drawn = roofline_panel(Step("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
+    drawn = roofline_panel(StepMarks("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
     columns = ("kernel", ">FLOP per byte", ">FLOP/s", ">of peak FLOP/s", ">of peak bytes/s", "bound")
     document.section("roofline", title, document.figure("roofline", Chart("", [drawn]), caption, columns,
                                                         list(_rows(rows)), 460))
@@ -103,7 +103,7 @@ def _rows(rows: list[Row]) -> Iterator[list[str]]:
                percent(row["bandwidth_share"]), bound_of(row)]
 
 
-def _roofs(run: Run, rows: list[Row]) -> list[Roof]:
+def _roofs(run: SavedRun, rows: list[Row]) -> list[Roof]:
     """The peaks of each kind of GPU."""
     if run.engines:
         return roofs_of([(built["gpu"], built["peak_flops"], built["peak_bandwidth"]) for built in run.engines])
@@ -112,7 +112,7 @@ def _roofs(run: Run, rows: list[Row]) -> list[Roof]:
                  row["bytes"] / row["gpu_seconds"] / row["bandwidth_share"])]
 
 
-def add_phases(document: Document, run: Run) -> None:
+def add_phases(document: Document, run: SavedRun) -> None:
     """Add a figure of stacked bars for each latency."""
     title = "Where requests' time went"
     if run.breakdown is None:

@@ -23,10 +23,10 @@ from ksim.foundation.errors import KsimError
 from ksim.results.numbers import LATENCIES, PERCENTILES, REPORTED_STATISTICS, latency_key, pool_numbers
 from ksim.results.steps import Bools, Floats, Ints, sums
 from ksim.views.charts import Chart
-from ksim.views.figures.run import TITLES, Link, Moments, distribution, links_chart, over_time
+from ksim.views.figures.run import TITLES, LinkCurve, Moments, distribution, links_chart, over_time
 from ksim.views.page.document import Document, details, missing, note, table, told
 from ksim.views.page.over_time import saved_moments
-from ksim.views.page.reading import Run
+from ksim.views.page.reading import SavedRun
 from ksim.views.page.run.lead import shown
 from ksim.views.run_directory import flat
 from ksim.views.tables import Markup, breakable, element
@@ -36,7 +36,7 @@ from ksim.views.wording import measure, number, percent, written
 _DRAWN = ("ttft", "tpot", "e2el", "queue")
 
 
-def add_latency(document: Document, run: Run) -> None:
+def add_latency(document: Document, run: SavedRun) -> None:
     """Add the table of all latencies, and a distribution of each that is kept by request."""
     if not run.summary["completed"]:
         document.section("latency", "Latency", missing("No request completed, so there are no latencies."))
@@ -45,14 +45,14 @@ def add_latency(document: Document, run: Run) -> None:
     document.section("latency", "Latency", _table(run), *_remarks(run), element("div", *panels, cls="grid"))
 
 
-def _table(run: Run) -> Markup:
+def _table(run: SavedRun) -> Markup:
     rows = [[TITLES[name], *(shown(run.summary, latency_key(name, statistic)) for statistic in REPORTED_STATISTICS)]
             for name in LATENCIES]
     return table(("Latency, ms", *(f">{statistic}" for statistic in REPORTED_STATISTICS)), rows,
                  "Latencies of completed requests in milliseconds")
 
 
-def _remarks(run: Run) -> Iterator[Markup]:
+def _remarks(run: SavedRun) -> Iterator[Markup]:
     if run.summary.get("extrapolated_share"):
         yield note(shown(run.summary, "extrapolated_share", percent), " of the kernels' time is in shapes outside what"
                    " was measured. Intervals say how far kernels' times may be off; effects on batches and queues are"
@@ -61,7 +61,7 @@ def _remarks(run: Run) -> Iterator[Markup]:
         yield note("Percentiles of streamed runs are within 0.1 % of the exact values.")
 
 
-def _panel(document: Document, run: Run, name: str) -> Markup | None:
+def _panel(document: Document, run: SavedRun, name: str) -> Markup | None:
     values = run.latency(name)
     values = values[~np.isnan(values)]
     if not len(values):
@@ -76,7 +76,7 @@ def _panel(document: Document, run: Run, name: str) -> Markup | None:
 _TABLE_ROWS = 12
 
 
-def add_timeline(document: Document, run: Run) -> None:
+def add_timeline(document: Document, run: SavedRun) -> None:
     """Add five panels, one above the other, over the same seconds."""
     moments = saved_moments(run)
     caption = (f"Each point is the mean over {number(run.duration / len(moments.tokens))} s, of offered and served"
@@ -99,7 +99,7 @@ def _timeline_table(moments: Moments) -> tuple[list[str], list[list[str]]]:
     return ["seconds", *(f">{name}" for name in curves)], rows
 
 
-def _timeline_remarks(run: Run) -> Iterator[Any]:
+def _timeline_remarks(run: SavedRun) -> Iterator[Any]:
     if run.summary["preemptions"]:
         yield note("Preempted requests count as running until they end.")
     if not run.engines:
@@ -107,7 +107,7 @@ def _timeline_remarks(run: Run) -> Iterator[Any]:
                    " blocks.")
 
 
-def add_pools(document: Document, run: Run) -> None:
+def add_pools(document: Document, run: SavedRun) -> None:
     """Add the fleet; nothing for a run without pools."""
     if pools := run.summary.get("pools"):
         document.section("pools", "The fleet, by pool", _pools_table(pools), *_transfers(run), _links(document, run))
@@ -120,7 +120,7 @@ def _pools_table(pools: Mapping[str, Any]) -> Markup:
     return table(("", *(f">{name}" for name in pools)), rows, "Pools side by side")
 
 
-def _transfers(run: Run) -> Iterator[Markup]:
+def _transfers(run: SavedRun) -> Iterator[Markup]:
     """What went from engine to engine."""
     requests = run.requests
     if "prefill_engine" not in requests or np.isnan(requests["prefill_engine"].astype(float)).all():
@@ -138,13 +138,13 @@ def _transfers(run: Run) -> Iterator[Markup]:
     yield table(columns, rows, "KV transfers between engines")
 
 
-def _links(document: Document, run: Run) -> Markup:
+def _links(document: Document, run: SavedRun) -> Markup:
     links = run.overview.get("links")
     if not links:
         return missing("The use of links is not known: the run was streamed, or written by an older ksim.")
     if not links["busiest"]:
         return element("p", "No link was used.")
-    shown = [Link(each["name"], each["capacity"], each["mean"], each["peak"], np.array(each["use"]))
+    shown = [LinkCurve(each["name"], each["capacity"], each["mean"], each["peak"], np.array(each["use"]))
              for each in links["busiest"]]
     caption = (f"The busiest of {links['count']:,} links, each in its own direction: share of its capacity in use, each"
                f" point the mean over {number(run.duration / len(shown[0].use))} s.")
@@ -158,7 +158,7 @@ _SEEN = {"outstanding": "outstanding", "waiting": "waiting", "running": "running
          "prefix_hit_tokens": "tokens cached"}
 
 
-def add_routing(document: Document, run: Run) -> None:
+def add_routing(document: Document, run: SavedRun) -> None:
     """Add the choices of a router that looks at engines; other runs have none."""
     routing = run.routing
     if routing is None or not len(routing):
@@ -209,7 +209,7 @@ def _means(engines: Ints, values: Floats, which: Bools) -> dict[int, float | Non
 _SUBJECT = ("model", "gpu", "system", "nodes", "workload", "slo", "pools")
 
 
-def add_settings(document: Document, run: Run) -> None:
+def add_settings(document: Document, run: SavedRun) -> None:
     """Add the settings that were set, those that are defaults, the file, and all numbers."""
     if not run.settings:
         document.section("settings", "Settings and numbers", missing("scenario.toml is missing."), _numbers(run))
@@ -227,7 +227,7 @@ def add_settings(document: Document, run: Run) -> None:
         details("scenario.toml", element("pre", element("code", run.scenario), tabindex="0")), _numbers(run))
 
 
-def defaults(run: Run) -> Mapping[str, Any] | None:
+def defaults(run: SavedRun) -> Mapping[str, Any] | None:
     """The settings of a scenario that names the same model and GPU, and nothing else; None if it cannot be made."""
     from ksim.scenario.defaults import Deployment
     from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
@@ -248,7 +248,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _numbers(run: Run) -> Markup:
+def _numbers(run: SavedRun) -> Markup:
     return details("All numbers of summary.json", table(("key", ">value"), _every(run.summary), "Numbers of the run"))
 
 

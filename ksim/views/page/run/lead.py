@@ -24,14 +24,14 @@ from ksim.views.charts import BLUE, GREY
 from ksim.views.figures.run import COLOURS, breakdown_chart
 from ksim.views.page.document import Document, missing, note, table, told
 from ksim.views.page.drawing import Figure, axis, dots, figure, numbers
-from ksim.views.page.reading import STREAMED, Run
+from ksim.views.page.reading import STREAMED, SavedRun
 from ksim.views.tables import Markup, element
 from ksim.views.wording import DOWN, UP, endings, number, percent
 
 Summary = Mapping[str, Any]
 
 
-def lead(run: Run) -> Iterator[Markup]:
+def lead(run: SavedRun) -> Iterator[Markup]:
     """The sentence, then a card for each subject."""
     yield element("p", *_sentence(run), cls="lead")
     cards = [*_latencies(run.summary), *_throughput(run.summary), *_targets(run), *_energy(run.summary),
@@ -46,7 +46,7 @@ def shown(summary: Summary, key: str, show: Callable[[Any], str] = number) -> Ma
     return told(summary.get(key), show(summary.get(key)), key)
 
 
-def _sentence(run: Run) -> Iterator[Any]:
+def _sentence(run: SavedRun) -> Iterator[Any]:
     summary = run.summary
     counts = ", ".join(f"{count:,} {word}" for count, word in endings(summary))
     if not summary["completed"]:
@@ -62,7 +62,7 @@ def _sentence(run: Run) -> Iterator[Any]:
     yield from _verdict(run)
 
 
-def _verdict(run: Run) -> Iterator[Any]:
+def _verdict(run: SavedRun) -> Iterator[Any]:
     """Whether the run met its targets, and whether its latencies mean anything."""
     if run.targets:
         yield " "
@@ -108,7 +108,7 @@ def _throughput(summary: Summary) -> Iterator[Markup]:
                  *(offered if summary["offered_request_rate"] is not None else ())))
 
 
-def _targets(run: Run) -> Iterator[Markup]:
+def _targets(run: SavedRun) -> Iterator[Markup]:
     if not run.targets:
         yield _card("Targets", ("-",), ("none is set ([slo] of the scenario)",))
         return
@@ -139,7 +139,7 @@ def _cost(summary: Summary) -> Iterator[Markup]:
                   if summary[key] is not None))
 
 
-def add_insights(document: Document, run: Run) -> None:
+def add_insights(document: Document, run: SavedRun) -> None:
     """Add the insights; nothing where a run has none."""
     entries = [element("li", element("strong", "Warning: ") if insight.warning else None, insight.text,
                        cls="warning" if insight.warning else None) for insight in run.insights]
@@ -158,7 +158,7 @@ _COUNTS = ("id", "engine", "prompt_tokens", "output_tokens", "cached_tokens", "p
 _TEXTS = ("status", "reason", "session", "tenant")
 
 
-def add_chooser(document: Document, run: Run) -> None:
+def add_chooser(document: Document, run: SavedRun) -> None:
     """Add the chooser, whose contents requests.js fills in."""
     if not len(run.requests["id"]):
         document.section("request", "Choose a request", missing("No request arrived."))
@@ -177,7 +177,7 @@ def add_chooser(document: Document, run: Run) -> None:
                      element("div", id="chosen", aria_live="polite"), phases, element("div", id="chosen-phases"))
 
 
-def kept(run: Run) -> Ints:
+def kept(run: SavedRun) -> Ints:
     """The rows that the page holds, in order of arrival."""
     count = len(run.requests["id"])
     if count <= MOST:
@@ -187,7 +187,7 @@ def kept(run: Run) -> Ints:
     return np.unique(np.concatenate([slow, late, np.linspace(0, count - 1, MOST - _SLOWEST).astype(np.int64)]))
 
 
-def columns(run: Run, rows: Ints) -> dict[str, Any]:
+def columns(run: SavedRun, rows: Ints) -> dict[str, Any]:
     """The columns of these requests: times in microseconds, unknown ones null."""
     requests = run.requests
     made: dict[str, Any] = {name: _whole(1e6 * requests[column][rows]) for name, column in _MICRO.items()}
@@ -205,7 +205,7 @@ def _whole(values: Any) -> list[int | None]:
     return [None if isnan(value) else round(value) for value in values.astype(float).tolist()]
 
 
-def _phases(run: Run, rows: Ints) -> dict[str, Any] | None:
+def _phases(run: SavedRun, rows: Ints) -> dict[str, Any] | None:
     """Microseconds of each group of phases, up to the first token and after it, of requests that have them."""
     if run.breakdown is None:
         return None
@@ -259,7 +259,7 @@ def _controls() -> Markup:
 _MOST = 100
 
 
-def add_missed(document: Document, run: Run) -> None:
+def add_missed(document: Document, run: SavedRun) -> None:
     """Add how many requests missed, what took their time, and the worst of them."""
     title = "Requests that missed their targets"
     if not run.targets:
@@ -272,13 +272,13 @@ def add_missed(document: Document, run: Run) -> None:
         document.section("missed", title, *_counts(run), *_why(document, run), _worst(run))
 
 
-def _counts(run: Run) -> Iterator[Markup]:
+def _counts(run: SavedRun) -> Iterator[Markup]:
     parts = [f"{int(late.sum()):,} of {int(run.completed.sum()):,} completed requests took longer than"
              f" {number(run.targets[name])} ms ({name.upper()})" for name, late in run.late.items() if late.any()]
     yield element("p", f"{'; '.join(parts)}.")
 
 
-def _why(document: Document, run: Run) -> Iterator[Any]:
+def _why(document: Document, run: SavedRun) -> Iterator[Any]:
     """For each target: the mean phases of those that missed and of those that met it."""
     if run.breakdown is None:
         yield missing(f"Why is not known: {STREAMED}.")
@@ -291,7 +291,7 @@ def _why(document: Document, run: Run) -> Iterator[Any]:
             yield _figure(document, run, name, seconds, mine)
 
 
-def _figure(document: Document, run: Run, name: str, seconds: Floats, late: Bools) -> Markup:
+def _figure(document: Document, run: SavedRun, name: str, seconds: Floats, late: Bools) -> Markup:
     assert run.breakdown is not None
     titles = groups(run.breakdown.names)
     slow, fast = (1e3 * seconds[which].sum(axis=0) / max(which.sum(), 1) for which in (late, ~late))
@@ -309,7 +309,7 @@ def _figure(document: Document, run: Run, name: str, seconds: Floats, late: Bool
     return document.figure(f"missed-{name}", drawn, caption, ("phase, ms", ">missed", ">met", ">difference"), rows, 210)
 
 
-def _worst(run: Run) -> Markup:
+def _worst(run: SavedRun) -> Markup:
     """The requests that are furthest over a target, by how many times."""
     over = np.stack([np.nan_to_num(run.latency(name)) / limit for name, limit in run.targets.items()])
     most, count = over.max(axis=0), int(run.missed.sum())
@@ -323,7 +323,7 @@ def _worst(run: Run) -> Markup:
     return element("div", element("div", made, cls="tall"), left)
 
 
-def _row(run: Run, row: int, name: str, over: float, place: int | None) -> list[Any]:
+def _row(run: SavedRun, row: int, name: str, over: float, place: int | None) -> list[Any]:
     requests, ident = run.requests, int(run.requests["id"][row])
     chosen = element("button", f"{ident}", type="button", cls="choose", data_request=ident,
                      aria_label=f"Show request {ident}")
@@ -337,7 +337,7 @@ def _sorted(value: float) -> tuple[str, float]:
     return number(None if isnan(value) else value), value
 
 
-def _missed_phases(run: Run, name: str, place: int | None) -> str:
+def _missed_phases(run: SavedRun, name: str, place: int | None) -> str:
     """The phases of a request in which most of the latency *name* went."""
     if run.breakdown is None or place is None:
         return "-"
