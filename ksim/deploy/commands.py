@@ -1,4 +1,4 @@
-"""Commands that a text runs, and what becomes of one that starts an engine: a Launch, then Deployed, then Imported.
+"""Commands that a text runs, and what becomes of one that starts an engine: EngineLaunch, Deployed, Imported.
 
 A command has its words, its environment, and the image that it runs in; `unwrapped` takes `docker run` away.
 """

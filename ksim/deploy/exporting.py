@@ -1,14 +1,7 @@
-"""A scenario to the texts that start it, by the writer of a form.
+"""`ksim export`: a scenario as `Outgoing` pools and launch lines, and what the writers of all forms share.
 
-A scenario on its way out (outgoing), and what writers share: lines, pods, comments, the endpoint picker.
-
-YAML, and the comments above it on what a form cannot say.
-
-A scenario on its way out: its pools with the lines that start their engines, and what lines do not say.
-
-The parts of pods that several forms have: the container's image, command, GPUs, probes and shared memory.
-
-A scenario's router as the EndpointPickerConfig of llm-d.
+Writers share YAML with comments on what a form cannot say, the parts of pods, and the router as llm-d's
+EndpointPickerConfig.
 """
 
 import re

@@ -1,9 +1,4 @@
-"""What the launches of all programs have in common: the model, the check of the settings, and the notes.
-
-Environment variables of engines: the few that change a schedule, and why the others do not.
-
-Releases of engines: from an image's tag or an option to what ksim simulates.
-"""
+"""What all programs share from a command to its launch: release, model, environment, and checks of the settings."""
 
 import re
 from collections.abc import Mapping, Sequence

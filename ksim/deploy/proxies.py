@@ -1,6 +1,6 @@
-"""Lines that start a router or a proxy before engines: which engines prefill, which decode, and who is chosen.
+"""Lines that start a router or a proxy before engines, and files of flags such as `--config serve.yaml`.
 
-Files of flags, such as `--config serve.yaml`: keys are flags without their dashes.
+A proxy's line says which engines prefill, which decode, and who is chosen.
 """
 
 import json

@@ -1,16 +1,8 @@
-"""Texts as they were pasted: every line, and every value of a YAML text, can say where it stands.
+"""Texts as they were pasted, in which every line and every value of YAML knows its place.
 
-The documents of a YAML or JSON text, checked: no key twice, no loops, no more values than anybody writes.
-
-Texts inside texts: a shell script in a container, a file in a ConfigMap.
-
-Values of a YAML or JSON text that know where they stand: every error names the file, the line and the key.
-
-A text as it was pasted: where it comes from, and the folder in which its paths lie.
-
-What pages, terminals and word processors put around the lines that people copy from them, taken away.
-
-Lines keep their numbers, so that messages name the places of the text as it was pasted.
+What terminals and word processors put around copied lines is taken away; lines keep their numbers.  YAML is checked: no
+key twice, no loops, no more values than anybody writes.  A script in a container, or a file in a ConfigMap, has its
+places in the manifest.
 """
 
 import json

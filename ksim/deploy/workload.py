@@ -1,11 +1,4 @@
-"""The workload of an imported scenario: that of a benchmark client's line, or one that is made up and says so.
-
-The lines of benchmark clients, as workloads: `vllm bench serve`, `python -m sglang.bench_serving`.
-
-The datasets of benchmark clients, as workloads of a scenario.
-
-The workload that stands for traffic of which nothing is known, and the note that says so.
-"""
+"""The workload of an imported scenario: that of a benchmark client's line, or one that is made up and says so."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""The activity of an engine at each moment, as cumulative seconds.
+"""What requests and engines do at each moment of a run.
 
-The shares of a step's GPU seconds that belong to decodes and to prompts, by kernel family.
+`Stints` are the times in which a request is among the running ones: it prefills, decodes or recomputes.  `Shares` has
+the shares of prompts and decodes in the GPU seconds of a step, and `Activity` the seconds of an engine by what it does.
 """
 
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""The joules of each request, its share of its steps' energy; and the numbers of summary.json that follow.
+"""The joules of each request, as its share of the energy of its steps, and the numbers of summary.json about energy.
 
 docs/energy.md says how joules are shared.
 """

@@ -1,4 +1,4 @@
-"""What each pool of a fleet did, as its engines would tell it: work, requests, latencies and KV transfers.
+"""The numbers of each pool of a fleet: its work, requests, latencies and KV transfers.
 
 docs/glossary.md defines every key.
 """
@@ -12,10 +12,9 @@ from attrs import define, frozen
 from ksim.flow.events import EngineBuilt, Failed, Finished
 from ksim.flow.log import only
 from ksim.results.history import History, pools_of, static_joules
-from ksim.results.metrics import batches, clocks, spread, utilisation
+from ksim.results.metrics import Added, StepTotals, aborted, batches, clocks, spread, utilisation
 from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.totals import Added, StepTotals, aborted
 
 
 @frozen(eq=False)

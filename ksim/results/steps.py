@@ -1,9 +1,4 @@
-"""The steps of a run as arrays.
-
-Stage steps, each one step on one pipeline stage, with their costs as columns.
-
-Small NumPy helpers that turn records into columns.
-"""
+"""The steps of a run as arrays, what each costs on each pipeline stage, and helpers that turn records into columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,8 +1,6 @@
-"""Results of runs that are too long to be kept: they are written during the run, and forgotten.
+"""Runs that are too long to be kept: rows are written during the run and forgotten, and sums and distributions stay.
 
 docs/glossary.md says what such a run leaves out.
-
-The summary of a run of which only sums and distributions are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +33,20 @@ from ksim.results.arrow import flags
 from ksim.results.energy import ENERGY_KEYS, energy_interval
 from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
 from ksim.results.history import KINDS, History, static_joules
-from ksim.results.measured import Refusals
-from ksim.results.metrics import INTERVAL_KEYS, batches, cache, clocks, counts, drawn, good, throughput, utilisation
+from ksim.results.measured import Refusals, request_table, routing_rows, step_table
+from ksim.results.metrics import (
+    INTERVAL_KEYS,
+    RequestTotals,
+    StepTotals,
+    batches,
+    cache,
+    clocks,
+    counts,
+    drawn,
+    good,
+    throughput,
+    utilisation,
+)
 from ksim.results.numbers import (
     LATENCIES,
     PERCENTILES,
@@ -50,8 +60,6 @@ from ksim.results.pools import EngineRequests, PoolTotals, of_fleet, of_pools, s
 from ksim.results.requests import Requests
 from ksim.results.series import SATURATION_KEYS, Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.tables import request_table, routing_rows, step_table
-from ksim.results.totals import RequestTotals, StepTotals
 
 #: The largest relative error of a percentile.
 RESOLUTION = 1e-3

@@ -17,7 +17,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.results.history import History
-from ksim.results.totals import aborted
+from ksim.results.metrics import aborted
 from ksim.specs.settings import SignalSettings
 from ksim.workload.replay import Retries
 from tests.cluster.views import Millisecond, View

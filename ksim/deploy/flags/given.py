@@ -1,11 +1,4 @@
-"""The flags that a line gives, read as the program's own parser reads them.
-
-The flags of a program, as its own parser lists them.
-
-Tables that flags take, such as `--kv-transfer-config`: their keys are ksim's settings, or change nothing.
-
-Values of flags: whole numbers as people write them, and JSON with such numbers in it.
-"""
+"""Flags of a line, read as the program's own parser reads them: names, their beginnings, values, numbers and tables."""
 
 import json
 import re

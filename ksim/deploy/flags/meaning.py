@@ -1,6 +1,6 @@
-"""What flags mean to ksim: settings, nothing, or more than it can simulate (ksim/data/flags/NAME-meaning.toml).
+"""What flags mean to ksim: a setting, nothing, or more than it simulates (ksim/data/flags/NAME-meaning.toml).
 
-Flags of releases other than the one that a table is of (ksim/data/flags/NAME-older.toml).
+Flags of other releases are read in today's names (ksim/data/flags/NAME-older.toml).
 """
 
 from collections.abc import Callable, Mapping, Sequence

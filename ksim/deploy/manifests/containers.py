@@ -1,11 +1,4 @@
-"""A container: its environment, its files, and the commands in it that start engines.
-
-Pods to launches: the engine that their containers start, how often, on which GPU, and whether it has enough of them.
-
-Scripts that a container's shell runs: the commands in them, at their places in the manifest.
-
-The kinds of a manifest's documents: those that make pods, those that are passed over by name, and all others.
-"""
+"""Documents of Kubernetes to launches: kinds to pods, pods to containers, containers to commands that start engines."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

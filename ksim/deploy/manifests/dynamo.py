@@ -1,7 +1,4 @@
-"""Dynamo's graphs: a DynamoGraphDeployment's frontend is the router, its workers are pools.
-
-Dynamo's frontend: how it routes, by its environment variables and its flags.
-"""
+"""A DynamoGraphDeployment: its frontend is the router, as its variables and flags say, and its workers are pools."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

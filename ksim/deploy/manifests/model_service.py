@@ -1,7 +1,4 @@
-"""The pods that the Helm chart llm-d-modelservice makes of its values.
-
-llm-d's endpoint picker, as ConfigMaps and Helm values have it: the scenario's `router` or `pair_router`.
-"""
+"""Values of the Helm chart llm-d-modelservice to pods, and an EndpointPickerConfig to `router` or `pair_router`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

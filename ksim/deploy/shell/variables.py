@@ -1,7 +1,4 @@
-"""Variables of a shell script: what `$NAME` and `${NAME:-default}` stand for.
-
-The words of a shell script: quotes, backslashes, comments, operators, here-documents.
-"""
+"""The words of a shell script (quotes, comments, operators, here-documents), and the values of variables in them."""
 
 import ast
 import operator

@@ -1,7 +1,4 @@
-"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens.
-
-From a prompt to the request that an engine gets, and the answers that it will give.
-"""
+"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence

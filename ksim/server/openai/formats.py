@@ -1,13 +1,4 @@
-"""What the replies of both APIs have in common, in vLLM's shapes.
-
-Replies of `/v1/chat/completions`, in vLLM's shapes.
-
-Streamed replies: server-sent events, one for each step that gives a sequence tokens.
-
-Replies of `/v1/completions`, in vLLM's shapes.
-
-Made-up log-probabilities in the shapes of vLLM: the sampled token is always the likeliest one.
-"""
+"""Replies of both APIs in vLLM's shapes: whole bodies, streams of server-sent events, and made-up log-probabilities."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,7 @@
-"""Types of fields, with pydantic's error messages for values of other types.
+"""Types of fields, with pydantic's error messages for values of other types; and the model that is served.
 
 A kind is called with a value, its place in the request and a list of problems, to which it may add some.  It returns
 the value as vLLM reads it: an integer may be written "16" or 16.0.
-
-What is served: the model by its names, its LoRA adapters, and what requests may ask of it.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,10 +1,6 @@
-"""Requests of clients: their fields, what vLLM refuses of them, their messages, images and prompts.
+"""Prompts of requests: texts, chats and images, their tokens, and the names of their blocks.
 
-Prompts: their tokens, the names of their blocks, and whether they fit the context.
-
-The messages of a chat request: roles, texts and images.
-
-Images of a chat: their sizes come from their headers, their identities from all of their bytes.
+The size of an image comes from its header, its identity from all of its bytes.
 """
 
 import base64

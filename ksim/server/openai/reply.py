@@ -1,16 +1,7 @@
-"""Replies to clients.
+"""Replies to clients, and the answers in them, which are made up before their first token is due.
 
-Answers are made up in advance (`author`, `answer`, `lengths`, `logprobs`).  A `reply` is written as their tokens come,
-in `chunks` or as a whole.  `completion_format` and `chat_format` have the shapes of the two APIs, `reply_format` what
-they share.
-
-Replies: the tokens of a live fleet become chunks of a stream, or one body.
-
-Answers: the made-up tokens of a sequence, and where a stop string or a stop token ends them.
-
-The author of answers: words of one token each, which are known before the first one is due.
-
-Lengths of answers that end by themselves: those of the outputs of the scenario's workload.
+An `Author` makes an answer of words of one token each, as long as `AnswerLengths` says, up to a stop string or token.
+A `Reply` is written as the tokens of a live fleet come, in chunks or as a whole.
 """
 
 import json

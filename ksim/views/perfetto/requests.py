@@ -1,12 +1,9 @@
-"""The phases of each request, and arrows from it to its steps.
+"""Requests, their KV transfers and the links of a fleet, on tracks of a trace.
 
-Queued, prefill, decode and preempted are spans nested in the request's own, and so is the time before its engine has it
-and between two engines.
-Arrows go to the step after every admission, to that of the first token, and to that of the last; those of a split
-request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between slices
-of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
-
-KV transfers on tracks of their own, one for each prefill engine and more where they overlap; counters of links.
+The phases of a request (queued, prefill, decode, preempted, and the time before and between engines) are spans inside
+its own.  Arrows go to the step after every admission, to that of the first token and to that of the last; those of a
+split request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between
+slices of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
 """
 
 from collections.abc import Callable, Iterator

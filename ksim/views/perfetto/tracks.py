@@ -1,11 +1,6 @@
-"""Tracks of each engine beside its steps: what the host does, and counters of queue, batch, cache and power.
+"""Engines on tracks of a trace: host work, steps by pipeline stage, loads of LoRA adapters, and counters.
 
-Many lines of JSON at once, out of columns.
-
-A slice for every step on each pipeline stage, and the names of processes and threads.
-
-Loads of LoRA adapters, on a thread of each engine that has some: from when its worker turns to one until the copies
-are launched.
+Events are made as columns of JSON text, many lines at once.
 """
 
 import json

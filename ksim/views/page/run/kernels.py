@@ -1,9 +1,4 @@
-"""Where the GPUs' time and energy went: kernel families, waiting and idle time.
-
-Kernels under the roofline: FLOP/s of one GPU over FLOP per byte.
-
-Where requests' time went: the phases behind the mean, the median and the p99 of TTFT, TPOT and E2EL.
-"""
+"""The sections of a page on GPUs: time and energy by kernel family, the roofline, and the phases of latencies."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial

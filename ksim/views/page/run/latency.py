@@ -1,13 +1,4 @@
-"""Latency distributions of the completed requests, with their targets and intervals.
-
-The run over time: requests, rates, tokens, KV cache and power.
-
-Fleets: the pools side by side, KV transfers between engines, and the busiest links.
-
-What the router chose, engine by engine, and what it saw of the engines then.
-
-All settings of the run, those that were set first, and all numbers of its summary.
-"""
+"""The sections of a page on requests: latencies, the run over time, pools, transfers, routing, and all settings."""
 
 import json
 from collections import defaultdict

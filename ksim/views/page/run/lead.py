@@ -1,12 +1,6 @@
-"""The answer of a run: a sentence, and the few numbers that matter, with their intervals.
-
-What stands out in a run, warnings first.
-
-Any request of the run: its numbers, its phases, and its place among all others.
+"""The first sections of a page: the answer in a sentence and cards, insights, single requests, and missed targets.
 
 The page holds the columns of all requests, or where there are very many, of the slowest ones and of every n-th other.
-
-Requests that missed their targets, and why: the phases in which they spent more time than the others.
 """
 
 from collections import Counter
