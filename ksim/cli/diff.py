@@ -168,7 +168,7 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
-    from ksim.views.text import pool_tables
+    from ksim.views.tables import pool_tables
 
     yield from _settings(one, other)
     rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")

@@ -6,9 +6,10 @@ that comes from files.
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from html import escape
+from itertools import islice
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -20,7 +21,8 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.views.wording import UNLIMITED, WIDTH
+from ksim.results.numbers import Summary, pool_numbers
+from ksim.views.wording import UNLIMITED, WIDTH, written
 
 #: Elements without an end.
 _VOID = {"input", "meta", "br", "col"}
@@ -277,6 +279,31 @@ def beside(*tables: Table) -> Beside:
 def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """A table of labels and numbers under a *title*."""
     return Table((Column(title, least=15), Column("", number=True, least=7)), [TableRow(row) for row in rows])
+
+
+#: The pools in one table; more pools make more tables.
+_BESIDE = 4
+
+
+def pool_tables(summary: Summary) -> Iterator[Table]:
+    """Tables of all pools, up to four side by side; none for a run without pools."""
+    pools = iter(summary.get("pools", {}).items())
+    while some := dict(islice(pools, _BESIDE)):
+        yield _of_pools(some)
+
+
+def _of_pools(pools: dict[str, Summary]) -> Table:
+    return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
+                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
+
+
+def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
+    """The titles and numbers of these pools, of all rows that say something of one of them."""
+    found = list(pools.values())
+    yield ["role", *(pool["role"] for pool in found)]
+    yield ["GPU", *(pool["gpu"] for pool in found)]
+    for row in pool_numbers(found):
+        yield [row.title, *(written(row, pool.get(row.key)) for pool in found)]
 
 
 def as_text(renderable: RenderableType, width: int = WIDTH) -> str:

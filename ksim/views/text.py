@@ -4,7 +4,6 @@ Source of the block: vllm/benchmarks/serve.py at commit 009e6d4.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from math import isclose
 from typing import Any
 
@@ -25,10 +24,9 @@ from ksim.results.numbers import (
     Summary,
     latency_key,
     number_of,
-    pool_numbers,
 )
 from ksim.results.steps import ratio
-from ksim.views.tables import Cell, Column, Table, TableRow, beside, notebook, pairs
+from ksim.views.tables import Cell, Column, Table, beside, notebook, pairs, pool_rows, pool_tables
 from ksim.views.wording import Insight, endings, growing, listed, number, outwards, percent, written
 
 _BAR = 10
@@ -167,31 +165,6 @@ def _remarks(summary: Summary) -> str:
     if not isclose(summary["energy_joules"] + host, drawn, rel_tol=1e-12):
         said.append(f"{number(drawn / 1e3)} kJ from the grid, what the data centre takes included")
     return "; ".join(said)
-
-
-#: The pools in one table; more pools make more tables.
-_BESIDE = 4
-
-
-def pool_tables(summary: Summary) -> Iterator[Table]:
-    """Tables of all pools, up to four side by side; none for a run without pools."""
-    pools = iter(summary.get("pools", {}).items())
-    while some := dict(islice(pools, _BESIDE)):
-        yield _table(some)
-
-
-def _table(pools: dict[str, Summary]) -> Table:
-    return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
-                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
-
-
-def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
-    """The titles and numbers of these pools, of all rows that say something of one of them."""
-    found = list(pools.values())
-    yield ["role", *(pool["role"] for pool in found)]
-    yield ["GPU", *(pool["gpu"] for pool in found)]
-    for row in pool_numbers(found):
-        yield [row.title, *(written(row, pool.get(row.key)) for pool in found)]
 
 
 _WIDTH = 50
