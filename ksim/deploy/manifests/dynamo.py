@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from attrs import evolve, frozen
@@ -15,6 +16,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
 
+@cache
 def _known() -> Mapping[str, Any]:
     """The flags of the frontend: ksim/data/flags/dynamo-frontend.toml."""
     return catalog.load("flags", "dynamo-frontend")

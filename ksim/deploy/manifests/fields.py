@@ -21,9 +21,16 @@ from ksim.foundation.errors import ConfigError, UnknownKey, nearest
 
 
 @cache
+def _table(kind: str) -> Mapping[str, Any]:
+    """What ksim/data/manifests/fields.toml says of a *kind* of table."""
+    table: Mapping[str, Any] = catalog.load("manifests", "fields")[kind]
+    return table
+
+
+@cache
 def without_effect(kind: str) -> Mapping[str, str]:
     """The fields of a *kind* of table that change nothing here, and why (ksim/data/manifests/fields.toml)."""
-    reasons: Mapping[str, Sequence[str]] = catalog.load("manifests", "fields")[kind].get("idle", {})
+    reasons: Mapping[str, Sequence[str]] = _table(kind).get("idle", {})
     return {field: why for why, fields in reasons.items() for field in fields}
 
 
@@ -33,7 +40,7 @@ def notes(table: Entry, kind: str) -> list[Note]:
     Raises UnknownKey for a key that is neither read nor without effect.
     """
     idle, said = without_effect(kind), []
-    read: Sequence[str] = catalog.load("manifests", "fields")[kind].get("read", ())
+    read: Sequence[str] = _table(kind).get("read", ())
     for key, entry in table.table.items():
         if key in idle:
             if not entry.is_null and not (entry.is_list and not entry.items):
