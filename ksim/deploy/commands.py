@@ -169,10 +169,10 @@ def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word]
     if words and words[0].text in MENTIONS:
         return None
     texts = [word.text for word in words[:_REACH]]
-    for place in range(len(texts)):
+    for index in range(len(texts)):
         for start in starts:
-            if _is_start(texts[place:place + len(start)], start):
-                return [*words[place + len(start):]]
+            if _is_start(texts[index:index + len(start)], start):
+                return [*words[index + len(start):]]
     return None
 
 
@@ -182,10 +182,10 @@ def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
 
 def script_place(words: Sequence[str]) -> int | None:
     """The place among *words* of TEXT in `sh -c TEXT`; None where they start no shell on a text."""
-    shell = next((place for place, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
+    shell = next((index for index, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
     if shell is None:
         return None
-    behind_options = (place for place in range(shell + 1, len(words)) if not words[place].startswith(("-", "pipefail")))
+    behind_options = (index for index in range(shell + 1, len(words)) if not words[index].startswith(("-", "pipefail")))
     text = next(behind_options, None)
     return text if any(re.fullmatch(r"-\w*c", option) for option in words[shell + 1:text]) else None
 
@@ -257,9 +257,9 @@ def unwrapped(command: ShellCommand) -> Contained:
 
 def runtime_at(names: Sequence[str]) -> int | None:
     """The place of `docker run`, also behind programs such as sudo and srun, among the words of a command."""
-    for place, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _CONTAINERS_REACH]):
-        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[place + 1:place + 3]}:
-            return place
+    for index, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _CONTAINERS_REACH]):
+        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[index + 1:index + 3]}:
+            return index
     return None
 
 

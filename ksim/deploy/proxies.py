@@ -23,11 +23,11 @@ def with_config_file(command: ShellCommand, words: Sequence[Word], flag: str = "
 
     Raises ConfigError for a file that is not there, or is no table.
     """
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name == flag:
-            path = evolve(word, text=value) if equals else (*words[place + 1:place + 2], Word("", word.where))[0]
-            rest = [*words[:place], *words[place + (1 if equals else 2):]]
+            path = evolve(word, text=value) if equals else (*words[index + 1:index + 2], Word("", word.where))[0]
+            rest = [*words[:index], *words[index + (1 if equals else 2):]]
             first = [rest.pop(0)] if rest and not rest[0].text.startswith("-") else []
             return [*first, *_words(keys_in(command, path.known(), flag)), *rest]
     return [*words]
@@ -125,9 +125,9 @@ def proxy_of(command: ShellCommand) -> Proxy | None:
     words = behind(command.words, (("trtllm-serve", "disaggregated"),))
     if words is not None:
         return _of_trtllm(command, words)
-    for place, word in enumerate(command.words[:4]):
+    for index, word in enumerate(command.words[:4]):
         if word.text.rpartition("/")[2] in _ROUTERS or _PROXY.search(word.text):
-            return _read(command, command.words[place + 1:])
+            return _read(command, command.words[index + 1:])
     return None
 
 

@@ -171,8 +171,8 @@ class Entry:
             return []
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error(f"expected a list, not {self._shown}")
-        return [self._inner(item, f"{self.key}[{place}]", item.start_mark.line + 1)
-                for place, item in enumerate(self.node.value)]
+        return [self._inner(item, f"{self.key}[{index}]", item.start_mark.line + 1)
+                for index, item in enumerate(self.node.value)]
 
     def _inner(self, node: yaml.Node, key: str, line: int) -> "Entry":
         return Entry(node, self.pasted, *self.origins.get(id(node), (key, line)), self.origins)

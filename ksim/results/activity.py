@@ -106,10 +106,10 @@ class Stretches:
         """The same *ends* of stints, but that those of leg 0 end with the step of the last prompt token."""
         splits, (last, first, through) = self.history.splits, ends
         mine = np.flatnonzero(leg == 0)
-        place = np.searchsorted(splits.row, row[mine])
-        step, until = splits.last_prefill[place], np.fmin(splits.prefilled, splits.admitted)[place]
+        index = np.searchsorted(splits.row, row[mine])
+        step, until = splits.last_prefill[index], np.fmin(splits.prefilled, splits.admitted)[index]
         reached = (begin[mine] <= step) & (step < before[mine])
-        last[mine] = np.where(np.isnan(until), np.fmax(splits.queued[place], 0.0), until)
+        last[mine] = np.where(np.isnan(until), np.fmax(splits.queued[index], 0.0), until)
         first[mine], through[mine] = np.where(reached, step, -1), np.where(reached, until, 0.0)
         return last, first, through
 
@@ -140,14 +140,14 @@ class Stretches:
         keys = 2 * rows + self._legs(rows, requests.preempted)
         order = np.argsort(keys, kind="stable")
         first, times = offsets(np.bincount(keys, minlength=2 * len(requests))), requests.preempted["time"][order]
-        place = first[key] + number
-        return np.where(place < first[key + 1], np.append(times, np.inf)[np.minimum(place, len(times))], np.inf)
+        index = first[key] + number
+        return np.where(index < first[key + 1], np.append(times, np.inf)[np.minimum(index, len(times))], np.inf)
 
     def _first_step(self, engine: Ints, times: Floats) -> Ints:
         """The row of the first step that an engine scheduled at or after each of these times."""
         steps, found = self.history.steps, np.zeros(len(times), np.int64)
-        for place in range(len(self.history.engines)):
-            rows, which = steps.rows(place), engine == place
+        for index in range(len(self.history.engines)):
+            rows, which = steps.rows(index), engine == index
             found[which] = rows.start + np.searchsorted(steps.scheduled[rows], times[which])
         return found
 
@@ -328,8 +328,8 @@ class Activity:
     def loads(self) -> Floats:
         """Seconds in which the worker loads adapters for each step."""
         found, loads = np.zeros(len(self._steps)), self.history.log.columns(AdapterLoaded)
-        for place, built in enumerate(self.history.engines if len(loads["time"]) else ()):
-            rows, which = self._steps.rows(place), loads["engine"] == built.engine
+        for index, built in enumerate(self.history.engines if len(loads["time"]) else ()):
+            rows, which = self._steps.rows(index), loads["engine"] == built.engine
             steps = rows.start + np.searchsorted(self._steps.prepared[rows], loads["time"][which])
             np.add.at(found, steps, loads["seconds"][which])
         return found
@@ -369,7 +369,7 @@ class Activity:
     @cached_property
     def _curves(self) -> list["_Curve"]:
         """The curve of each engine."""
-        return [self._curve(self._steps.rows(place)) for place in range(len(self.history.engines))]
+        return [self._curve(self._steps.rows(index)) for index in range(len(self.history.engines))]
 
     def _curve(self, rows: slice) -> "_Curve":
         added = np.zeros((DECODES + len(self.shares.families), 1 + rows.stop - rows.start))
@@ -380,8 +380,8 @@ class Activity:
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
         found = np.zeros((len(engine), DECODES + len(self.shares.families)))
-        for place, curve in enumerate(self._curves):
-            which = engine == place
+        for index, curve in enumerate(self._curves):
+            which = engine == index
             found[which] = curve.by(end[which]) - curve.by(begin[which])
         return found
 
@@ -406,6 +406,6 @@ class _Curve:
         passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
         found = np.empty((len(times), len(self.added)))
         for knot, which in enumerate((slice(UPDATE, SCHEDULE), slice(SCHEDULE, LAUNCH), slice(LAUNCH, None))):
-            low, high = (self.added[which, (place + 2 - knot) // 3].T for place in (before, after))
+            low, high = (self.added[which, (index + 2 - knot) // 3].T for index in (before, after))
             found[:, which] = low + passed[:, None] * (high - low)
         return found

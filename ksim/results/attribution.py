@@ -252,8 +252,8 @@ class _Partition:
             self._add(part, RECOMPUTATION, rows[states == activity.AGAIN], mine[states == activity.AGAIN].sum(axis=1))
             for state, prefix in ((activity.PREFILL, PREFILL), (activity.DECODE, DECODE)):
                 which, names = states == state, self._families(prefix)
-                for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
-                    self._add(part, names[place], rows[which], column[which])
+                for index, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
+                    self._add(part, names[index], rows[which], column[which])
 
     def _own_seconds(self, chunks: PromptChunks) -> Floats:
         """GPU seconds of each chunk by `Shares.parts`; at most those of all prompts in its step."""

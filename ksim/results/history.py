@@ -59,11 +59,11 @@ class Splits:
         """The value of the first event of one *kind* of each row, on the engines *at* these places."""
         events, column = self.requests.events[kind], np.full(len(self), np.nan)
         if len(self):
-            place = self._place[self.requests.rows(events["request_id"])]
-            which = np.flatnonzero(place >= 0)
+            index = self._place[self.requests.rows(events["request_id"])]
+            which = np.flatnonzero(index >= 0)
             if at is not None:
-                which = which[self.requests.steps.places(events["engine"][which]) == at[place[which]]]
-            column[place[which[::-1]]] = events[name][which[::-1]]
+                which = which[self.requests.steps.places(events["engine"][which]) == at[index[which]]]
+            column[index[which[::-1]]] = events[name][which[::-1]]
         return column
 
     @cached_property
@@ -324,7 +324,7 @@ class History:
     @cached_property
     def last_naps(self) -> Floats:
         """Seconds at the end of the run in which the GPUs of each engine slept."""
-        ended = [float(self.steps.ended[self.steps.rows(place)].max(initial=0.0)) for place in range(len(self.engines))]
+        ended = [float(self.steps.ended[self.steps.rows(index)].max(initial=0.0)) for index in range(len(self.engines))]
         return np.maximum(0.0, self.duration - np.array(ended) - floats(self.engines, "sleep_after"))
 
     @cached_property
@@ -341,8 +341,8 @@ class History:
         whichever is later.
         """
         gaps, steps, waiting_since = np.zeros(len(self.steps)), self.steps, self._oldest_work()
-        for place in range(len(self.engines)):
-            rows = steps.rows(place)
+        for index in range(len(self.engines)):
+            rows = steps.rows(index)
             oldest = np.minimum.accumulate(waiting_since[rows][::-1])[::-1]
             gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(steps.ahead[rows], oldest))
         return gaps
@@ -377,8 +377,8 @@ class History:
     def idle_after(self) -> Floats:
         """Seconds after each step in which its engine had no work, up to its next step or the end of the run."""
         idle, steps = np.zeros(len(self.steps)), self.steps
-        for place in range(len(self.engines)):
-            rows = steps.rows(place)
+        for index in range(len(self.engines)):
+            rows = steps.rows(index)
             following = np.concatenate([(steps.start - self.host_gaps)[rows][1:], [self.duration]])
             idle[rows] = np.maximum(0.0, following - steps.ended[rows])
         return idle

@@ -243,21 +243,21 @@ def _accumulated(history: History, side: str, engine: Ints | None = None) -> Cal
     steps, own = history.steps, history.requests.engine if engine is None else engine
     costs = steps.stage_steps.costs
     off = steps.added(abs(getattr(costs, side) - costs.seconds))
-    curves = [_curve(history, off, place) for place in range(len(history.engines))]
+    curves = [_curve(history, off, index) for index in range(len(history.engines))]
 
     def by(times: Floats) -> Floats:
         total = np.zeros(len(times))
-        for place, (knots, heights) in enumerate(curves):
-            of: Bools = own == place
+        for index, (knots, heights) in enumerate(curves):
+            of: Bools = own == index
             total[of] = np.interp(times[of], knots, heights)
         return total
 
     return by
 
 
-def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
+def _curve(history: History, off: Floats, index: int) -> tuple[Floats, Floats]:
     """Times, and the cumulative error at each: each step adds its error evenly from start to end."""
-    rows = history.steps.rows(place)
+    rows = history.steps.rows(index)
     start, end = history.steps.start[rows], history.steps.end[rows]
     after = np.cumsum(off[rows])
     before = after - off[rows]

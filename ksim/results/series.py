@@ -33,9 +33,9 @@ class Series:
         if not len(self.times):
             return np.zeros(len(until))
         area = np.concatenate([[0.0], np.cumsum(self.values[:-1] * np.diff(self.times))])
-        place = np.searchsorted(self.times, until, side="right") - 1
-        inside = np.maximum(place, 0)
-        return np.where(place < 0, 0.0, area[inside] + self.values[inside] * (until - self.times[inside]))
+        index = np.searchsorted(self.times, until, side="right") - 1
+        inside = np.maximum(index, 0)
+        return np.where(index < 0, 0.0, area[inside] + self.values[inside] * (until - self.times[inside]))
 
     def means(self, edges: Floats) -> Floats:
         """The mean between each of these times and the next."""
@@ -45,8 +45,8 @@ class Series:
         """The value at each of these times."""
         if not len(self.times):
             return np.zeros(len(times))
-        place = np.searchsorted(self.times, times, side="right") - 1
-        return np.where(place < 0, 0.0, self.values[np.maximum(place, 0)])
+        index = np.searchsorted(self.times, times, side="right") - 1
+        return np.where(index < 0, 0.0, self.values[np.maximum(index, 0)])
 
     @property
     def peak(self) -> float:
@@ -108,49 +108,49 @@ def kv_usage(history: History, places: Iterable[int] | None = None) -> Series:
     """
     steps, engines = history.steps, range(len(history.engines)) if places is None else list(places)
     changes, times = [np.zeros(0)], [np.zeros(0)]
-    for place in engines:
-        rows, held = steps.rows(place), held_blocks(history, place)
-        idle = _idle_moments(history, place, held)
+    for index in engines:
+        rows, held = steps.rows(index), held_blocks(history, index)
+        idle = _idle_moments(history, index, held)
         moments = np.concatenate([steps.scheduled[rows], idle])
         blocks = np.concatenate([steps.blocks[rows], held.at(idle)])
         order = np.argsort(moments, kind="stable")
         times.append(moments[order])
         changes.append(np.diff(blocks[order], prepend=0.0))
-    total = max(sum(history.engines[place].kv_blocks for place in engines), 1)
+    total = max(sum(history.engines[index].kv_blocks for index in engines), 1)
     return Series.of_changes(np.concatenate(times), np.concatenate(changes) / total)
 
 
-def _idle_moments(history: History, place: int, held: Series) -> Floats:
-    """When the engine at *place* ran out of work, and when it *held* other blocks while it had none."""
-    steps, rows = history.steps, history.steps.rows(place)
+def _idle_moments(history: History, index: int, held: Series) -> Floats:
+    """When the engine at *index* ran out of work, and when it *held* other blocks while it had none."""
+    steps, rows = history.steps, history.steps.rows(index)
     emptied = history.idle_after[rows] > 0
     step = np.searchsorted(steps.scheduled[rows], held.times, side="right") - 1
     idle = (step >= 0) & np.append(emptied, False)[step] & (held.times > np.append(steps.end[rows], np.inf)[step])
     return np.append(steps.end[rows][emptied], held.times[idle])
 
 
-def held_blocks(history: History, place: int) -> Series:
-    """KV blocks that the engine at *place* holds for others to read, after it has computed them."""
+def held_blocks(history: History, index: int) -> Series:
+    """KV blocks that the engine at *index* holds for others to read, after it has computed them."""
     splits = history.splits
-    own = splits.source == place
+    own = splits.source == index
     blocks = splits.held_blocks[own].astype(np.float64)
     times = np.concatenate([splits.prefilled[own], splits.released[own]])
     return Series.of_changes(times, np.concatenate([blocks, -blocks]))
 
 
-def engine_power(history: History, place: int) -> Series:
+def engine_power(history: History, index: int) -> Series:
     """Watts of the GPUs of one engine: static power, less while they sleep, plus dynamic power of its steps."""
-    steps, rows = history.steps, history.steps.rows(place)
-    static, dynamic = static_power(history, place), steps.dynamic_watts[rows]
+    steps, rows = history.steps, history.steps.rows(index)
+    static, dynamic = static_power(history, index), steps.dynamic_watts[rows]
     times = np.concatenate([static.times, steps.start[rows], steps.end[rows]])
     return Series.of_changes(times, np.concatenate([np.diff(static.values, prepend=0.0), dynamic, -dynamic]))
 
 
-def static_power(history: History, place: int) -> Series:
+def static_power(history: History, index: int) -> Series:
     """Static watts of the GPUs of one engine."""
-    steps, built, rows = history.steps, history.engines[place], history.steps.rows(place)
+    steps, built, rows = history.steps, history.engines[index], history.steps.rows(index)
     gpus = built.ranks * built.stages
-    naps = np.append(history.naps[rows], history.last_naps[place])
+    naps = np.append(history.naps[rows], history.last_naps[index])
     ends = np.append(steps.start[rows], history.duration)[naps > 0]
     saved = np.full(len(ends), (built.static_watts - built.sleep_watts) * gpus)
     times = np.concatenate([[0.0], ends - naps[naps > 0], ends])
@@ -168,7 +168,7 @@ def all_static_power(history: History) -> Series:
 
 
 def _added(history: History, of_engine: Callable[[History, int], Series], places: Iterable[int] | None) -> Series:
-    engines = [of_engine(history, place) for place in (range(len(history.engines)) if places is None else places)]
+    engines = [of_engine(history, index) for index in (range(len(history.engines)) if places is None else places)]
     times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
     changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
     return Series.of_changes(times, changes)

@@ -95,13 +95,13 @@ class LogHistogram:
 
     def percentile(self, percent: float) -> float:
         """Linear interpolation between values, each known to the resolution."""
-        place = (self.count - 1) * percent / 100
-        below, above = self._value(int(place)), self._value(min(int(place) + 1, self.count - 1))
-        return below + (place - int(place)) * (above - below)
+        index = (self.count - 1) * percent / 100
+        below, above = self._value(int(index)), self._value(min(int(index) + 1, self.count - 1))
+        return below + (index - int(index)) * (above - below)
 
-    def _value(self, place: int) -> float:
+    def _value(self, index: int) -> float:
         """The value at this rank."""
-        number = int(np.searchsorted(np.cumsum(self._bins), place, side="right"))
+        number = int(np.searchsorted(np.cumsum(self._bins), index, side="right"))
         middle = _LEAST * exp(_STEP * (number - 0.5)) if number else 0.0
         return min(max(middle, self.least), self.most)
 
@@ -183,8 +183,8 @@ class RunningPoolTotals:
         totals = PoolTotals.of(history, ended, legs, duration)
         self.works = [new + old for new, old in zip(works, self.works, strict=True)] if self.works else works
         self.totals = self.totals + totals if self.totals else totals
-        for place, latencies in enumerate(self.latencies):
-            for name, values in legs.latencies(place).items():
+        for index, latencies in enumerate(self.latencies):
+            for name, values in legs.latencies(index).items():
                 latencies[name].add(values)
 
     def summaries(self, engines: Sequence[EngineBuilt], duration: float) -> dict[str, Summary]:
@@ -397,10 +397,10 @@ class ParquetLog(Log):
             self._blocks[kind] = [only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
         kept = []
         for block in self._step_blocks:
-            place = int(history.steps.places(np.array([block.engine]))[0])
+            index = int(history.steps.places(np.array([block.engine]))[0])
             splits = history.splits
-            since = np.append(requests.admitted[~ended & (requests.engine == place)],
-                              splits.prefilling[~ended[splits.row] & (splits.source == place)])
+            since = np.append(requests.admitted[~ended & (requests.engine == index)],
+                              splits.prefilling[~ended[splits.row] & (splits.source == index)])
             if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
                 kept.append(block)
             else:

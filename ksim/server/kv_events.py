@@ -207,4 +207,4 @@ def _lora_id(adapter: str) -> int:
 
 def _made_up(name: Hashable, tokens: int) -> Sequence[int]:
     seed = blake2b(repr(name).encode(), digest_size=32).digest()
-    return [int.from_bytes(seed[2 * (place % 16):2 * (place % 16) + 2], "big") for place in range(tokens)]
+    return [int.from_bytes(seed[2 * (index % 16):2 * (index % 16) + 2], "big") for index in range(tokens)]

@@ -184,8 +184,8 @@ class EngineMeter:
         add("spec_decode_num_drafts", len(accepted))
         add("spec_decode_num_draft_tokens", batch.drafts)
         add("spec_decode_num_accepted_tokens", sum(accepted))
-        for place in range(self.drafted):
-            add("spec_decode_num_accepted_tokens_per_pos", sum(count > place for count in accepted), str(place))
+        for index in range(self.drafted):
+            add("spec_decode_num_accepted_tokens_per_pos", sum(count > index for count in accepted), str(index))
 
     # Ends.
 

@@ -121,7 +121,7 @@ def _names(request: Request) -> dict[str, list[Hashable]]:
     """
     chunks, prompt, size = [*request.chunks], request.prompt, request.chunk_tokens
     missing = range(len(chunks), prompt // size) if chunks else ()
-    chunks += [(request.id << 20 | place) + UNNAMED for place in missing]
+    chunks += [(request.id << 20 | index) + UNNAMED for index in missing]
     whole = len(chunks) if (len(chunks) - 1) * size < prompt else prompt // size
     return {"hash_ids": chunks[:whole], "output_hash_ids": chunks[whole:]}
 

@@ -46,7 +46,7 @@ class Families:
         if drafted:
             metrics.add_all("drafts", "counter")
             metrics.add_counts("spec_decode_num_accepted_tokens_per_pos", "counter", "Accepted tokens by position.",
-                               {"position": [str(place) for place in range(drafted)]})
+                               {"position": [str(index) for index in range(drafted)]})
         if transfers:
             metrics.add_histograms("transfers")
         metrics.counts["engine_sleep_state", "awake"].value = 1

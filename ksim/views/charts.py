@@ -170,7 +170,7 @@ class Axis:
     @classmethod
     def names(cls, names: Sequence[str], shown: bool = True) -> "Axis":
         """An axis of *names* from top to bottom, which need not be *shown* beside others that have the same ones."""
-        ticks = {float(place): name if shown else "" for place, name in enumerate(names)}
+        ticks = {float(index): name if shown else "" for index, name in enumerate(names)}
         return cls("", -0.6, len(names) - 0.4, ticks=ticks, reverse=True, grid=False)
 
 

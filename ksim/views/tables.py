@@ -132,7 +132,7 @@ class Table:
 
         Where there is no room, the columns that *hide* names are left out, the first one first.
         """
-        ranks = {name.lstrip(">~"): len(hide) - place for place, name in enumerate(hide)}
+        ranks = {name.lstrip(">~"): len(hide) - index for index, name in enumerate(hide)}
         columns = (Column(name[name[:1] in (">", "~"):], name.startswith(">"), ranks.get(name.lstrip(">~"), 0),
                           long=name.startswith("~")) for name in names)
         return cls(tuple(columns), [TableRow(tuple(cells)) for cells in rows], title)
@@ -156,7 +156,7 @@ class Table:
     @property
     def width(self) -> int:
         """The characters of a line with all columns side by side, nothing folded."""
-        return _line([_widths(self, place)[1] for place in range(len(self.columns))])
+        return _line([_widths(self, index)[1] for index in range(len(self.columns))])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layout = laid_out(self, UNLIMITED if WIDE.get() else options.max_width)
@@ -179,15 +179,15 @@ def laid_out(table: Table, width: int) -> Layout:
     must stay have no room, nothing is left out, and the cells of each row stand one below the other.
     """
     places = list(range(len(table.columns)))
-    least, whole = zip(*(_widths(table, place) for place in places), strict=True) if places else ((), ())
-    leaving = sorted((place for place in places if table.columns[place].priority),
-                     key=lambda place: (-table.columns[place].priority, -place))
-    while _line([least[place] for place in places]) > width:
+    least, whole = zip(*(_widths(table, index) for index in places), strict=True) if places else ((), ())
+    leaving = sorted((index for index in places if table.columns[index].priority),
+                     key=lambda index: (-table.columns[index].priority, -index))
+    while _line([least[index] for index in places]) > width:
         if not leaving:
             return Layout({}, stacked=True)
         places.remove(leaving.pop(0))
-    hidden = tuple(column for place, column in enumerate(table.columns) if place not in places)
-    return Layout(_grown({place: least[place] for place in places}, {place: whole[place] for place in places}, width),
+    hidden = tuple(column for index, column in enumerate(table.columns) if index not in places)
+    return Layout(_grown({index: least[index] for index in places}, {index: whole[index] for index in places}, width),
                   hidden)
 
 
@@ -203,14 +203,14 @@ def _line(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * max(0, len(widths) - 1)
 
 
-def _widths(table: Table, place: int) -> tuple[int, int]:
+def _widths(table: Table, index: int) -> tuple[int, int]:
     """The least characters of a column, where texts are folded, and those without any fold."""
-    column = table.columns[place]
-    cells = [line for row in table.rows for line in str(row.cells[place]).splitlines()]
+    column = table.columns[index]
+    cells = [line for row in table.rows for line in str(row.cells[index]).splitlines()]
     content = max(map(cell_len, cells), default=0)
     whole = max(column.least, content, cell_len(column.name), 1)
     words = [word for line in ((column.name,) if column.number else (column.name, *cells)) for word in _words(line)]
-    room = content if column.number else min(whole, _TEXT if place else _NAME)
+    room = content if column.number else min(whole, _TEXT if index else _NAME)
     return max(column.least, room, *map(cell_len, words), 1), whole
 
 
@@ -225,16 +225,16 @@ def _grown(least: dict[int, int], whole: dict[int, int], width: int) -> dict[int
     spare, lacking = width - _line([*least.values()]), sum(whole.values()) - sum(least.values())
     if lacking <= spare:
         return whole
-    return {place: few + spare * (whole[place] - few) // lacking for place, few in least.items()}
+    return {index: few + spare * (whole[index] - few) // lacking for index, few in least.items()}
 
 
 def _grid(table: Table, layout: Layout) -> Grid:
     made = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0), header_style="bold")
-    for place, width in layout.widths.items():
-        column = table.columns[place]
+    for index, width in layout.widths.items():
+        column = table.columns[index]
         made.add_column(Text(column.name), width=width, justify="right" if column.number else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*(_text(row.cells[place]) for place in layout.widths), style=row.style, end_section=row.ends)
+        made.add_row(*(_text(row.cells[index]) for index in layout.widths), style=row.style, end_section=row.ends)
     return made
 
 
@@ -348,11 +348,11 @@ def _heading(name: str, sortable: bool) -> Markup:
     return element("button", breakable(name), type="button", cls="sorter") if sortable else breakable(name)
 
 
-def _on_page(place: int, cell: Cell, style: str | None) -> Markup:
+def _on_page(index: int, cell: Cell, style: str | None) -> Markup:
     shown, value = cell if isinstance(cell, tuple) else (cell, None)
     if isinstance(shown, str) and not isinstance(shown, Markup):
         shown = breakable(shown)
-    return element("td" if place else "th", shown, cls=style, data_value=value, **({} if place else {"scope": "row"}))
+    return element("td" if index else "th", shown, cls=style, data_value=value, **({} if index else {"scope": "row"}))
 
 
 def notebook(title: str, *parts: Table | str) -> Markup:

@@ -190,17 +190,17 @@ def without_older(program: str, words: Sequence[Word]) -> tuple[list[Word], list
     """
     kept: list[Word] = []
     notes: list[Note] = []
-    place = 0
-    while place < len(words):
-        word = words[place]
+    index = 0
+    while index < len(words):
+        word = words[index]
         name, equals, value = word.text.partition("=")
         older = _older(program).get(plain_name(name))
         if older is None:
             kept.append(word)
-            place += 1
+            index += 1
             continue
-        own = [evolve(word, text=value)] if equals else _following(words[place + 1:], older.values)
-        place += 1 if equals else 1 + len(own)
+        own = [evolve(word, text=value)] if equals else _following(words[index + 1:], older.values)
+        index += 1 if equals else 1 + len(own)
         kept += _instead(older, word, own)
         notes.append(_note(older, word, own))
     return kept, notes

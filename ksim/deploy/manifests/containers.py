@@ -95,7 +95,7 @@ def words_of(container: Entry, pod: Entry, around: Surroundings, module: str) ->
     if (script := script_place([word.text for word in whole.words])) is not None:
         lines = [list(words) for words in lines_of_script(words[script], whole.words[script].text, whole)]
     for line in lines:
-        places = [place for place, word in enumerate(line) if word.text == module]
+        places = [index for index, word in enumerate(line) if word.text == module]
         if places:
             return line[places[0] + 1:]
     return [] if script is not None else lines[0]

@@ -68,7 +68,7 @@ def listed(near: Entry, values: Sequence[Entry]) -> Entry:
 
 def _origins(near: Entry, values: Sequence[Entry]) -> Mapping[int, tuple[str, int]]:
     """Where the parts stand in the text."""
-    inner = {place: origin for value in values for place, origin in value.origins.items()}
+    inner = {node: origin for value in values for node, origin in value.origins.items()}
     return {**near.origins, **inner, **{id(value.node): (value.key, value.line) for value in values}}
 
 

@@ -45,11 +45,11 @@ class Dynamo:
 
     def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
         """The engine that *command* starts; raises ConfigError for workers that are not simulated."""
-        place = _module(command)
-        assert place is not None, "recognised"
-        module = command.words[place].text
-        taken = _Taken(module, command.words[place].where)
-        taken.read([*command.words[place + 1:]])
+        index = _module(command)
+        assert index is not None, "recognised"
+        module = command.words[index].text
+        taken = _Taken(module, command.words[index].where)
+        taken.read([*command.words[index + 1:]])
         start = tuple(Word(text, taken.where) for text in _ENGINES[module])
         made = launch_of(evolve(command, words=(*start, *taken.words)), wanted)
         return evolve(made, role=taken.role or made.role, idle=(*made.idle, *taken.idle))
@@ -57,8 +57,8 @@ class Dynamo:
 
 def _module(command: ShellCommand) -> int | None:
     """The place of the module among the words."""
-    return next((place for place, word in enumerate(command.words[:6]) if word.text in _ENGINES
-                 and place and command.words[place - 1].text == "-m"), None)
+    return next((index for index, word in enumerate(command.words[:6]) if word.text in _ENGINES
+                 and index and command.words[index - 1].text == "-m"), None)
 
 
 @frozen

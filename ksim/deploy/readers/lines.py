@@ -91,7 +91,7 @@ def _script_of(command: ShellCommand) -> str | None:
     if words[:1] and words[0] in MENTIONS:
         return None
     shell, started = script_place(words), _is_engine(words)
-    return next((text for place, text in enumerate(words) if re.search(r"\s", text) and (place == shell or not started)
+    return next((text for index, text in enumerate(words) if re.search(r"\s", text) and (index == shell or not started)
                  and any(_is_engine(line.split()) for line in _simple_lines(text))), None)
 
 
@@ -294,9 +294,9 @@ def _value_of(node: ast.expr, known: Mapping[str, ast.expr], pasted: Pasted, key
 
 def _as_line(start: tuple[str, ...], values: Mapping[str, tuple[Any, str]], where: str, pasted: Pasted) -> ShellCommand:
     words = [Word(text, where) for text in start]
-    for key, (value, place) in values.items():
+    for key, (value, index) in values.items():
         flag = _MODEL[start[0]] if key in ("model", "model_path") else "--" + key.replace("_", "-")
-        words += [Word(text, place) for text in ([_off(flag)] if value is False else _flag_words(flag, value)) if text]
+        words += [Word(text, index) for text in ([_off(flag)] if value is False else _flag_words(flag, value)) if text]
     return ShellCommand(tuple(words), where, folder=pasted.folder)
 
 

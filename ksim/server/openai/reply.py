@@ -163,7 +163,7 @@ class Reply:
     def listeners(self) -> list[PromptListener]:
         """A listener for each prompt."""
         width = len(self.answers) // len(self.prompts)
-        return [PromptListener(self, place * width) for place in range(len(self.prompts))]
+        return [PromptListener(self, index * width) for index in range(len(self.prompts))]
 
     @abstractmethod
     def tokens(self, choice: int, count: int) -> None:

@@ -199,9 +199,9 @@ def _rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _kinds(history: History) -> Iterator[tuple[str, Bools, Sequence[EngineBuilt]]]:
     """The title of each panel, its steps, and the engines that have roofs of their own in it."""
     if history.pools:
-        for place, name in enumerate(history.pools):
+        for index, name in enumerate(history.pools):
             engines = [built for built in history.engines if built.pool == name]
-            yield f"Steps of pool {name}", history.pool[history.steps.engine] == place, engines
+            yield f"Steps of pool {name}", history.pool[history.steps.engine] == index, engines
     else:
         with_prompts = history.steps.prefills > 0
         yield from (("Decode steps", ~with_prompts, ()), ("Steps with prompt tokens", with_prompts, ()))
@@ -427,9 +427,9 @@ def composition(history: History, usage: KernelUsage, which: Bools | None = None
     columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else [])
     columns.append(history.host_waits[some])
     bins = np.log2(np.maximum(history.steps.tokens[some], 1)).astype(np.int64)
-    present, place = np.unique(bins, return_inverse=True)
-    counts = np.bincount(place, minlength=len(present))
-    grouped = np.stack([sums(place, column, len(present)) for column in columns], axis=1)
+    present, index = np.unique(bins, return_inverse=True)
+    counts = np.bincount(index, minlength=len(present))
+    grouped = np.stack([sums(index, column, len(present)) for column in columns], axis=1)
     parts = [names[i] for i in kept] + ([_OTHER] if rest else []) + [WAITING[HOST]]
     return Composition(present, counts, parts, grouped / counts[:, None])
 
@@ -438,7 +438,7 @@ def composition_chart(history: History, usage: KernelUsage, title: str = "Steps"
                       which: Bools | None = None) -> Picture:
     """Steps by the tokens in their batch: their duration above, the shares of kernel families and host below."""
     data = composition(history, usage, which)
-    ticks = {place: f"{2 ** exponent:,}\n({steps:,})" for place, exponent, steps in zip(
+    ticks = {index: f"{2 ** exponent:,}\n({steps:,})" for index, exponent, steps in zip(
         data.places.tolist(), data.bins.tolist(), data.steps.tolist(), strict=True)}
     x = Axis("tokens in the batch, from this number up to twice it (and how many steps had them)", -0.6,
              float(data.places[-1]) + 0.6, ticks=ticks, grid=False)
@@ -452,8 +452,8 @@ def _durations(data: Composition, x: Axis) -> Panel:
     marks: list[Mark] = [
         Polyline(data.places[part], milliseconds[part], colour=INK, dots=5.0)
         for part in np.split(np.arange(len(data.bins)), 1 + np.flatnonzero(np.diff(data.bins) > 1))]
-    marks += [Text(number(value), place, value, INK, align="center", shift=(0, 6))
-              for place, value in zip(data.places.tolist(), milliseconds.tolist(), strict=True)]
+    marks += [Text(number(value), index, value, INK, align="center", shift=(0, 6))
+              for index, value in zip(data.places.tolist(), milliseconds.tolist(), strict=True)]
     return Panel("Milliseconds per step", x, Axis.log("", 0.5 * float(milliseconds.min()),
                                                       4 * float(milliseconds.max()), 4), marks)
 
@@ -464,8 +464,8 @@ def _stacks(data: Composition, x: Axis) -> Panel:
     marks: list[Mark] = [Bars(data.places, share, part, colour, begin, across=False, thickness=0.74)
                          for part, colour, share, begin in zip(data.parts, _colours(data.parts), shares.T, begins.T,
                                                                strict=True)]
-    marks += [Text("no steps between", place - 1, 0.5, align="center", valign="center", upright=True)
-              for place in data.places[1:][np.diff(data.bins) > 1].tolist()]
+    marks += [Text("no steps between", index - 1, 0.5, align="center", valign="center", upright=True)
+              for index in data.places[1:][np.diff(data.bins) > 1].tolist()]
     return Panel("Share of the step", x, Axis("", 0, 1, percent=True, most=5), marks, legend="right", tall=2.2)
 
 

@@ -67,8 +67,8 @@ def _compositions(history: History) -> Iterator[tuple[str, str, Bools | None]]:
     """The name, the pool and the steps of each figure of steps: one figure for each pool that had any."""
     if not history.pools:
         yield "composition", "", None
-    for place, name in enumerate(history.pools):
-        which = history.pool[history.steps.engine] == place
+    for index, name in enumerate(history.pools):
+        which = history.pool[history.steps.engine] == index
         if which.any():
             yield f"composition-{name}", f" of pool {name}", which
 
@@ -160,8 +160,8 @@ def _intervals(name: str, summary: Mapping[str, Any]) -> Iterator[Mark]:
 
 def _noted(notes: list[tuple[str, str]]) -> Iterator[Text]:
     """The target, and what is beyond the axis; at the lower right, under the curve."""
-    for place, (text, colour) in enumerate(notes):
-        yield Text(text, 0.98, 0.03 + 0.075 * place, colour, "panel", "right", boxed=True)
+    for index, (text, colour) in enumerate(notes):
+        yield Text(text, 0.98, 0.03 + 0.075 * index, colour, "panel", "right", boxed=True)
 
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens; links that are shown.
@@ -204,7 +204,7 @@ class Moments:
         counts = sums((steps.time[inside] / edges[1]).astype(np.int64), tokens[inside], len(edges))[:_BINS]
         who = "" if history.pools else "fullest engine: " * (len(history.engines) > 1) + "up to"
         usage = float(steps.kv_usage.max(initial=0.0))
-        pools = {name: np.flatnonzero(history.pool == place).tolist() for place, name in enumerate(history.pools)} or {
+        pools = {name: np.flatnonzero(history.pool == index).tolist() for index, name in enumerate(history.pools)} or {
             "": list(range(len(history.engines)))}
         gpus = {name: sum(history.engines[own].ranks * history.engines[own].stages for own in places)
                 for name, places in pools.items()}
@@ -336,9 +336,9 @@ def breakdown_chart(title: str, note: str, panels: Mapping[str, Mapping[str, Flo
 def _stack(title: str, bars: Mapping[str, Floats], shown: Sequence[str]) -> Panel:
     seconds = 1e3 * np.array(list(bars.values())).reshape(len(bars), len(shown))
     begins, totals = np.cumsum(seconds, axis=1) - seconds, seconds.sum(axis=1)
-    marks: list[Mark] = [Bars(np.arange(len(bars)), seconds[:, place], group, COLOURS.get(group, GREY),
-                              begins[:, place], hover="%{customdata:,.4~g} ms of %{fullData.name}")
-                         for place, group in enumerate(shown)]
+    marks: list[Mark] = [Bars(np.arange(len(bars)), seconds[:, index], group, COLOURS.get(group, GREY),
+                              begins[:, index], hover="%{customdata:,.4~g} ms of %{fullData.name}")
+                         for index, group in enumerate(shown)]
     marks.append(Bars(np.arange(len(bars)), np.zeros(len(bars)), begins=totals, texts=[*map(number, totals.tolist())],
                       hover=""))
     return Panel(title, _milliseconds(1.12 * float(totals.max(initial=0.0))), Axis.names([*bars]), marks,
@@ -349,8 +349,8 @@ def changes_chart(title: str, note: str, rows: Sequence[Mapping[str, tuple[Float
                   shown: Sequence[str]) -> Picture:
     """A row of panels for each metric: from one run's total to the other's, group by group."""
     widest = max(map(len, rows))
-    panels = [_waterfall(name, 1e3 * before, 1e3 * after, shown, named=not place)
-              for row in rows for place, (name, (before, after)) in enumerate(row.items())]
+    panels = [_waterfall(name, 1e3 * before, 1e3 * after, shown, named=not index)
+              for row in rows for index, (name, (before, after)) in enumerate(row.items())]
     return Picture(title, panels, note, 3.7 * widest + 1.4, 3.2 * len(rows) + 0.8, widest)
 
 

@@ -60,9 +60,9 @@ def capacity_panels(answer: Answer, fewest: int) -> Iterator[tuple[str, Panel]]:
     searched = any(one["highest_rate"] for one, _ in tried)
     for name in (*answer["targets"], _GOODPUT) if tried else ():
         marks: list[Mark] = []
-        for place, (one, points) in enumerate(tried):
-            waits = place >= _DRAWN or (searched and not one["highest_rate"])
-            marks += _set_up(one, points, name, PALETTE[place % len(PALETTE)], fewest, waits)
+        for index, (one, points) in enumerate(tried):
+            waits = index >= _DRAWN or (searched and not one["highest_rate"])
+            marks += _set_up(one, points, name, PALETTE[index % len(PALETTE)], fewest, waits)
         x = Axis("requests/s", 0, _reach(answer, tried))
         if answer["rate"]:
             marks.append(RuleLine(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
@@ -159,31 +159,31 @@ def pareto_chart(title: str, note: str, scales: Sequence[Scale], marks: Sequence
     Between two objectives, the front is the edge of a shaded area, in which every point is dominated.
     """
     if len(scales) == 1:
-        marks = [evolve(mark, values=(mark.values[0], float(place))) for place, mark in enumerate(marks, 1)]
+        marks = [evolve(mark, values=(mark.values[0], float(index))) for index, mark in enumerate(marks, 1)]
     y = wide_axis(scales[0].label, [mark.values[0] for mark in marks])
     panels = []
-    for place, scale in enumerate(scales[1:] or [None], 1):
-        x = wide_axis(scale.label, [mark.values[place] for mark in marks]) if scale else Axis(
+    for index, scale in enumerate(scales[1:] or [None], 1):
+        x = wide_axis(scale.label, [mark.values[index] for mark in marks]) if scale else Axis(
             "point", 0.5, max(len(marks), 1) + 0.5)
-        drawn: list[Mark] = [*_points(marks, place)]
+        drawn: list[Mark] = [*_points(marks, index)]
         if len(scales) == 2 and marks:
             drawn.append(_front(scales, marks, x, y))
         panels.append(Panel("", x, y, drawn, legend="best"))
     return Picture(title, panels, note, 8.0 if len(scales) == 1 else 1.2 + 6.8 * len(panels), 5.6, len(panels))
 
 
-def _points(marks: Sequence[ParetoMark], place: int) -> Iterator[Dots]:
+def _points(marks: Sequence[ParetoMark], index: int) -> Iterator[Dots]:
     """The marks, those of the front with their names; marks at the same position share one."""
     beaten = [mark.values for mark in marks if not mark.on_front]
     if beaten:
-        yield Dots([values[place] for values in beaten], [values[0] for values in beaten], "beaten", GREY, _SMALL)
+        yield Dots([values[index] for values in beaten], [values[0] for values in beaten], "beaten", GREY, _SMALL)
     shared: dict[tuple[float, float], list[str]] = {}
     leading = [mark for mark in marks if mark.on_front]
     for mark in leading[:_NAMED]:
-        shared.setdefault((mark.values[place], mark.values[0]), []).append(mark.name)
-    texts = ["; ".join(shared.pop((mark.values[place], mark.values[0]), [])) for mark in leading]
+        shared.setdefault((mark.values[index], mark.values[0]), []).append(mark.name)
+    texts = ["; ".join(shared.pop((mark.values[index], mark.values[0]), [])) for mark in leading]
     if leading:
-        yield Dots([mark.values[place] for mark in leading], [mark.values[0] for mark in leading], "on the front", BLUE,
+        yield Dots([mark.values[index] for mark in leading], [mark.values[0] for mark in leading], "on the front", BLUE,
                    _LARGE, texts=texts)
 
 
@@ -208,17 +208,17 @@ class Curve:
 
 def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) -> Picture:
     """The *curves*, one for each value of *by*, if that is a name; places that are texts stand in their order."""
-    places = list(dict.fromkeys(place for curve in curves for place, *_ in curve.points))
-    texts = {place: at for at, place in enumerate(places)} if any(isinstance(place, str) for place in places) else {}
+    places = list(dict.fromkeys(index for curve in curves for index, *_ in curve.points))
+    texts = {index: at for at, index in enumerate(places)} if any(isinstance(index, str) for index in places) else {}
     marks: list[Mark] = []
     for row, curve in enumerate(curves):
-        colour, at = PALETTE[row % len(PALETTE)], [texts.get(place, place) for place, *_ in curve.points]
+        colour, at = PALETTE[row % len(PALETTE)], [texts.get(index, index) for index, *_ in curve.points]
         values, widths = [value for _, value, _ in curve.points], [width for *_, width in curve.points]
         marks.append(Polyline(at, values, curve.name, colour, dots=5.0))
         if any(width > 0 for width in widths):
             marks.append(Dots(at, values, colour=colour, size=6.5, low=np.subtract(values, widths),
                               high=np.add(values, widths)))
-    across = Axis(x, ticks={at: str(place) for place, at in texts.items()}) if texts else Axis(x)
+    across = Axis(x, ticks={at: str(index) for index, at in texts.items()}) if texts else Axis(x)
     panel = Panel("", across, Axis(y), marks, legend="best" if by else "", legend_title=by)
     return Picture(title, [panel], f"{y} over {x}{f', by {by}' if by else ''}")
 
@@ -284,8 +284,8 @@ def routers_chart(title: str, panels: Mapping[str, Sequence[Dot]]) -> Picture:
     columns = min(3, max(1, len(panels)))
     rows = -(-len(panels) // columns)
     lanes = len({dot.lane for dot in dots})
-    made = [routers_panel(name, panel, routers, ages, named=place % columns == 0)
-            for place, (name, panel) in enumerate(panels.items())]
+    made = [routers_panel(name, panel, routers, ages, named=index % columns == 0)
+            for index, (name, panel) in enumerate(panels.items())]
     return Picture(title, made, _note(panels, ages), 11.0,
                    1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), columns,
                    legend="below" if len(ages) > 1 else "", legend_title="age of signals")
@@ -302,7 +302,7 @@ def _note(panels: Mapping[str, Sequence[Dot]], ages: Sequence[str]) -> str:
 def routers_panel(name: str, panel: Sequence[Dot], routers: Sequence[str], ages: Sequence[str],
                   named: bool = True) -> Panel:
     """A number of all *routers*, a dot for each of *ages*; every second line is shaded."""
-    marks: list[Mark] = [Span(place - 0.5, place + 0.5, GREY, across=True) for place in range(1, len(routers), 2)]
+    marks: list[Mark] = [Span(index - 0.5, index + 0.5, GREY, across=True) for index in range(1, len(routers), 2)]
     for age in ages:
         own = [dot for dot in panel if dot.age == age]
         marks.append(Dots([dot.value for dot in own], [routers.index(dot.router) + dot.lane for dot in own], age,

@@ -87,8 +87,8 @@ def drawn(chart: Chart, height: int) -> Figure:
     above, below = (22 / height, (14 if chart.shared else 44) / height) if several else (0.0, 0.0)
     room = 1 - above - (len(chart.panels) - 1) * (above + below)
     top, whole = 1 - above, sum(panel.tall for panel in chart.panels)
-    for place, panel in enumerate(chart.panels):
-        own, last = "" if place == 0 else str(place + 1), place == len(chart.panels) - 1
+    for index, panel in enumerate(chart.panels):
+        own, last = "" if index == 0 else str(index + 1), index == len(chart.panels) - 1
         x, y, low = ("x" if chart.shared else f"x{own}"), f"y{own}", max(0.0, top - room * panel.tall / whole)
         if not chart.shared or last:
             layout[f"xaxis{x[1:]}"] = _axis(panel.x, anchor=y, matches=None)
@@ -243,7 +243,7 @@ def _text(mark: Text, panel: Panel, x: str, y: str) -> dict[str, Any]:
 
 def pale(colour: str, share: float = 0.14) -> str:
     """*colour*, nearly transparent: it suits a light and a dark page."""
-    red, green, blue = (int(colour[place: place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(colour[index: index + 2], 16) for index in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"
 
 

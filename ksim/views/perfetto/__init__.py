@@ -143,10 +143,10 @@ class Described:
         columns, places = [np.zeros((5, 0))], [np.zeros(0, np.int64)]
         for which, costs, steps in self.stage_steps.pieces(rows):
             for batch in costs.batch_kernels:
-                place = np.searchsorted(batch.rows, steps)
-                there = np.append(batch.rows, -1)[place] == steps
+                index = np.searchsorted(batch.rows, steps)
+                there = np.append(batch.rows, -1)[index] == steps
                 places.append(which[there])
-                columns.append(self._columns(batch.kernels, place[there]))
+                columns.append(self._columns(batch.kernels, index[there]))
         whose = np.concatenate(places)
         order = np.argsort(whose, kind="stable")
         return np.concatenate(columns, axis=1)[:, order], offsets(np.bincount(whose, minlength=len(rows)))
@@ -182,16 +182,16 @@ _END = "kernels end here: others with --trace-window FROM:TO"
 def kernel_slices(timed: StageTimes, rows: Ints) -> Iterator[bytes | memoryview]:
     """The kernels of the stage steps at *rows*, on every rank of their stage."""
     described, named = Described(timed.history.steps.stage_steps), set[tuple[int, int]]()
-    for place, stage, block in _blocks(timed, rows):
+    for index, stage, block in _blocks(timed, rows):
         played = _written(described, _played(timed, described, block))
-        ranks = timed.history.engines[place].ranks
+        ranks = timed.history.engines[index].ranks
         for rank in range(stage * ranks, (stage + 1) * ranks):
-            own, link = (lines(f',\n{{"ph":"X","pid":{engine_process(place)},"tid":{first + rank},"ts":', *slices)
+            own, link = (lines(f',\n{{"ph":"X","pid":{engine_process(index)},"tid":{first + rank},"ts":', *slices)
                          for first, slices in zip((FIRST_RANK, _FIRST_LINK), played, strict=True))
             yield own
-            if link and (place, rank) not in named:
-                named.add((place, rank))
-                yield (",\n" + name_of("thread", engine_process(place), _FIRST_LINK + rank,
+            if link and (index, rank) not in named:
+                named.add((index, rank))
+                yield (",\n" + name_of("thread", engine_process(index), _FIRST_LINK + rank,
                                        f"rank {rank}, communication", FIRST_RANK + rank)).encode()
             yield link
 
@@ -199,22 +199,22 @@ def kernel_slices(timed: StageTimes, rows: Ints) -> Iterator[bytes | memoryview]
 def cut_marks(timed: StageTimes, rows: Ints) -> Iterator[bytes]:
     """Marks on every rank where the kernels of *rows* begin and end, if there are others before or after."""
     stages = np.stack([timed.history.steps.engine[timed.history.steps.stage_step_rows], timed.stage], axis=1)
-    for place, stage in np.unique(stages, axis=0).tolist():
-        mine = (stages == (place, stage)).all(axis=1)
+    for index, stage in np.unique(stages, axis=0).tolist():
+        mine = (stages == (index, stage)).all(axis=1)
         shown = rows[mine[rows]]
         begin, end = ((int(timed.begin[shown].min()), int(timed.end[shown].max())) if len(shown) else (0, 0))
         for there, time, text in ((timed.begin[mine] < begin, begin, _BEGIN), (timed.end[mine] > end, end, _END)):
-            ranks = timed.history.engines[place].ranks
+            ranks = timed.history.engines[index].ranks
             for rank in range(stage * ranks, (stage + 1) * ranks) if there.any() else ():
-                yield (f',\n{{"name":"{text}","ph":"i","s":"t","pid":{engine_process(place)},"tid":{FIRST_RANK + rank}'
+                yield (f',\n{{"name":"{text}","ph":"i","s":"t","pid":{engine_process(index)},"tid":{FIRST_RANK + rank}'
                        f',"ts":{time // 1000}.{time % 1000:03}}}').encode()
 
 
 def _blocks(timed: StageTimes, rows: Ints) -> Iterator[tuple[int, int, Ints]]:
     """A few of *rows* at a time, of one stage of one engine: the place of the engine, the stage, and the rows."""
-    place, stage = timed.history.steps.engine[timed.history.steps.stage_step_rows[rows]], timed.stage[rows]
-    for one, other in np.unique(np.stack([place, stage], axis=1), axis=0).tolist():
-        found = rows[(place == one) & (stage == other)]
+    index, stage = timed.history.steps.engine[timed.history.steps.stage_step_rows[rows]], timed.stage[rows]
+    for one, other in np.unique(np.stack([index, stage], axis=1), axis=0).tolist():
+        found = rows[(index == one) & (stage == other)]
         for begin in range(0, len(found), _BLOCK):
             yield one, other, found[begin: begin + _BLOCK]
 

@@ -67,14 +67,14 @@ def side_by_side(source: Ints, begin: Ints, end: Ints) -> tuple[Ints, list[int]]
     tracks: list[int] = []
     busy: dict[int, list[tuple[int, int]]] = {}
     chosen = np.zeros(len(source), np.int64)
-    for place, (engine, since, until) in enumerate(zip(source.tolist(), begin.tolist(), end.tolist(), strict=True)):
+    for index, (engine, since, until) in enumerate(zip(source.tolist(), begin.tolist(), end.tolist(), strict=True)):
         queue = busy.setdefault(engine, [])
         if queue and queue[0][0] <= since:
             _, track = heappop(queue)
         else:
             track = len(tracks)
             tracks.append(engine)
-        chosen[place] = track
+        chosen[index] = track
         heappush(queue, (until, track))
     return chosen, tracks
 
@@ -90,8 +90,8 @@ def transfer_slices(history: History, transfers: Transfers, stride: int) -> Iter
         return
     of = process(history)
     yield (",\n" + name_of("process", of, 0, "KV transfers")).encode()
-    for track, place in enumerate(transfers.tracks):
-        yield (",\n" + name_of("thread", of, 1 + track, f"from engine {history.engines[place].engine}")).encode()
+    for track, index in enumerate(transfers.tracks):
+        yield (",\n" + name_of("thread", of, 1 + track, f"from engine {history.engines[index].engine}")).encode()
     splits, requests, numbers = history.splits, history.requests, ints(history.engines, "engine")
     shown = np.flatnonzero(transfers.row % stride == 0)
     order = shown[np.lexsort((transfers.begin[shown], transfers.track[shown]))]
@@ -304,9 +304,9 @@ def _arrows(timed: StageTimes, transfers: Transfers, sources: Ints, stride: int)
 
 def _stops(timed: StageTimes, transfers: Transfers, stride: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Where arrows of each request go, in the order of time: its row, process and thread, and the time in ns."""
-    (row, place), steps = _visited(timed, stride), timed.history.steps
-    columns = (row, engine_process(0) + steps.engine[steps.stage_step_rows[place]], 1 + timed.stage[place],
-               timed.begin[place] + (timed.end - timed.begin)[place] // 2)
+    (row, index), steps = _visited(timed, stride), timed.history.steps
+    columns = (row, engine_process(0) + steps.engine[steps.stage_step_rows[index]], 1 + timed.stage[index],
+               timed.begin[index] + (timed.end - timed.begin)[index] // 2)
     some = np.flatnonzero(transfers.row % stride == 0)
     if not len(some):
         return columns
@@ -341,8 +341,8 @@ def _next_steps(timed: StageTimes, engines: Ints, times: Ints) -> Ints:
     """The row of the first step that each of these *engines* scheduled at these *times* or later; -1 for none."""
     steps, places = timed.history.steps, timed.history.steps.places(engines)
     found = np.full(len(times), -1)
-    for place in range(len(timed.history.engines)):
-        rows, mine = steps.rows(place), places == place
+    for index in range(len(timed.history.engines)):
+        rows, mine = steps.rows(index), places == index
         ahead = np.searchsorted(steps.scheduled[rows], times[mine])
         found[mine] = np.where(ahead < rows.stop - rows.start, rows.start + ahead, -1)
     return found

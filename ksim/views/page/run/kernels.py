@@ -122,14 +122,14 @@ def add_phases(document: Document, run: SavedRun) -> None:
 def _figure(document: Document, breakdown: Breakdown) -> Markup:
     titles, parts = groups(breakdown.names), {
         key: by_group(column, breakdown.names) for key, column in breakdown.statistics().items()}
-    seen = [place for place in range(len(titles)) if any(part[place] > 1e-3 * part.sum() for part in parts.values())]
-    rows = [[titles[place], *(number(1e3 * float(part[place])) for part in parts.values())] for place in seen]
+    seen = [index for index in range(len(titles)) if any(part[index] > 1e-3 * part.sum() for part in parts.values())]
+    rows = [[titles[index], *(number(1e3 * float(part[index])) for part in parts.values())] for index in seen]
     caption = ("Milliseconds of each phase behind the mean, the median and the p99. A percentile's phases are those of"
                " the requests around it, scaled to its value.")
     panels = {metric.upper(): {key.partition("_")[0]: part[seen] for key, part in parts.items()
                                if key.endswith(f"_{metric}")} for metric in METRICS}
     panels = {metric: bars for metric, bars in panels.items() if bars}
-    drawn = breakdown_chart("", "", panels, [titles[place] for place in seen])
+    drawn = breakdown_chart("", "", panels, [titles[index] for index in seen])
     return document.figure("phases", drawn, caption, ("phase, ms", *(f">{_title(key)}" for key in parts)), rows,
                            200 + 150 * len(panels))
 

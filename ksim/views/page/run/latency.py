@@ -85,8 +85,8 @@ def _timeline_table(moments: Moments) -> tuple[list[str], list[list[str]]]:
               **{f"KV cache, %{f', {pool}' * bool(pool)}": 100 * values for pool, values in moments.kv.items()},
               **{f"W per GPU{f', {pool}' * bool(pool)}": values for pool, values in moments.watts.items()}}
     edges = np.linspace(0, moments.end, _TABLE_ROWS + 1).tolist()
-    rows = [[f"{number(begin)} to {number(end)}", *(number(float(values[place])) for values in curves.values())]
-            for place, (begin, end) in enumerate(pairwise(edges))]
+    rows = [[f"{number(begin)} to {number(end)}", *(number(float(values[index])) for values in curves.values())]
+            for index, (begin, end) in enumerate(pairwise(edges))]
     return ["seconds", *(f">{name}" for name in curves)], rows
 
 

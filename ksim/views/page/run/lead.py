@@ -203,9 +203,9 @@ def _phases(run: SavedRun, rows: Ints) -> dict[str, Any] | None:
     """Microseconds of each group of phases, up to the first token and after it, of requests that have them."""
     if run.breakdown is None:
         return None
-    place = np.full(len(run.requests["id"]), -1)
-    place[run.phase_rows] = np.arange(len(run.phase_rows))
-    there = place[rows]
+    index = np.full(len(run.requests["id"]), -1)
+    index[run.phase_rows] = np.arange(len(run.phase_rows))
+    there = index[rows]
     titles = groups(run.breakdown.names)
     parts = [by_group(seconds, run.breakdown.names)[there] for seconds in (run.breakdown.to_first, run.breakdown.after)]
     used = [at for at in range(len(titles)) if any(part[there >= 0, at].any() for part in parts)]
@@ -290,16 +290,16 @@ def _figure(document: Document, run: SavedRun, name: str, seconds: Floats, late:
     titles = groups(run.breakdown.names)
     slow, fast = (1e3 * seconds[which].sum(axis=0) / max(which.sum(), 1) for which in (late, ~late))
     order = np.argsort(-slow, kind="stable").tolist()
-    shown = [place for place in order if slow[place] + fast[place] > 0.01 * slow.sum()]
-    first = Counter(titles[place] for place in seconds[late].argmax(axis=1).tolist()).most_common(1)[0]
+    shown = [index for index in order if slow[index] + fast[index] > 0.01 * slow.sum()]
+    first = Counter(titles[index] for index in seconds[late].argmax(axis=1).tolist()).most_common(1)[0]
     count = int(late.sum())
     caption = (f"{name.upper()}: mean milliseconds in each phase of the {count:,} request{'s' if count > 1 else ''}"
                f" over the target of {number(run.targets[name])} ms, beside all others. The largest phase of"
                f" {'all' if first[1] == count else f'{first[1]:,}'} of them is {first[0]}.")
-    rows = [(titles[place], number(float(slow[place])), number(float(fast[place])),
-             number(float(slow[place] - fast[place]))) for place in shown]
+    rows = [(titles[index], number(float(slow[index])), number(float(fast[index])),
+             number(float(slow[index] - fast[index]))) for index in shown]
     bars = {"missed": slow[shown] / 1e3, **({"met": fast[shown] / 1e3} if (~late).any() else {})}
-    drawn = breakdown_chart("", "", {"": bars}, [titles[place] for place in shown])
+    drawn = breakdown_chart("", "", {"": bars}, [titles[index] for index in shown])
     return document.figure(f"missed-{name}", drawn, caption, ("phase, ms", ">missed", ">met", ">difference"), rows, 210)
 
 
@@ -308,8 +308,8 @@ def _worst(run: SavedRun) -> Markup:
     over = np.stack([np.nan_to_num(run.latency(name)) / limit for name, limit in run.targets.items()])
     most, count = over.max(axis=0), int(run.missed.sum())
     order = np.argsort(-np.where(run.missed, most, -1.0), kind="stable")[: min(_MOST, count)]
-    names, place = list(run.targets), {row: at for at, row in enumerate(run.phase_rows.tolist())}
-    rows = [_row(run, row, names[over[:, row].argmax()], float(most[row]), place.get(row)) for row in order.tolist()]
+    names, index = list(run.targets), {row: at for at, row in enumerate(run.phase_rows.tolist())}
+    rows = [_row(run, row, names[over[:, row].argmax()], float(most[row]), index.get(row)) for row in order.tolist()]
     columns = ("request", ">arrival, s", *(f">{name.upper()}, ms" for name in run.targets), ">times the target",
                "missed most", "~mostly in", ">prompt", ">output")
     made = table(columns, rows, "Requests furthest over their targets first", sortable=True)
@@ -317,13 +317,13 @@ def _worst(run: SavedRun) -> Markup:
     return element("div", element("div", made, cls="tall"), left)
 
 
-def _row(run: SavedRun, row: int, name: str, over: float, place: int | None) -> list[Any]:
+def _row(run: SavedRun, row: int, name: str, over: float, index: int | None) -> list[Any]:
     requests, ident = run.requests, int(run.requests["id"][row])
     chosen = element("button", f"{ident}", type="button", cls="choose", data_request=ident,
                      aria_label=f"Show request {ident}")
     return [(chosen, ident), _sorted(float(requests["arrival_s"][row])),
             *(_sorted(float(run.latency(target)[row])) for target in run.targets), (f"{over:.2f}", over),
-            name.upper(), _missed_phases(run, name, place),
+            name.upper(), _missed_phases(run, name, index),
             *(_sorted(int(requests[key][row])) for key in ("prompt_tokens", "output_tokens"))]
 
 
@@ -331,12 +331,12 @@ def _sorted(value: float) -> tuple[str, float]:
     return number(None if isnan(value) else value), value
 
 
-def _missed_phases(run: SavedRun, name: str, place: int | None) -> str:
+def _missed_phases(run: SavedRun, name: str, index: int | None) -> str:
     """The phases of a request in which most of the latency *name* went."""
-    if run.breakdown is None or place is None:
+    if run.breakdown is None or index is None:
         return "-"
-    parts = {"ttft": run.breakdown.to_first[place], "tpot": run.breakdown.after[place]}
-    whole = run.breakdown.to_first[place] + run.breakdown.after[place]
+    parts = {"ttft": run.breakdown.to_first[index], "tpot": run.breakdown.after[index]}
+    whole = run.breakdown.to_first[index] + run.breakdown.after[index]
     seconds = by_group(parts.get(name, whole), run.breakdown.names)
     return ", ".join(f"{title} {percent(share, 0)}" for title, share in _largest(seconds, groups(run.breakdown.names)))
 
@@ -345,4 +345,4 @@ def _largest(seconds: Floats, titles: Sequence[str], most: int = 3) -> list[tupl
     """The groups with the most seconds that are more than a twentieth of all, and their shares."""
     whole = float(seconds.sum()) or 1.0
     order = np.argsort(-seconds, kind="stable")[:most].tolist()
-    return [(titles[place], float(seconds[place]) / whole) for place in order if seconds[place] > 0.05 * whole]
+    return [(titles[index], float(seconds[index]) / whole) for index in order if seconds[index] > 0.05 * whole]
