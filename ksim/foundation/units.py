@@ -1,9 +1,10 @@
 """Quantities in SI base units: seconds, bytes, FLOP, joules and watts.
 
 Data files write quantities with their unit ("4.8 TB/s"); `quantity` converts them at the file boundary, so no name
-inside ksim carries a unit.  Types such as `Seconds` tell cattrs how a key in a unit is read and written.  A
-table may be a list, that of the key which its class calls `listed`; a field ends with an underscore where its key is a
-word of Python's.
+inside ksim carries a unit.  Types such as `Seconds` tell cattrs how a key in a unit is read and written.
+
+A table may be written as the list of one key, which its class calls `listed`.  A field whose key is a word of Python's
+ends with an underscore.
 """
 
 import math
