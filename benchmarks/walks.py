@@ -32,7 +32,7 @@ import ksim
 from benchmarks.findings import Findings, Sheet
 from ksim.cli.keep import Kept, run_and_keep
 from ksim.compute.kernels.basic import Gemm
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.texts import Pasted
 from ksim.flow.batch import Batch
@@ -49,7 +49,7 @@ from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.live import Live, warm_up
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
@@ -59,8 +59,8 @@ SCENARIO = {"model": "llama-3.1-8b", "gpu": "h200", "oracle": "measured", "serve
             "workload": ANY_WORKLOAD}
 LINE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384 --max-num-seqs 64"
 #: Most files that a walk passes; `tests/test_benchmarks.py` holds it.
-AIMS = {"new step": 24, "known step": 7, "request": 90, "split request": 107, "GEMM": 9,
-        "run -o": 133, "import line": 68, "chat": 38}
+AIMS = {"new step": 24, "known step": 7, "request": 84, "split request": 101, "GEMM": 9,
+        "run -o": 124, "import line": 68, "chat": 38}
 
 #: Called with 0, 1 and so on, it does the same each time, of something new.
 Action = Callable[[int], object]
@@ -82,7 +82,7 @@ def actions() -> dict[str, Action]:
         "split request": lambda number: play(fleet, [Request(0, 0.0, 1000 + number, 20)]).requests,
         "GEMM": lambda number: estimate(oracle, Gemm(100 + number, 4096, 4096), gpu),
         "run -o": _run_and_keep,
-        "import line": lambda number: scenario_text([Pasted(LINE)], Wanted(gpu="h200")),
+        "import line": lambda number: scenario_text([Pasted(LINE)], ImportOptions(gpu="h200")),
         "chat": _chats(site),
     }
 
@@ -100,7 +100,7 @@ def _chats(site: Deployment) -> Action:
     """Chats with a server of *site*, put together as `ksim serve` does it, in simulated time that flies."""
     live = Live(Fleet.of(site), 1e6)
     warm_up(live)
-    served, application = Served.of(live.fleet), Application()
+    served, application = ServedModel.of(live.fleet), Application()
     meter, http = Meter(live, served.names[0]), HttpMetrics(application, application.paths)
     application.api = Api(live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted)
 

@@ -10,7 +10,7 @@ from benchmarks.pages import put
 from ksim.results.attribution import Breakdown, paired
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.views.reasons import reasons
+from ksim.views.insights import reasons
 from ksim.views.result import Result
 from ksim.views.run_directory import Whole
 from ksim.views.wording import number, percent

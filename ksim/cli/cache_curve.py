@@ -162,7 +162,7 @@ class Shown:
 
         import numpy as np
 
-        from ksim.views.figures.trace import cache_chart
+        from ksim.views.figures.studies import cache_chart
 
         ends = dict(zip(self.tiers, accumulate(self.tiers.values()), strict=True))
         shown = [*self.curve.sizes(), *self.sizes, *ends.values()]

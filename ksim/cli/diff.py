@@ -12,7 +12,7 @@ from attrs import frozen
 from ksim.cli.flags import JsonInFolder, Wide, console, write_json
 from ksim.cli.run import Figures
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.results.numbers import number_of
+from ksim.results.numbers import COMPARED, number_of
 from ksim.views.tables import Table
 from ksim.views.wording import number, percent
 
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
 Pairs = dict[str, "tuple[Floats, Floats]"]
 
-#: The numbers that are shown, subject by subject; those that are null in both runs are left out.
-_SHOWN = (
-    "completed", "failed", "unfinished", "duration",
-    "request_throughput", "output_throughput", "total_token_throughput", "request_goodput", "slo_attainment",
-    "output_throughput_per_gpu", "request_goodput_per_gpu",
-    "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
-    "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
-    "gpus", "gpu_busy_share", "mfu", "mbu",
-    "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
-    "energy_joules", "joules_per_output_token", "average_watts",
-    "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 #: From this factor on, and below its inverse, a change is shown as a factor.
 _MULTIPLE = 2.0
 
@@ -48,12 +37,12 @@ def diff(
     json_file: JsonInFolder = None, wide: Wide = False, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
-    from ksim.views.reasons import reasons
+    from ksim.views.insights import reasons
     from ksim.views.run_directory import Whole, readable
 
     with readable(run_a, run_b):
         runs = Whole.read(run_a), Whole.read(run_b)
-        if not any(key in runs[0].summary and key in runs[1].summary for key in _SHOWN):
+        if not any(key in runs[0].summary and key in runs[1].summary for key in COMPARED):
             raise DataError(str(run_b / "summary.json"), f"has no number in common with {run_a / 'summary.json'}, so"
                                                          f" there is nothing to compare; run both again")
         phases, problem = _phases(run_a, run_b, request)
@@ -179,11 +168,11 @@ def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any
 
 def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     """The settings that differ, and the numbers of both runs."""
-    from ksim.views.pools_text import pool_tables
+    from ksim.views.tables import pool_tables
 
     yield from _settings(one, other)
     rows = Table.of("", f">{one.directory}", f">{other.directory}", ">change")
-    for _, keys in groupby(_SHOWN, lambda key: number_of(key).group):
+    for _, keys in groupby(COMPARED, lambda key: number_of(key).group):
         for key, first, second in ((key, *_both(key, one, other)) for key in keys):
             if (first, second) != (None, None):
                 rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))

@@ -20,7 +20,8 @@ NEEDED = {"attrs": "23.2", "cattrs": "24.1", "matplotlib": "3.8", "networkx": "3
           "tomli-w": "1.0", "typer": "0.12"}
 #: What each extra of ksim brings, and what that is for.
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "server": (("httptools", "msgspec", "pyzmq", "starlette", "uvicorn", "uvloop"), "`ksim serve`"),
+    "server": (("httptools", "msgspec", "prometheus-client", "pyzmq", "starlette", "uvicorn", "uvloop"),
+               "`ksim serve`"),
     "tokenizer": (("jinja2", "tokenizers"), "`ksim serve --tokenizer`: the token counts of a real model"),
     "tune": (("optuna",), "`ksim tune`"),
     "ray": (("ray",), "`--on ray`: studies on many machines"),

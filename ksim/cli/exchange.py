@@ -78,11 +78,11 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Make a scenario of the line, script or manifest that starts your engines."""
-    from ksim.deploy.commands import Wanted
+    from ksim.deploy.commands import ImportOptions
     from ksim.deploy.importing import scenario_text
 
-    wanted = Wanted(gpu, system, nodes, version, model, roles=tuple(role or ()), environment=_variables(env or []),
-                    bench=bench)
+    wanted = ImportOptions(gpu, system, nodes, version, model, roles=tuple(role or ()),
+                           environment=_variables(env or []), bench=bench)
     if output is not None:
         files.check_scenario(output, force)
     made = scenario_text([_pasted(words) for words in _texts(text or ["-"])], wanted, output)

@@ -210,15 +210,15 @@ def _placed(points: Any) -> list[KernelPoint]:
 
 
 def _steps(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
-    from ksim.views.figures.kernels import Kernel, Step
+    from ksim.views.figures.kernels import KernelMark, StepMarks
 
     steps = []
     for step, points in drawn.items():
-        marks = [Kernel(point.span.label, point.span.flops / point.span.bytes, point.span.flops / point.span.seconds,
-                      point.seconds, point.span.bound, point.span.flops / point.span.high,
-                      point.span.flops / point.span.low) for point in points]
+        marks = [KernelMark(point.span.label, point.span.flops / point.span.bytes,
+                            point.span.flops / point.span.seconds, point.seconds, point.span.bound,
+                            point.span.flops / point.span.high, point.span.flops / point.span.low) for point in points]
         total = sum(point.seconds for point in report.steps[step])
-        steps.append(Step(report.heading(step), marks, sum(point.seconds for point in points) / total))
+        steps.append(StepMarks(report.heading(step), marks, sum(point.seconds for point in points) / total))
     return steps
 
 

@@ -245,7 +245,7 @@ def _refuse_plot(wanted: bool) -> None:
 
 
 def _drawn(replay: "Replay", output: Path | None) -> Path:
-    from ksim.views.figures.trace import trace_chart
+    from ksim.views.figures.studies import trace_chart
 
     rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
     arrivals, prompts, outputs = zip(*rows, strict=True)

@@ -1,4 +1,4 @@
-"""Commands that a text runs, and what becomes of one that starts an engine: a Launch, then Deployed, then Imported.
+"""Commands that a text runs, and what becomes of one that starts an engine: EngineLaunch, Deployed, Imported.
 
 A command has its words, its environment, and the image that it runs in; `unwrapped` takes `docker run` away.
 """
@@ -25,7 +25,7 @@ class Note:
 
 
 @frozen
-class Launch:
+class EngineLaunch:
     """Engines that one command starts: what a scenario says of a pool."""
 
     where: str
@@ -71,7 +71,7 @@ class Launch:
 class Deployed:
     """All that a text starts, and what it says of the whole."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[EngineLaunch, ...]
     scenario: Mapping[str, Any] = field(factory=dict)
     """Keys of the scenario beside the engines: `router`, `pair_router`, `flow_control`, `signals`."""
     idle: tuple[Note, ...] = ()
@@ -87,7 +87,7 @@ class Deployed:
 
 
 @frozen
-class Wanted:
+class ImportOptions:
     """What the user says beside the text; each overrides what the text says."""
 
     gpu: str | None = None
@@ -144,7 +144,7 @@ class Word:
 
 
 @frozen
-class Command:
+class ShellCommand:
     """The words of a command, without the variables and the `docker run` before it."""
 
     words: tuple[Word, ...]
@@ -159,7 +159,7 @@ class Command:
     """Where relative paths lie."""
 
     @classmethod
-    def of(cls, words: Sequence[str], where: str, **more: Any) -> "Command":
+    def of(cls, words: Sequence[str], where: str, **more: Any) -> "ShellCommand":
         """The command of *words* that all stand in one place, such as a container's `args`."""
         return cls(tuple(Word(text, where) for text in words), where, **more)
 
@@ -169,10 +169,10 @@ def behind(words: Sequence[Word], starts: Sequence[Sequence[str]]) -> list[Word]
     if words and words[0].text in MENTIONS:
         return None
     texts = [word.text for word in words[:_REACH]]
-    for place in range(len(texts)):
+    for index in range(len(texts)):
         for start in starts:
-            if _is_start(texts[place:place + len(start)], start):
-                return [*words[place + len(start):]]
+            if _is_start(texts[index:index + len(start)], start):
+                return [*words[index + len(start):]]
     return None
 
 
@@ -182,15 +182,15 @@ def _is_start(texts: Sequence[str], start: Sequence[str]) -> bool:
 
 def script_place(words: Sequence[str]) -> int | None:
     """The place among *words* of TEXT in `sh -c TEXT`; None where they start no shell on a text."""
-    shell = next((place for place, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
+    shell = next((index for index, word in enumerate(words) if PurePosixPath(word).name in _SHELLS), None)
     if shell is None:
         return None
-    behind_options = (place for place in range(shell + 1, len(words)) if not words[place].startswith(("-", "pipefail")))
+    behind_options = (index for index in range(shell + 1, len(words)) if not words[index].startswith(("-", "pipefail")))
     text = next(behind_options, None)
     return text if any(re.fullmatch(r"-\w*c", option) for option in words[shell + 1:text]) else None
 
 
-def program_of(command: Command) -> Any:
+def program_of(command: ShellCommand) -> Any:
     """The program that knows *command*, or None."""
     for name in catalog.names(FOLDER):
         program = catalog.find(FOLDER, name)()
@@ -199,14 +199,14 @@ def program_of(command: Command) -> Any:
     return None
 
 
-def launch_of(command: Command, wanted: Wanted) -> Launch:
+def launch_of(command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
     """What *command* starts; raises ConfigError for one that starts no engine, or not one that ksim simulates."""
     program = program_of(command)
     if program is None:
         said = " ".join(word.text for word in command.words[:3]) or "nothing"
         raise ConfigError(command.where, f"{said!r} starts no engine that ksim knows: expected `vllm serve MODEL`,"
                                          f" `python -m sglang.launch_server` or `trtllm-serve MODEL`")
-    launch: Launch = program.launch(command, wanted)
+    launch: EngineLaunch = program.launch(command, wanted)
     return launch
 
 
@@ -226,11 +226,11 @@ _WHY = "how the container runs changes no schedule"
 class Contained:
     """A command inside a container, and the options around it."""
 
-    command: Command
+    command: ShellCommand
     idle: tuple[Note, ...]
 
 
-def unwrapped(command: Command) -> Contained:
+def unwrapped(command: ShellCommand) -> Contained:
     """*command* without the container around it, if there is one; raises ConfigError for one without an image."""
     start = runtime_at([word.text for word in command.words])
     if start is None:
@@ -257,9 +257,9 @@ def unwrapped(command: Command) -> Contained:
 
 def runtime_at(names: Sequence[str]) -> int | None:
     """The place of `docker run`, also behind programs such as sudo and srun, among the words of a command."""
-    for place, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _CONTAINERS_REACH]):
-        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[place + 1:place + 3]}:
-            return place
+    for index, name in enumerate(names[:0 if names[:1] and names[0] in MENTIONS else _CONTAINERS_REACH]):
+        if name.rpartition("/")[2] in _RUNTIMES and {"run", "exec"} & {*names[index + 1:index + 3]}:
+            return index
     return None
 
 

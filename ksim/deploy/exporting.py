@@ -1,14 +1,7 @@
-"""A scenario to the texts that start it, by the writer of a form.
+"""`ksim export`: a scenario as `Outgoing` pools and launch lines, and what the writers of all forms share.
 
-A scenario on its way out (outgoing), and what writers share: lines, pods, comments, the endpoint picker.
-
-YAML, and the comments above it on what a form cannot say.
-
-A scenario on its way out: its pools with the lines that start their engines, and what lines do not say.
-
-The parts of pods that several forms have: the container's image, command, GPUs, probes and shared memory.
-
-A scenario's router as the EndpointPickerConfig of llm-d.
+Writers share YAML with comments on what a form cannot say, the parts of pods, and the router as llm-d's
+EndpointPickerConfig.
 """
 
 import re
@@ -21,7 +14,7 @@ import yaml
 from attrs import evolve, field, frozen
 
 from ksim.cluster.routers.llm_d import BASELINE
-from ksim.deploy.manifests.fields import PRODUCTS
+from ksim.deploy.manifests.fields import gpu_labels
 from ksim.deploy.vllm_line import VllmLine, served_name
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain
@@ -214,7 +207,8 @@ def name_of(outgoing: Outgoing, pool: OutgoingPool) -> str:
 
 def product(pool: OutgoingPool) -> dict[str, str]:
     """The label of nodes that have the pool's GPU; empty for a GPU whose label is not known."""
-    return {PRODUCT: PRODUCTS[pool.gpu]} if pool.gpu in PRODUCTS else {}
+    products: Mapping[str, str] = gpu_labels()["products"]
+    return {PRODUCT: products[pool.gpu]} if pool.gpu in products else {}
 
 
 def unlabelled(outgoing: Outgoing) -> list[str]:

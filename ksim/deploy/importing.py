@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 from attrs import evolve
 
-from ksim.deploy.commands import Deployed, Imported, Launch, Note, Wanted
+from ksim.deploy.commands import Deployed, EngineLaunch, Imported, ImportOptions, Note
 from ksim.deploy.texts import Pasted, tidied
 from ksim.deploy.workload import bench_of, made_up
 from ksim.foundation import catalog
@@ -29,14 +29,14 @@ _WHY = ("left out: no engine here prefills for another; where others do, import 
         " each")
 
 
-def alone_or_joined(launches: Sequence[Launch]) -> list[Launch]:
+def alone_or_joined(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
     """*launches* without connectors between engines, where none prefills for others."""
     if any(launch.role == "prefill" for launch in launches):
         return [*launches]
     return [_alone(launch) for launch in launches]
 
 
-def _alone(launch: Launch) -> Launch:
+def _alone(launch: EngineLaunch) -> EngineLaunch:
     config = launch.serve.get("kv_transfer_config")
     if not config or _offloads(str(config.get("kv_connector", ""))):
         return launch
@@ -50,7 +50,7 @@ def _offloads(name: str) -> bool:
     return name in known or name in known.values() or name == "MultiConnector"
 
 
-def within_context(launch: Launch) -> Launch:
+def within_context(launch: EngineLaunch) -> EngineLaunch:
     """*launch* with no longer context than its model's config.json has."""
     asked = launch.serve.get("max_model_len")
     most = model_of(launch.model, launch.serve.get("hf_overrides", {})).max_length
@@ -87,7 +87,7 @@ def _of(deployment: Deployment, scenario: Scenario) -> Mapping[tuple[str, Any], 
             for row in shown if row.value not in ("none", "auto")}
 
 
-def engines(launches: Sequence[Launch], wanted: Wanted) -> tuple[dict[str, Any], list[Note]]:
+def engines(launches: Sequence[EngineLaunch], wanted: ImportOptions) -> tuple[dict[str, Any], list[Note]]:
     """The tables of the scenario that describe engines: of one, or of pools."""
     tables = [_described(launch, wanted) for launch in launches]
     if len(tables) == 1 and launches[0].replicas == 1:
@@ -99,7 +99,7 @@ def engines(launches: Sequence[Launch], wanted: Wanted) -> tuple[dict[str, Any],
     return _with_nodes({**shared, "pools": pools}, launches)
 
 
-def _add_pool(pools: dict[str, Any], launch: Launch, own: Mapping[str, Any]) -> None:
+def _add_pool(pools: dict[str, Any], launch: EngineLaunch, own: Mapping[str, Any]) -> None:
     """Add the engines of *launch* to the pool that is alike, or as a pool of their own, which they are if they have a
     name of their own.
     """
@@ -115,7 +115,7 @@ def _add_pool(pools: dict[str, Any], launch: Launch, own: Mapping[str, Any]) -> 
         "role": launch.role, "replicas": launch.replicas, **own}
 
 
-def _described(launch: Launch, wanted: Wanted) -> dict[str, Any]:
+def _described(launch: EngineLaunch, wanted: ImportOptions) -> dict[str, Any]:
     """The engine, the hardware and the settings of a launch; raises ConfigError where its GPU is not known."""
     given = {key: value for key, value in (("gpu", wanted.gpu), ("system", wanted.system)) if value}
     hardware = given or {key: launch.hardware[key] for key in ("gpu", "system") if launch.hardware.get(key)}
@@ -142,7 +142,7 @@ def _pool_alone(engine: Mapping[str, Any]) -> dict[str, Any]:
     return {**engine, "serve": {key: value for key, value in engine["serve"].items() if key != "kv_transfer_config"}}
 
 
-def _with_nodes(table: dict[str, Any], launches: Sequence[Launch]) -> tuple[dict[str, Any], list[Note]]:
+def _with_nodes(table: dict[str, Any], launches: Sequence[EngineLaunch]) -> tuple[dict[str, Any], list[Note]]:
     """*table* with as many nodes as the engines need, where nobody says how many there are."""
     pools = table.get("pools", {})
     if table.get("nodes") or any(pool.get("nodes") for pool in pools.values()) or not (
@@ -158,7 +158,7 @@ def _with_nodes(table: dict[str, Any], launches: Sequence[Launch]) -> tuple[dict
     return {**table, "nodes": needed, "serve": serve}, [Note("", f"nodes = {needed}", why)]
 
 
-def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
+def assembled(deployed: Deployed, wanted: ImportOptions) -> Imported:
     """The scenario of all launches of *deployed*; raises ConfigError where they are none, or not of one fleet."""
     if not deployed.launches:
         raise ConfigError("the text", "starts no engine")
@@ -179,7 +179,7 @@ def assembled(deployed: Deployed, wanted: Wanted) -> Imported:
     return Imported(whole, _once([*notes, *deployed.idle]), _once([*remarks, *said, *deployed.remarks]))
 
 
-def _by_sides(further: Mapping[str, Any], launches: Sequence[Launch]) -> Mapping[str, Any]:
+def _by_sides(further: Mapping[str, Any], launches: Sequence[EngineLaunch]) -> Mapping[str, Any]:
     """*further*, in which the router of data-parallel ranks chooses on each side where engines prefill for others."""
     if "router" not in further or not any(launch.role == "prefill" for launch in launches):
         return further
@@ -191,12 +191,12 @@ def _once(notes: Sequence[Note]) -> tuple[Note, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _whole(launches: Sequence[Launch]) -> list[Launch]:
+def _whole(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
     """Those that are engines of their own: not the further nodes of one that several lines start."""
     return [launch for launch in launches if launch.replicas] or [evolve(launches[0], replicas=1)]
 
 
-def _with_roles(launches: Sequence[Launch], wanted: Wanted) -> list[Launch]:
+def _with_roles(launches: Sequence[EngineLaunch], wanted: ImportOptions) -> list[EngineLaunch]:
     """*launches* with the roles that the user gives; raises ConfigError where one is open."""
     if wanted.roles:
         return _with_given_roles(launches, wanted.roles)
@@ -208,7 +208,7 @@ def _with_roles(launches: Sequence[Launch], wanted: Wanted) -> list[Launch]:
     return [evolve(launch, role=launch.role or "both") for launch in launches]
 
 
-def _with_given_roles(launches: Sequence[Launch], roles: Sequence[str]) -> list[Launch]:
+def _with_given_roles(launches: Sequence[EngineLaunch], roles: Sequence[str]) -> list[EngineLaunch]:
     if len(roles) != len(launches):
         raise ConfigError("--role", f"names {len(roles)} roles for {len(launches)} engines; name one for each, in"
                                     f" order")
@@ -218,7 +218,7 @@ def _with_given_roles(launches: Sequence[Launch], roles: Sequence[str]) -> list[
     return [evolve(launch, role=role) for launch, role in zip(launches, roles, strict=True)]
 
 
-def _check_one_model(launches: Sequence[Launch]) -> None:
+def _check_one_model(launches: Sequence[EngineLaunch]) -> None:
     first = launches[0]
     for launch in launches:
         if launch.model != first.model:
@@ -275,7 +275,7 @@ FOLDER = "deploy.readers"
 _ALONE = {"model", "engine", "gpu", "system", "nodes", "host", "serve", "workload", "slo", "seed"}
 
 
-def read(pasted: Pasted, wanted: Wanted) -> Deployed:
+def read(pasted: Pasted, wanted: ImportOptions) -> Deployed:
     """What *pasted* deploys; raises ConfigError for a text that no reader recognises, and for what one refuses."""
     _check_text(pasted)
     pasted = evolve(pasted, text=tidied(pasted.text))
@@ -302,7 +302,7 @@ def _nothing(pasted: Pasted) -> str:
     return f"{said}; expected `vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve MODEL ...`"
 
 
-def scenario_text(texts: Sequence[Pasted], wanted: Wanted, output: Path | None = None) -> str:
+def scenario_text(texts: Sequence[Pasted], wanted: ImportOptions, output: Path | None = None) -> str:
     """The scenario that *texts* deploy, as commented TOML; raises KsimError for what cannot be simulated.
 
     Paths in it are as seen from *output*.
@@ -326,7 +326,7 @@ def _check(scenario: Scenario, fleet: Fleet, table: Mapping[str, Any]) -> None:
         try_to_build(scenario)
 
 
-def _with_bench(deployed: Deployed, wanted: Wanted) -> Deployed:
+def _with_bench(deployed: Deployed, wanted: ImportOptions) -> Deployed:
     """*deployed* under the load of the client whose line the user gives."""
     if wanted.bench is None:
         return deployed

@@ -1,9 +1,4 @@
-"""What the launches of all programs have in common: the model, the check of the settings, and the notes.
-
-Environment variables of engines: the few that change a schedule, and why the others do not.
-
-Releases of engines: from an image's tag or an option to what ksim simulates.
-"""
+"""What all programs share from a command to its launch: release, model, environment, and checks of the settings."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,9 +6,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Command, Launch, Note, Wanted, Word
+from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word
 from ksim.deploy.flags.given import Given, Parser, value_of, word_of
-from ksim.deploy.flags.meaning import Reading, shown
+from ksim.deploy.flags.meaning import FlagReading, shown
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
@@ -73,7 +68,7 @@ class Release:
     """The release that the user names; empty where nobody does."""
 
 
-def release_of(program: str, command: Command, wanted: Wanted) -> Release:
+def release_of(program: str, command: ShellCommand, wanted: ImportOptions) -> Release:
     """The engine that is simulated for *command*: as the option says, or the image's tag, or else the newest.
 
     Raises ConfigError for a version that is none.
@@ -140,7 +135,7 @@ def model_word(parser: Parser, given: Sequence[Given], dest: str = "model") -> W
     return parser.positionals[0] if parser.positionals else word_of(given, dest)
 
 
-def model_of(command: Command, wanted: Wanted, said: Word | None) -> tuple[ModelName, tuple[Note, ...]]:
+def model_of(command: ShellCommand, wanted: ImportOptions, said: Word | None) -> tuple[ModelName, tuple[Note, ...]]:
     """The model that the line, or the user, names; raises ConfigError for none, and for one that is not known."""
     if wanted.model:
         return _in_format(named(wanted.model, "--model"), said)
@@ -168,7 +163,7 @@ def stored(model: ModelName) -> str:
     return stored
 
 
-def _keep_checkpoint(model: ModelName, reading: Reading, where: str) -> None:
+def _keep_checkpoint(model: ModelName, reading: FlagReading, where: str) -> None:
     """Let a checkpoint's own format stand where a flag says it less exactly: engines read it from config.json.
 
     Raises ConfigError where nothing says the format, and where a flag for checkpoints in one format meets another.
@@ -202,7 +197,7 @@ def _alike(asked: str, own: str) -> bool:
     return integers or formats[0].weights.element is formats[1].weights.element
 
 
-def _check_settings(serve: Mapping[str, Any], reading: Reading, where: str) -> None:
+def _check_settings(serve: Mapping[str, Any], reading: FlagReading, where: str) -> None:
     """Raise ConfigError for settings that cannot be, at the place of the flag that they come from."""
     try:
         structure(EngineSettings, serve, "serve")
@@ -216,7 +211,7 @@ def _check_settings(serve: Mapping[str, Any], reading: Reading, where: str) -> N
         raise ConfigError(given.where, f"{shown(given.said)}: {inner}{': ' if inner else ''}{problem}") from None
 
 
-def _check_overrides(model: ModelName, reading: Reading, where: str) -> None:
+def _check_overrides(model: ModelName, reading: FlagReading, where: str) -> None:
     """Raise ConfigError, at the place of the flag, for overrides of config.json that make no model."""
     try:
         known_model(model.name, reading.serve.get("hf_overrides", {}))
@@ -226,7 +221,8 @@ def _check_overrides(model: ModelName, reading: Reading, where: str) -> None:
                           ) from None
 
 
-def launch(command: Command, release: Release, model: ModelName, reading: Reading, **more: Any) -> Launch:
+def launch(command: ShellCommand, release: Release, model: ModelName, reading: FlagReading,
+           **more: Any) -> EngineLaunch:
     """The launch of what was read; settings of the line count more than what the model's name implies."""
     _keep_checkpoint(model, reading, command.where)
     serve: Mapping[str, Any] = {**model.serve, **reading.serve}
@@ -234,4 +230,4 @@ def launch(command: Command, release: Release, model: ModelName, reading: Readin
     _check_overrides(model, reading, command.where)
     remarks = (*more.pop("remarks", ()), *release.remarks, *reading.remarks)
     idle = (*reading.idle, *notes_of(more.pop("environment", command.environment)))
-    return Launch(command.where, release.engine, model.name, serve, idle=idle, remarks=remarks, **more)
+    return EngineLaunch(command.where, release.engine, model.name, serve, idle=idle, remarks=remarks, **more)

@@ -1,6 +1,6 @@
-"""Lines that start a router or a proxy before engines: which engines prefill, which decode, and who is chosen.
+"""Lines that start a router or a proxy before engines, and files of flags such as `--config serve.yaml`.
 
-Files of flags, such as `--config serve.yaml`: keys are flags without their dashes.
+A proxy's line says which engines prefill, which decode, and who is chosen.
 """
 
 import json
@@ -12,28 +12,28 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Deployed, Launch, Note, Word, behind
+from ksim.deploy.commands import Deployed, EngineLaunch, Note, ShellCommand, Word, behind
 from ksim.deploy.shell.script import CONDITIONAL
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError, DataError
 
 
-def with_config_file(command: Command, words: Sequence[Word], flag: str = "--config") -> list[Word]:
+def with_config_file(command: ShellCommand, words: Sequence[Word], flag: str = "--config") -> list[Word]:
     """*words* with those of the file that *flag* names before them, as flags of the line come last and count.
 
     Raises ConfigError for a file that is not there, or is no table.
     """
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name == flag:
-            path = evolve(word, text=value) if equals else (*words[place + 1:place + 2], Word("", word.where))[0]
-            rest = [*words[:place], *words[place + (1 if equals else 2):]]
+            path = evolve(word, text=value) if equals else (*words[index + 1:index + 2], Word("", word.where))[0]
+            rest = [*words[:index], *words[index + (1 if equals else 2):]]
             first = [rest.pop(0)] if rest and not rest[0].text.startswith("-") else []
             return [*first, *_words(keys_in(command, path.known(), flag)), *rest]
     return [*words]
 
 
-def keys_in(command: Command, path: Word, flag: str) -> Mapping[str, Entry]:
+def keys_in(command: ShellCommand, path: Word, flag: str) -> Mapping[str, Entry]:
     """The keys of a YAML file that the text writes, or that lies beside it.
 
     Raises ConfigError for a file that is not there, or holds no keys and values, and DataError for one that is no YAML.
@@ -44,7 +44,7 @@ def keys_in(command: Command, path: Word, flag: str) -> Mapping[str, Entry]:
     return read[0].table if read else {}
 
 
-def _text(command: Command, path: Word, flag: str) -> str:
+def _text(command: ShellCommand, path: Word, flag: str) -> str:
     if not path.text:
         raise ConfigError(path.where, f"{flag} names no file")
     for name, text in command.files.items():
@@ -120,18 +120,18 @@ class Proxy:
     idle: tuple[Note, ...] = ()
 
 
-def proxy_of(command: Command) -> Proxy | None:
+def proxy_of(command: ShellCommand) -> Proxy | None:
     """The router that *command* starts, or None; raises ConfigError for a policy that ksim does not have."""
     words = behind(command.words, (("trtllm-serve", "disaggregated"),))
     if words is not None:
         return _of_trtllm(command, words)
-    for place, word in enumerate(command.words[:4]):
+    for index, word in enumerate(command.words[:4]):
         if word.text.rpartition("/")[2] in _ROUTERS or _PROXY.search(word.text):
-            return _read(command, command.words[place + 1:])
+            return _read(command, command.words[index + 1:])
     return None
 
 
-def _read(command: Command, words: Sequence[Word]) -> Proxy:
+def _read(command: ShellCommand, words: Sequence[Word]) -> Proxy:
     ports: dict[int, str] = {}
     policies: dict[str, Word] = {}
     options: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def _read(command: Command, words: Sequence[Word]) -> Proxy:
     return Proxy(command.where, ports, _routed(policies, options), tuple(idle))
 
 
-def _of_trtllm(command: Command, words: Sequence[Word]) -> Proxy:
+def _of_trtllm(command: ShellCommand, words: Sequence[Word]) -> Proxy:
     """The servers that the file of `trtllm-serve disaggregated -c FILE` lists."""
     path = next((value for flag, value in pairwise(words) if flag.text in ("-c", "--config_file")), None)
     if path is None:
@@ -209,5 +209,5 @@ def with_proxies(deployed: Deployed, proxies: Sequence[Proxy]) -> Deployed:
                   idle=(*deployed.idle, *(note for proxy in proxies for note in proxy.idle)))
 
 
-def _role(launch: Launch, roles: Mapping[int, str]) -> str:
+def _role(launch: EngineLaunch, roles: Mapping[int, str]) -> str:
     return next((roles[port] for port in launch.ports if port in roles), "")

@@ -1,16 +1,8 @@
-"""Texts as they were pasted: every line, and every value of a YAML text, can say where it stands.
+"""Texts as they were pasted, in which every line and every value of YAML knows its place.
 
-The documents of a YAML or JSON text, checked: no key twice, no loops, no more values than anybody writes.
-
-Texts inside texts: a shell script in a container, a file in a ConfigMap.
-
-Values of a YAML or JSON text that know where they stand: every error names the file, the line and the key.
-
-A text as it was pasted: where it comes from, and the folder in which its paths lie.
-
-What pages, terminals and word processors put around the lines that people copy from them, taken away.
-
-Lines keep their numbers, so that messages name the places of the text as it was pasted.
+What terminals and word processors put around copied lines is taken away; lines keep their numbers.  YAML is checked: no
+key twice, no loops, no more values than anybody writes.  A script in a container, or a file in a ConfigMap, has its
+places in the manifest.
 """
 
 import json
@@ -179,8 +171,8 @@ class Entry:
             return []
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error(f"expected a list, not {self._shown}")
-        return [self._inner(item, f"{self.key}[{place}]", item.start_mark.line + 1)
-                for place, item in enumerate(self.node.value)]
+        return [self._inner(item, f"{self.key}[{index}]", item.start_mark.line + 1)
+                for index, item in enumerate(self.node.value)]
 
     def _inner(self, node: yaml.Node, key: str, line: int) -> "Entry":
         return Entry(node, self.pasted, *self.origins.get(id(node), (key, line)), self.origins)
@@ -191,6 +183,21 @@ class Entry:
         for key in keys:
             inner = inner.table.get(key) if inner is not None else None
         return None if inner is None or inner.is_null else inner
+
+    def text_of(self, *keys: str, usual: str = "") -> str:
+        """The text under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.text
+
+    def count_of(self, *keys: str, usual: int = 1) -> int:
+        """The whole number under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.count
+
+    def flag_of(self, *keys: str, usual: bool = False) -> bool:
+        """The truth value under *keys*; *usual* where there is none."""
+        value = self.get(*keys)
+        return usual if value is None else value.flag
 
     def need(self, *keys: str) -> "Entry":
         """The value under *keys*; raises ConfigError where there is none."""

@@ -12,7 +12,7 @@ from ksim.foundation.config import plain
 from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["Flag", "VllmLine", "served_name"]
+__all__ = ["WrittenFlag", "VllmLine", "served_name"]
 
 
 #: Formats of weights that vLLM makes of a checkpoint, or takes by their name; others are those of the checkpoint.
@@ -35,7 +35,7 @@ _TEXTS = ("acceptance", "match_rate")
 
 
 @frozen
-class Flag:
+class WrittenFlag:
     """A flag and its values."""
 
     name: str
@@ -55,7 +55,7 @@ class VllmLine:
     """The line that starts a pool's engine, and remarks on the settings that it lacks."""
 
     model: str
-    flags: tuple[Flag, ...]
+    flags: tuple[WrittenFlag, ...]
     missing: tuple[str, ...] = ()
 
     @classmethod
@@ -63,7 +63,7 @@ class VllmLine:
         """The line with every setting that is not at its default."""
         serve, usual = plain(settings), plain(EngineSettings())
         given = {key: value for key, value in serve.items() if value != usual.get(key)}
-        flags: list[Flag] = []
+        flags: list[WrittenFlag] = []
         missing: list[str] = []
         for key, value in given.items():
             flag = _SPECIAL.get(key, _plain)(key, value)
@@ -79,7 +79,7 @@ class VllmLine:
         """The words of the command."""
         return ("vllm", "serve", self.model, *(word for flag in self.flags for word in flag.words))
 
-    def text(self, *more: Flag) -> str:
+    def text(self, *more: WrittenFlag) -> str:
         """The line for a shell, a flag a line."""
         first = shlex.join(("vllm", "serve", self.model))
         return " \\\n    ".join([first, *(flag.text for flag in (*self.flags, *more))])
@@ -92,43 +92,44 @@ def served_name(model: str) -> str:
     return model.removesuffix("/config.json")
 
 
-def _plain(key: str, value: Any) -> list[Flag] | str:
+def _plain(key: str, value: Any) -> list[WrittenFlag] | str:
     """The flag that is called as the setting is."""
     if key in _WITHOUT:
         return _WITHOUT[key]
     name = key.replace("_", "-")
     if isinstance(value, bool):
-        return [Flag(f"--{name}" if value else f"--no-{name}")]
+        return [WrittenFlag(f"--{name}" if value else f"--no-{name}")]
     if isinstance(value, list):
-        return [Flag(f"--{name}", tuple(str(item) for item in value))]
+        return [WrittenFlag(f"--{name}", tuple(str(item) for item in value))]
     if isinstance(value, Mapping):
-        return [Flag(f"--{name}", (_json(value),))]
-    return [Flag(f"--{name}", (str(value),))]
+        return [WrittenFlag(f"--{name}", (_json(value),))]
+    return [WrittenFlag(f"--{name}", (str(value),))]
 
 
-def _policy(key: str, value: Any) -> list[Flag] | str:
+def _policy(key: str, value: Any) -> list[WrittenFlag] | str:
     name = value if isinstance(value, str) else value["name"]
     return _plain(key, name) if name in ("fcfs", "priority") else "vLLM has fcfs and priority"
 
 
-def _quantization(key: str, value: str) -> list[Flag] | str:
+def _quantization(key: str, value: str) -> list[WrittenFlag] | str:
     if value in _QUANTIZATIONS:
-        return [Flag("--quantization", (_QUANTIZATIONS[value],))]
+        return [WrittenFlag("--quantization", (_QUANTIZATIONS[value],))]
     return "vLLM takes the format of the checkpoint: serve one in this format"
 
 
-def _transfer(key: str, value: Mapping[str, Any]) -> list[Flag]:
-    return [Flag("--kv-transfer-config", (_json(_set(value, KvTransferConfig(), keep=("kv_connector", "kv_role"))),))]
+def _transfer(key: str, value: Mapping[str, Any]) -> list[WrittenFlag]:
+    table = _set(value, KvTransferConfig(), keep=("kv_connector", "kv_role"))
+    return [WrittenFlag("--kv-transfer-config", (_json(table),))]
 
 
-def _speculation(key: str, value: Mapping[str, Any]) -> list[Flag] | str:
+def _speculation(key: str, value: Mapping[str, Any]) -> list[WrittenFlag] | str:
     """The flag without `acceptance`: in vLLM, how many drafts are accepted depends on the texts."""
     known = {name: inner for name, inner in value.items() if inner is not None and name not in _TEXTS}
     defaults = {name: field.default for name, field in fields_dict(SpeculativeConfig).items()}
     said = {name: inner for name, inner in known.items() if inner != defaults.get(name)}
     if isinstance(said.get("model"), str):
         said["model"] = _drafter(said["model"])
-    return [Flag("--speculative-config", (_json(said),))]
+    return [WrittenFlag("--speculative-config", (_json(said),))]
 
 
 def _drafter(model: str) -> str:
@@ -137,10 +138,10 @@ def _drafter(model: str) -> str:
     return served_name(model)
 
 
-def _adapters(key: str, value: list[Mapping[str, Any]]) -> list[Flag] | str:
+def _adapters(key: str, value: list[Mapping[str, Any]]) -> list[WrittenFlag] | str:
     names = [f"{module['name']}-{number}" if "count" in module else module["name"]
              for module in value for number in range(module.get("count") or 1)]
-    return [Flag("--lora-modules", tuple(_json({"name": name, "path": name}) for name in names))]
+    return [WrittenFlag("--lora-modules", tuple(_json({"name": name, "path": name}) for name in names))]
 
 
 def _partly(key: str, value: Any) -> list[str]:
@@ -155,29 +156,29 @@ def _partly(key: str, value: Any) -> list[str]:
     return []
 
 
-def _later(key: str, value: Any) -> list[Flag]:
+def _later(key: str, value: Any) -> list[WrittenFlag]:
     """None of its own: a part of another flag."""
     return []
 
 
-_SPECIAL: Mapping[str, Callable[[str, Any], list[Flag] | str]] = {
+_SPECIAL: Mapping[str, Callable[[str, Any], list[WrittenFlag] | str]] = {
     "scheduling_policy": _policy, "quantization": _quantization, "kv_transfer_config": _transfer,
     "speculative_config": _speculation, "lora_modules": _adapters,
     **dict.fromkeys((*_COMPILED, *_PASSES, "num_redundant_experts"), _later),
 }
 
 
-def _compilation(given: Mapping[str, Any]) -> list[Flag]:
+def _compilation(given: Mapping[str, Any]) -> list[WrittenFlag]:
     config = {name: given[key] for key, name in _COMPILED.items() if key in given}
     if passes := {name: given[key] for key, name in _PASSES.items() if key in given}:
         config["pass_config"] = passes
-    return [Flag("--compilation-config", (_json(config),))] if config else []
+    return [WrittenFlag("--compilation-config", (_json(config),))] if config else []
 
 
-def _placement(given: Mapping[str, Any]) -> list[Flag]:
+def _placement(given: Mapping[str, Any]) -> list[WrittenFlag]:
     if "num_redundant_experts" not in given:
         return []
-    return [Flag("--eplb-config", (_json({"num_redundant_experts": given["num_redundant_experts"]}),))]
+    return [WrittenFlag("--eplb-config", (_json({"num_redundant_experts": given["num_redundant_experts"]}),))]
 
 
 def _set(value: Mapping[str, Any], usual: Any, keep: tuple[str, ...]) -> dict[str, Any]:

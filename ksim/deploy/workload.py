@@ -1,11 +1,4 @@
-"""The workload of an imported scenario: that of a benchmark client's line, or one that is made up and says so.
-
-The lines of benchmark clients, as workloads: `vllm bench serve`, `python -m sglang.bench_serving`.
-
-The datasets of benchmark clients, as workloads of a scenario.
-
-The workload that stands for traffic of which nothing is known, and the note that says so.
-"""
+"""The workload of an imported scenario: that of a benchmark client's line, or one that is made up and says so."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +8,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.deploy.commands import Command, Note, Wanted, Word, behind
+from ksim.deploy.commands import ImportOptions, Note, ShellCommand, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, value_of, where_of
 from ksim.deploy.flags.meaning import is_default, shown
 from ksim.deploy.shell.script import Script
@@ -43,7 +36,7 @@ def made_up(most: int | None) -> tuple[dict[str, Any], Note]:
 
 
 @define
-class Client:
+class BenchClient:
     """A client's flags, which of them were `used`, and `remarks`: what, and why it differs."""
 
     name: str
@@ -65,13 +58,13 @@ class Client:
         return self.name == "vllm bench serve"
 
 
-def _synthetic(client: Client, prompt: Any, output: Any, **more: Any) -> dict[str, Any]:
+def _synthetic(client: BenchClient, prompt: Any, output: Any, **more: Any) -> dict[str, Any]:
     load = {"count": client.value("num_prompts", 1000), "arrivals": _arrivals(client), "prompt": prompt,
             "output": output, **more}
     return {"synthetic": load}
 
 
-def _arrivals(client: Client) -> dict[str, Any]:
+def _arrivals(client: BenchClient) -> dict[str, Any]:
     rate, burstiness = client.value("request_rate", inf), client.value("burstiness", 1.0)
     if rate == inf:
         return {"process": "burst"}
@@ -85,14 +78,14 @@ def _fixed(length: int) -> dict[str, Any]:
     return {"kind": "fixed", "value": length}
 
 
-def _spread(client: Client, length: int, ratio: float) -> dict[str, Any]:
+def _spread(client: BenchClient, length: int, ratio: float) -> dict[str, Any]:
     """Lengths around *length*: vLLM's from 1 - ratio to 1 + ratio times as many, those of others from ratio times."""
     low, high = ((floor(length * (1 - ratio)), ceil(length * (1 + ratio))) if client.is_vllm else
                  (int(length * ratio), length))
     return _fixed(length) if low == high else {"kind": "uniform", "low": max(1, low), "high": high}
 
 
-def _ratios(client: Client) -> tuple[float, float]:
+def _ratios(client: BenchClient) -> tuple[float, float]:
     """The range ratios of prompts and of outputs."""
     said = client.value("random_range_ratio", 0.0)
     try:
@@ -108,7 +101,7 @@ def _ratios(client: Client) -> tuple[float, float]:
     return ratios
 
 
-def _random(client: Client) -> dict[str, Any]:
+def _random(client: BenchClient) -> dict[str, Any]:
     into, out = _ratios(client)
     prompt = client.value("input_len") or client.value("random_input_len", 1024)
     output = client.value("output_len") or client.value("random_output_len", 128 if client.is_vllm else 1024)
@@ -117,7 +110,7 @@ def _random(client: Client) -> dict[str, Any]:
     return _synthetic(client, _spread(client, prompt, into), _spread(client, output, out), **shared)
 
 
-def _random_images(client: Client) -> dict[str, Any]:
+def _random_images(client: BenchClient) -> dict[str, Any]:
     images: dict[str, Any] = {"base_items_per_request": client.value("random_mm_base_items_per_request", 1)}
     if ratio := client.value("random_mm_num_mm_items_range_ratio", 0.0):
         images["num_mm_items_range_ratio"] = ratio
@@ -131,14 +124,14 @@ def _random_images(client: Client) -> dict[str, Any]:
     return {"synthetic": {**load["synthetic"], "images": images}}
 
 
-def _repeated(client: Client) -> dict[str, Any]:
+def _repeated(client: BenchClient) -> dict[str, Any]:
     prefixes = {"groups": client.value("prefix_repetition_num_prefixes", 10),
                 "tokens": client.value("prefix_repetition_prefix_len", 256)}
     return _synthetic(client, _fixed(client.value("prefix_repetition_suffix_len", 256)),
                       _fixed(client.value("prefix_repetition_output_len", 128)), prefixes=prefixes)
 
 
-def _groups(client: Client) -> dict[str, Any]:
+def _groups(client: BenchClient) -> dict[str, Any]:
     """SGLang's generated-shared-prefix."""
     groups = client.value("gsp_num_groups", 64)
     prefixes = {"groups": groups, "tokens": client.value("gsp_system_prompt_len", 2048)}
@@ -147,16 +140,16 @@ def _groups(client: Client) -> dict[str, Any]:
     return {"synthetic": {**load["synthetic"], "count": groups * client.value("gsp_prompts_per_group", 16)}}
 
 
-def _file(client: Client) -> str:
+def _file(client: BenchClient) -> str:
     """The dataset's file, if it is here; empty if not."""
     path = client.value("dataset_path")
     return str(client.folder / path) if path and is_there(client.folder / path) else ""
 
 
-def _recorded(name: str, own_times: bool) -> Callable[[Client], dict[str, Any]]:
+def _recorded(name: str, own_times: bool) -> Callable[[BenchClient], dict[str, Any]]:
     """A dataset that ksim reads as a trace of format *name*; without its file, lengths are made up, and say so."""
 
-    def read(client: Client) -> dict[str, Any]:
+    def read(client: BenchClient) -> dict[str, Any]:
         path = _file(client)
         if not path:
             why = ("MADE UP: the dataset's file is not here, so its lengths are not known; those of a chat service"
@@ -172,7 +165,7 @@ def _recorded(name: str, own_times: bool) -> Callable[[Client], dict[str, Any]]:
     return read
 
 
-DATASETS: Mapping[str, Callable[[Client], dict[str, Any]]] = {
+DATASETS: Mapping[str, Callable[[BenchClient], dict[str, Any]]] = {
     "random": _random, "random-ids": _random, "random-mm": _random_images, "prefix_repetition": _repeated,
     "generated-shared-prefix": _groups, "sharegpt": _recorded("sharegpt", False), "custom": _recorded("", False),
     "burstgpt": _recorded("burstgpt", False), "timed_trace": _recorded("mooncake", True),
@@ -202,7 +195,7 @@ class Bench:
     remarks: list[Note] = field(factory=list)
 
 
-def bench_of(text: str, wanted: Wanted) -> Bench:
+def bench_of(text: str, wanted: ImportOptions) -> Bench:
     """The workload of the line, or of the file with the line, *text*.
 
     Raises ConfigError for a line of no client that is known, and for what cannot be simulated.
@@ -213,7 +206,7 @@ def bench_of(text: str, wanted: Wanted) -> Bench:
                                  f" ...` or `python -m sglang.bench_serving ...`")
 
 
-def bench_beside(pasted: Pasted, wanted: Wanted) -> Bench:
+def bench_beside(pasted: Pasted, wanted: ImportOptions) -> Bench:
     """The workload of a client that the script *pasted* runs beside its engines; an empty one if it runs none.
 
     A script that runs several loads, or one that cannot be read, gets a remark instead.
@@ -230,30 +223,30 @@ def bench_beside(pasted: Pasted, wanted: Wanted) -> Bench:
     return loads[0] if loads else Bench()
 
 
-def _clients(pasted: Pasted, wanted: Wanted,
-             before: str = "") -> Iterator[tuple[Command, str, str, list[Word]]]:
+def _clients(pasted: Pasted, wanted: ImportOptions,
+             before: str = "") -> Iterator[tuple[ShellCommand, str, str, list[Word]]]:
     """The commands of a script that start clients; *before* goes before their places in messages."""
     script = Script(evolve(pasted, text=tidied(pasted.text)), wanted.environment)
     for simple in script.commands():
-        command = Command(tuple(evolve(word, where=f"{before}{word.where}") for word in simple.words),
-                          f"{before}{pasted.at(simple.line)}", folder=pasted.folder)
+        command = ShellCommand(tuple(evolve(word, where=f"{before}{word.where}") for word in simple.words),
+                               f"{before}{pasted.at(simple.line)}", folder=pasted.folder)
         if (client := _client(command)) is not None:
             yield command, *client
 
 
-def _client(command: Command) -> tuple[str, str, list[Word]] | None:
+def _client(command: ShellCommand) -> tuple[str, str, list[Word]] | None:
     for start, table, name in _CLIENTS:
         if (words := behind(command.words, (start,))) is not None:
             return table, name, words
     return None
 
 
-def _read(command: Command, table: str, name: str, words: Sequence[Word]) -> Bench:
+def _read(command: ShellCommand, table: str, name: str, words: Sequence[Word]) -> Bench:
     parser = Parser(flag_table(table, name))
     given = parser.read(words)
     if parser.positionals:
         raise ConfigError(parser.positionals[0].where, f"{parser.positionals[0].text!r} belongs to no flag")
-    client = Client(name, given, command.folder)
+    client = BenchClient(name, given, command.folder)
     made = Bench()
     used = {"num_prompts", "request_rate", "burstiness", "max_concurrency", "dataset_name", "goodput", "seed"}
     dataset = value_of(given, "dataset_name", "random" if table == "vllm-bench" else "sharegpt")

@@ -1,15 +1,9 @@
 """Names to plug-ins and data files: the folder is the registry.
 
-A plug-in is a public object of a module in a plug-in folder: ``__all__`` names it.
-It is called what its file is called; where a file has several, each is called what
-the object is called, in snake case.  ``package.module:object`` names one that lives
-outside ksim.
-
-GPUs by the names that drivers, clouds and people give them, and the makers of those that are none of NVIDIA's.
-
-Plug-ins by name, with the options that a scenario gives them.
-
-Plug-ins from outside ksim: which modules may be imported for a name in a file, and what their objects must have.
+A plug-in is a public object of a module in a plug-in folder, which `__all__` names.  It is called what its file is
+called; where a file has several, each is called what the object is called, in snake case.  `package.module:object`
+names one that lives outside ksim, which `outside` imports and checks.  GPUs are found by the names that drivers, clouds
+and people give them, too.
 """
 
 import ast

@@ -1,11 +1,4 @@
-"""Files: what a user names is checked and bounded as it is read; what is written is whole or not there.
-
-Files that a user names: checked before they are read, and replaced only by whole ones.
-
-What is probably wrong with a text that cannot be read, and what to write instead.
-
-Hidden folders for files that are not finished yet, and the removal of those that a killed process left behind.
-"""
+"""Files: those that a user names are checked and bounded as they are read; written ones are whole or not there."""
 
 import ast
 import gzip

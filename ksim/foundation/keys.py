@@ -183,4 +183,4 @@ def _parsed(docstring: str) -> tuple[str, dict[str, str]]:
     """The text of *docstring*, and what its labels say."""
     text, *rest = _LABEL.split(" ".join(docstring.split()))
     return text.strip(), {label: said.strip().removesuffix(".") for label, said in zip(rest[::2], rest[1::2],
-                                                                                     strict=True)}
+                                                                                       strict=True)}

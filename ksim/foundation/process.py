@@ -1,7 +1,4 @@
-"""Settings for a process that belongs to ksim alone, such as a command: a library must not change a user's own.
-
-Python's cyclic garbage collector, paused during runs.
-"""
+"""Settings for a process that belongs to ksim alone, and runs without pauses of Python's cyclic garbage collector."""
 
 import atexit
 import gc

@@ -1,12 +1,10 @@
 """Quantities in SI base units: seconds, bytes, FLOP, joules and watts.
 
-Data files write quantities with their unit ("4.8 TB/s"); `quantity` converts
-them at the file boundary, so no name inside ksim carries a unit.
+Data files write quantities with their unit ("4.8 TB/s"); `quantity` converts them at the file boundary, so no name
+inside ksim carries a unit.  Types such as `Seconds` tell cattrs how a key in a unit is read and written.
 
-How cattrs reads and writes keys in a unit: `Seconds` and the like, and tables of amounts under such a unit.
-
-It also reads tables that may be a list, that of the key which their class calls `listed`, and keys that are words of
-Python's, whose fields end with an underscore.
+A table may be written as the list of one key, which its class calls `listed`.  A field whose key is a word of Python's
+ends with an underscore.
 """
 
 import math

@@ -1,6 +1,6 @@
 """A run as arrays: the log, read once for all results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -8,6 +8,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import (
+    TIERS,
     Admitted,
     Arrived,
     Copied,
@@ -31,9 +32,169 @@ from ksim.flow.events import (
 )
 from ksim.flow.log import Columns, Log
 from ksim.results.requests import Requests
-from ksim.results.splits import Splits
-from ksim.results.steps import Bools, Floats, Ints, Steps, each, floats, sums
-from ksim.results.tiers import loaded_tokens, tiers_of
+from ksim.results.steps import Bools, Floats, Ints, Steps, each, floats, ints, sums
+
+
+@define(eq=False, slots=False)
+class Splits:
+    """Split requests: columns with one row for each; nan where something did not happen.
+
+    `row` is the request's row in `Requests`.  `source` and `target` are the places of the engines that prefill and
+    decode it.
+    """
+
+    requests: Requests
+
+    def __attrs_post_init__(self) -> None:
+        self.row: Ints = np.flatnonzero(self.requests.prefill_engine >= 0)
+        self.source: Ints = self.requests.prefill_engine[self.row]
+        self.target: Ints = self.requests.engine[self.row]
+        self._place = np.full(len(self.requests), -1)
+        self._place[self.row] = np.arange(len(self.row))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def _first(self, kind: type[Event], name: str = "time", at: Ints | None = None) -> Floats:
+        """The value of the first event of one *kind* of each row, on the engines *at* these places."""
+        events, column = self.requests.events[kind], np.full(len(self), np.nan)
+        if len(self):
+            index = self._place[self.requests.rows(events["request_id"])]
+            which = np.flatnonzero(index >= 0)
+            if at is not None:
+                which = which[self.requests.steps.places(events["engine"][which]) == at[index[which]]]
+            column[index[which[::-1]]] = events[name][which[::-1]]
+        return column
+
+    @cached_property
+    def routed(self) -> Floats:
+        return self._first(Routed)
+
+    @cached_property
+    def queued(self) -> Floats:
+        """When the decode engine had the request; when the prefill engine's answer came, without a front end."""
+        received = self._first(Received, at=self.target)
+        for otherwise in (self.answered, self.admitted):
+            received = np.where(np.isnan(received), otherwise, received)
+        return received
+
+    @cached_property
+    def prefilling(self) -> Floats:
+        """When the prefill engine first admitted the request."""
+        return self._first(Admitted, at=self.source)
+
+    @cached_property
+    def answered(self) -> Floats:
+        """When the router had the prefill engine's answer."""
+        return self._first(Prefilled)
+
+    @cached_property
+    def awaited(self) -> Bools:
+        """Whether the decode engine got the request after that answer, and not at once."""
+        return self.queued >= self.answered
+
+    @cached_property
+    def sent(self) -> Floats:
+        """When the router sent the request to the decode engine."""
+        return np.where(self.awaited, self.answered, self.routed)
+
+    @cached_property
+    def last_prefill(self) -> Ints:
+        """The row of the step that computed the last prompt token on the prefill engine; -1 for none."""
+        step = self._first(Prefilled, "step")
+        known = ~np.isnan(step)
+        rows = np.full(len(self), -1)
+        numbers = ints(self.requests.steps.engines, "engine")
+        rows[known] = self.requests.steps.row(numbers[self.source[known]], step[known].astype(np.int64))
+        return rows
+
+    @cached_property
+    def prefilled(self) -> Floats:
+        """When the GPUs had computed the last prompt token."""
+        ended = np.append(self.requests.steps.ended, np.nan)
+        return ended[self.last_prefill]
+
+    @cached_property
+    def allocated(self) -> Floats:
+        """When the decode engine had blocks for all of the prompt's KV."""
+        return self._first(Transferred, "allocated")
+
+    @cached_property
+    def began(self) -> Floats:
+        """When the first byte of KV left the prefill engine."""
+        return self._first(Transferred, "began")
+
+    @cached_property
+    def loaded(self) -> Floats:
+        """When the last byte had arrived."""
+        return self._first(Transferred)
+
+    @cached_property
+    def alone(self) -> Floats:
+        """The seconds that the transfer would take on links of its own."""
+        return self._first(Transferred, "alone")
+
+    @cached_property
+    def bytes(self) -> Floats:
+        return self._first(Transferred, "bytes")
+
+    @cached_property
+    def tokens(self) -> Floats:
+        """The tokens whose KV moved."""
+        return self._first(Transferred, "tokens")
+
+    @cached_property
+    def admitted(self) -> Floats:
+        """When the decode engine first admitted the request."""
+        return self._first(Admitted, at=self.target)
+
+    @cached_property
+    def cached(self) -> Floats:
+        """The tokens that the decode engine need not compute then."""
+        return self._first(Admitted, "cached", at=self.target)
+
+    @cached_property
+    def released(self) -> Floats:
+        """When the prefill engine let go of the blocks."""
+        return self._first(Released)
+
+    @cached_property
+    def expired(self) -> Bools:
+        """Whether it did so because the lease had ended."""
+        return self._first(Released, "lease") > 0
+
+    @cached_property
+    def held_blocks(self) -> Ints:
+        """The blocks of the prompt on the prefill engine."""
+        sizes = ints(self.requests.steps.engines, "block_tokens")[self.source]
+        return -(-self.requests.prompt[self.row] // np.maximum(sizes, 1))
+
+    @cached_property
+    def handed(self) -> Bools:
+        """Whether the first token is the prefill engine's."""
+        runs = self.requests.runs
+        found = np.zeros(len(self.requests), dtype=bool)
+        found[runs.row[runs.handed]] = True
+        return found[self.row]
+
+    @cached_property
+    def waiting_for_room(self) -> tuple[Floats, Floats]:
+        """From when to when each request waited for blocks of the decode engine, its KV being there to be loaded."""
+        begin = np.maximum(self.queued, np.where(self.awaited, self.answered, self.prefilled))
+        begin[self._alone] = np.nan
+        until = np.fmin(np.fmin(self.allocated, self.admitted), self.requests.failed[self.row])
+        return begin, np.maximum(begin, until)
+
+    @cached_property
+    def between(self) -> tuple[Floats, Floats]:
+        """From when to when each request ran on neither engine; nan for those that ended on the first one."""
+        return np.where(self._alone, np.nan, self.prefilled), self.admitted
+
+    @cached_property
+    def _alone(self) -> Bools:
+        """Requests that the prefill engine completed."""
+        return self.requests.completed[self.row] & np.isnan(self.admitted)
+
 
 KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
          Failed, Decoded, Held, Refused, Copied)
@@ -64,17 +225,40 @@ class History:
 
     @cached_property
     def loaded(self) -> dict[str, Ints]:
-        """The tokens of each request that were loaded from each tier; none in a run without tiers."""
+        """The tokens of each request that were loaded from each tier at its first admission, whose lookup hit rates
+        are about; none in a run without tiers.
+        """
         if not self.tiers:
             return {}
-        admitted = self.requests.rows(self.events[Admitted]["request_id"])
-        tokens = loaded_tokens(self.events, self.copied_rows, admitted, len(self.requests))
-        return {tier: tokens[tier] for tier in self.tiers}
+        copies, admissions, count = self.events[Copied], self.events[Admitted], len(self.requests)
+        leading = np.zeros(count, np.int64)  # the sequence that was admitted first
+        leading[self.requests.rows(admissions["request_id"])[::-1]] = admissions["sequence"][::-1]
+        rows = self.copied_rows
+        first = (copies["target"] == "gpu") & ~copies["again"].astype(bool) & (copies["sequence"] == leading[rows])
+        behind = {tier: sums(rows, np.where(first, copies[tier], 0), count) for tier in TIERS[1:]}
+        whole = sums(rows, np.where(first, copies["tokens"], 0), count)
+        tokens = {TIERS[0]: whole - sum(behind.values(), np.zeros(count)), **behind}
+        return {tier: tokens[tier].astype(np.int64) for tier in self.tiers}
+
+    @cached_property
+    def loading(self) -> Floats:
+        """Seconds of each request in its queue in which its KV was on its way up to the GPU, copy after copy."""
+        copies, requests = self.events[Copied], self.requests
+        upwards = (copies["target"] == "gpu") | ((copies["target"] == "cpu") & (copies["source"] != "gpu"))
+        rows = self.copied_rows[upwards]
+        begin = np.fmax(copies["asked"][upwards], requests.received[rows])
+        end = np.fmin(copies["time"][upwards], requests.admitted[rows])
+        return np.minimum(requests.queue, sums(rows, np.nan_to_num(np.maximum(end - begin, 0.0)), len(requests)))
 
     @cached_property
     def copied_rows(self) -> Ints:
         """The row of the request of each copy."""
         return self.requests.rows(self.events[Copied]["request_id"])
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether any engine has slots for LoRA adapters."""
+        return any(built.max_loras for built in self.log.engines)
 
     @cached_property
     def splits(self) -> Splits:
@@ -140,7 +324,7 @@ class History:
     @cached_property
     def last_naps(self) -> Floats:
         """Seconds at the end of the run in which the GPUs of each engine slept."""
-        ended = [float(self.steps.ended[self.steps.rows(place)].max(initial=0.0)) for place in range(len(self.engines))]
+        ended = [float(self.steps.ended[self.steps.rows(index)].max(initial=0.0)) for index in range(len(self.engines))]
         return np.maximum(0.0, self.duration - np.array(ended) - floats(self.engines, "sleep_after"))
 
     @cached_property
@@ -157,8 +341,8 @@ class History:
         whichever is later.
         """
         gaps, steps, waiting_since = np.zeros(len(self.steps)), self.steps, self._oldest_work()
-        for place in range(len(self.engines)):
-            rows = steps.rows(place)
+        for index in range(len(self.engines)):
+            rows = steps.rows(index)
             oldest = np.minimum.accumulate(waiting_since[rows][::-1])[::-1]
             gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(steps.ahead[rows], oldest))
         return gaps
@@ -193,8 +377,8 @@ class History:
     def idle_after(self) -> Floats:
         """Seconds after each step in which its engine had no work, up to its next step or the end of the run."""
         idle, steps = np.zeros(len(self.steps)), self.steps
-        for place in range(len(self.engines)):
-            rows = steps.rows(place)
+        for index in range(len(self.engines)):
+            rows = steps.rows(index)
             following = np.concatenate([(steps.start - self.host_gaps)[rows][1:], [self.duration]])
             idle[rows] = np.maximum(0.0, following - steps.ended[rows])
         return idle
@@ -215,3 +399,9 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
     return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum())
+
+
+def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:
+    """The tiers below the GPU that any of *engines* has."""
+    there = {tier for built in engines for tier in built.tiers}
+    return [tier for tier in TIERS if tier in there]

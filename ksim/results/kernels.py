@@ -151,8 +151,8 @@ def _shared(plans: Sequence[Plan]) -> tuple[KernelColumns, Ints, Ints]:
     """The kernels that belong to the blocks of *plans*: what they cost, the plan of each, and how often it runs."""
     tables = {id(block.kernels): block.kernels for plan in plans for block in plan}
     begins = dict(zip(tables, np.cumsum([0, *map(len, tables.values())]).tolist(), strict=False))
-    runs = np.array([(begins[id(block.kernels)] + place, number, block.repeat) for number, plan in enumerate(plans)
-                     for block in plan for place in block.places if place >= 0], dtype=np.int64).reshape(-1, 3)
+    runs = np.array([(begins[id(block.kernels)] + index, number, block.repeat) for number, plan in enumerate(plans)
+                     for block in plan for index in block.places if index >= 0], dtype=np.int64).reshape(-1, 3)
     kernels = KernelColumns.joined([*tables.values()]).taken(runs[:, 0])
     return kernels, runs[:, 1], runs[:, 2]
 

@@ -1,110 +1,193 @@
 """The numbers of summary.json: those of `vllm bench serve`, by its names and definitions, and more.
 
-They include whether the queue kept growing (`saturation`), and how sure latencies are (`uncertainty`).
-docs/glossary.md defines every key.
+They are made of totals of steps and requests, which can be added up over the parts of a run.  `uncertainty` says how
+sure latencies are.  docs/glossary.md defines every key.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
+from attrs import define, field, fields
 
-from ksim.flow.events import EngineBuilt
-from ksim.results.gateway import gateway_summary
+from ksim.flow.events import GONE, EngineBuilt
 from ksim.results.history import History
-from ksim.results.numbers import LATENCIES, PERCENTILES, LatencyTargets, Summary
-from ksim.results.series import Series, concurrency, waiting
-from ksim.results.steps import Bools, Floats, Ints, floats, ratio
-from ksim.results.totals import Served, Work
-
-#: The shortest queue that counts at the last arrival: in requests, or in prompt tokens for so many of the largest
-#: steps.
-_SHORTEST = 8
-#: The growth that counts, if the queue never shrank: its length at the last arrival over the maximum of the first half.
-_GROWTH = 1.5
-#: The other rule: its length in square roots of the number of arrivals, and the mean of the last quarter over that of
-#: any quarter before.  At the sustainable rate, a queue gets that long now and then; below it, it does not.  Tests were
-#: a hundred runs of 400 (2,000) Poisson arrivals at one server with constant or exponential service, and at 32 servers
-#: with exponential service.  Both rules together call, on average, so many of them saturated: 6 (1) at 0.9 times the
-#: sustainable rate, 55 (92) at 1.1 times, 87 (100) at 1.2 times.
-DRIFT, _RISE = 2.0, 1.1
-#: Arrivals within a smaller share of the run count as simultaneous.
-_SPREAD = 0.01
-#: The fewest completions for a rate; the number of parts for its interval; Student's t for so many parts at 90 %.
-_FEWEST, _PARTS, _STUDENT = 20, 10, 1.833
-#: The shortest time to count in, in mean service times.  In less, most completions are those of the first batch: of
-#: runs of two loads, three shorter ones told 1.3 to 7.1 requests/s where long ones tell 3.3 to 9.7; four longer ones
-#: had that in their intervals.
-_LIVES = 1.0
-
-_RATES = ("sustainable_request_rate", "sustainable_request_rate_low", "sustainable_request_rate_high")
-SATURATION_KEYS = ("waiting_at_last_arrival", "waiting_tokens_at_last_arrival", "saturated", *_RATES)
+from ksim.results.numbers import LATENCIES, PERCENTILES, STATISTICS, LatencyTargets, Summary, latency_key
+from ksim.results.requests import Requests
+from ksim.results.series import concurrency, saturation
+from ksim.results.steps import Bools, Floats, Ints, floats, product, ratio, shares, sums
 
 
-def saturation(history: History, closed: bool = False) -> dict[str, Any]:
-    """The queue at the last arrival, whether it kept growing and, if so, the rate that the system sustains.
+def _largest(one: Any, other: Any) -> Any:
+    return np.maximum(one, other)
 
-    The rate is in requests/s, with the ends of its 90 % interval.  Requests that all arrive together wait by design,
-    so arrivals must take more than a hundredth of the run.  In a *closed* loop, where clients wait for responses
-    before they send the next request, no queue can keep growing.
+
+def _by_key(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+class Added:
+    """Fields are added one by one, unless their metadata says otherwise."""
+
+    def __add__(self, other: Any) -> Any:
+        cls: Any = type(self)
+        joined: dict[str, Any] = {}
+        for each in fields(cls):
+            one, two = getattr(self, each.name), getattr(other, each.name)
+            how: Callable[[Any, Any], Any] | None = each.metadata.get("joined")
+            joined[each.name] = how(one, two) if how else one + two
+        return cls(**joined)
+
+
+@define(eq=False)
+class StepTotals(Added):
+    """Totals of steps: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs; GPU seconds.
+
+    Dummy steps of data-parallel ranks without work add to all sums of GPUs, but not to `steps` or `seconds`.
+    `kv_seconds` are weighted with the share of KV blocks in use.  `flops_possible` and `bytes_possible` are what GPUs
+    could have done while they worked.  `reach` is how far the joules may be off, and `static` the static joules of
+    the steps.  `extrapolated` counts GPU seconds of shapes outside what was measured.
+
+    GPU seconds at a `known` clock add up to so many `cycles`; `slowed` ones are below the boost clock.  In those
+    `above`, GPUs drew more than their limit at their lowest clock.  In the `hottest` step, a GPU drew so many watts.
+    `drafts` tokens were drafted, and `verifications` counts the sequences that verified them and those that accepted 1,
+    2, ... of them or more.
+    By engine, `asleep` has the seconds asleep before its steps, and `ended` the end of its last step.
     """
-    arrivals = history.requests.arrival
-    found = {"waiting_at_last_arrival": 0, "waiting_tokens_at_last_arrival": 0, "saturated": False,
-             **dict.fromkeys(_RATES)}
-    if not len(arrivals):
-        return found
-    queue = waiting(history)
-    waits, tokens = queue.at(arrivals), waiting(history, history.requests.prompt.astype(np.float64)).at(arrivals)
-    found |= {"waiting_at_last_arrival": int(waits[-1]), "waiting_tokens_at_last_arrival": int(tokens[-1])}
-    spread_out = arrivals[-1] - arrivals[0] > _SPREAD * history.duration
-    full = _SHORTEST * float(history.steps.tokens.max(initial=1))
-    found["saturated"] = bool(not closed and spread_out and (
-        _never_shrank(waits, _SHORTEST) or drifted(waits) or _never_shrank(tokens, full)))
-    return {**found, **sustained(history, queue)} if found["saturated"] else found
+
+    asleep: Floats
+    ended: Floats = field(metadata={"joined": _largest})
+    verifications: Ints
+    drafts: int = 0
+    images: int = 0
+    encoder_tokens: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    sequences: int = 0
+    kv_seconds: float = 0.0
+    kv_peak: float = field(default=0.0, metadata={"joined": max})
+    flops: float = 0.0
+    bytes: float = 0.0
+    flops_possible: float = 0.0
+    bytes_possible: float = 0.0
+    gpu_seconds: float = 0.0
+    host_seconds: float = 0.0
+    joules: float = 0.0
+    reach: float = 0.0
+    static: float = 0.0
+    extrapolated: float = 0.0
+    known: float = 0.0
+    cycles: float = 0.0
+    slowed: float = 0.0
+    above: float = 0.0
+    hottest: float = field(default=0.0, metadata={"joined": max})
+
+    @classmethod
+    def of(cls, history: History, which: Bools) -> "StepTotals":
+        """The totals of the steps in *which*."""
+        steps, engines = history.steps, len(history.engines)
+        working, of_gpus = which & (steps.tokens > 0), steps.gpu_seconds[which]
+        seconds = (steps.end - steps.start)[working]
+        images, encoder_tokens = steps.encoded[which].sum(axis=0).tolist()
+        ended = np.zeros(engines)
+        np.maximum.at(ended, steps.engine[which], steps.ended[which])
+        return cls(
+            verifications=steps.verifications[which].sum(axis=0), drafts=int(steps.drafts[which].sum()),
+            asleep=sums(steps.engine[which], history.naps[which], engines), ended=ended, steps=int(working.sum()),
+            seconds=float(seconds.sum()), tokens=int(steps.tokens[which].sum()),
+            sequences=int((steps.decodes + steps.prefills)[which].sum()),
+            kv_seconds=product(steps.kv_usage[working], seconds),
+            kv_peak=float(steps.kv_usage[which].max(initial=0.0)),
+            flops=float(steps.flops[which].sum()), bytes=float(steps.bytes[which].sum()),
+            flops_possible=product(of_gpus, steps.per_engine("peak_flops")[which]),
+            bytes_possible=product(of_gpus, steps.per_engine("peak_bandwidth")[which]),
+            gpu_seconds=float(of_gpus.sum()), host_seconds=float((history.host_waits * steps.gpus)[which].sum()),
+            joules=float(steps.joules[which].sum()),
+            reach=product(steps.joules[which], steps.per_engine("reach")[which]),
+            static=float(steps.static[which].sum()),
+            images=images, encoder_tokens=encoder_tokens,
+            **_of_stage_steps(history, which[steps.stage_step_rows]))
 
 
-def _quarters(queue: Floats) -> list[float]:
-    return [float(quarter.mean()) for quarter in np.array_split(queue, 4) if len(quarter)]
+def _of_stage_steps(history: History, which: Bools) -> dict[str, float]:
+    """Totals of stage steps.
 
-
-def _never_shrank(queue: Floats, least: float) -> bool:
-    """Whether it ends at *least* or more, well above the first half, with no quarter's mean below the one before."""
-    grew = queue[-1] >= least and queue[-1] > _GROWTH * queue[: (len(queue) + 1) // 2].max()
-    return bool(grew) and all(later >= earlier for earlier, later in pairwise(_quarters(queue)))
-
-
-def drifted(queue: Floats, drift: float = DRIFT) -> bool:
-    """Whether *queue*, at each arrival so far, is longer than a stable one gets by chance.
-
-    That is *drift* square roots of the number of arrivals, and more than any quarter before the last one.
+    They are GPU seconds that are extrapolated, at a known clock, below the boost clock, and above the limit at the
+    lowest clock; the cycles at a known clock; and the watts of a GPU in the hottest one.
     """
-    *before, last = _quarters(queue)
-    long = queue[-1] >= max(_SHORTEST, drift * np.sqrt(len(queue)))
-    return bool(long) and last > _RISE * max(before, default=0.0)
+    steps, stage_steps = history.steps, history.steps.stage_steps
+    clocks = stage_steps.scaling.clock
+    known = which & ~np.isnan(clocks)
+    seconds = stage_steps.seconds * steps.stage_ranks
+    least, limit, static = (steps.per_engine(name)[steps.stage_step_rows]
+                            for name in ("least_clock", "limit_watts", "static_watts"))
+    watts = static + shares(stage_steps.joules, stage_steps.seconds)
+    above = known & (clocks <= least * (1 + 1e-9)) & (watts > limit * (1 + 1e-3))
+    return {"extrapolated": float((stage_steps.costs.extrapolated * steps.stage_ranks)[which].sum()),
+            "known": float(seconds[known].sum()), "cycles": product(seconds[known], clocks[known]),
+            "slowed": float(seconds[known & (stage_steps.scaling.energy < 1.0)].sum()),
+            "above": float(seconds[above].sum()), "hottest": float(watts[which].max(initial=0.0))}
 
 
-def sustained(history: History, queue: Series) -> dict[str, float | None]:
-    """The rate of completions while requests waited; None if there are too few, or requests waited too shortly.
+@define(eq=False)
+class RequestTotals(Added):
+    """Totals of requests: how they ended, and their tokens.  Those `aborted` are among the `failed` ones.
 
-    Counting begins one mean service time after the queue was last empty before the last arrival, so that all sequence
-    slots have been taken and released.  It ends when the queue is empty.  The interval is Student's t over the counts
-    in ten parts of that time.
+    `met` counts requests within the targets, out of the `met_asked` that ended.  `found` counts tokens found in the
+    cache, of those `looked_up`, and `loaded` those that came from tiers below it.  There are also preemptions,
+    recomputed tokens, and how many `arrived` between which times.
     """
-    requests, arrivals = history.requests, history.requests.arrival
-    empty = queue.times[queue.values <= 0]
-    begin = max(empty[empty < arrivals[-1]], default=float(arrivals[0]))
-    end = min(empty[empty >= arrivals[-1]], default=history.duration)
-    inside = requests.completed & (requests.admitted >= begin) & (requests.admitted <= end)
-    service = float((requests.finished - requests.admitted)[inside].mean()) if inside.any() else 0.0
-    begin += service
-    ends = requests.finished[requests.completed]
-    counts, _ = np.histogram(ends[(ends >= begin) & (ends <= end)], _PARTS, (begin, max(begin, end)))
-    if counts.sum() < _FEWEST or end - begin <= _LIVES * service:
-        return dict.fromkeys(_RATES)
-    rates = counts * _PARTS / (end - begin)
-    middle, reach = float(rates.mean()), _STUDENT * float(rates.std(ddof=1)) / _PARTS**0.5
-    return dict(zip(_RATES, (middle, max(0.0, middle - reach), middle + reach), strict=True))
+
+    completed: int = 0
+    failed: int = 0
+    aborted: int = 0
+    unfinished: int = 0
+    prompts: int = 0
+    outputs: int = 0
+    generated: int = 0
+    met: int = 0
+    found: float = 0.0
+    looked_up: float = 0.0
+    loaded: dict[str, int] = field(factory=dict, metadata={"joined": _by_key})
+    preemptions: int = 0
+    recomputed: int = 0
+    arrived: int = 0
+    first_arrival: float = field(default=inf, metadata={"joined": min})
+    last_arrival: float = field(default=-inf, metadata={"joined": max})
+
+    @property
+    def offered(self) -> float | None:
+        """Arrivals per second from the first to the last; None if all arrive together."""
+        span = self.last_arrival - self.first_arrival
+        return (self.arrived - 1) / span if span > 0 else None
+
+    @classmethod
+    def of(cls, history: History, which: Bools, good: Bools) -> "RequestTotals":
+        """The totals of the requests in *which*; *good* says which ones meet the targets."""
+        requests = history.requests
+        done, refused = requests.completed & which, requests.ended & ~requests.completed & which
+        again = requests.readmitted
+        of = which[requests.rows(again["request_id"])]
+        return cls(
+            completed=int(done.sum()), failed=int(refused.sum()), aborted=int((aborted(requests) & which).sum()),
+            unfinished=int((which & ~done & ~refused).sum()),
+            prompts=int(requests.prompt[done].sum()), outputs=int(requests.output[done].sum()),
+            generated=int(requests.output[which].sum()), met=int((good & which).sum()),
+            found=float(np.nansum(requests.cached[which])), looked_up=float(np.nansum(requests.known[which])),
+            loaded={tier: int(tokens[which].sum()) for tier, tokens in history.loaded.items()},
+            preemptions=int(requests.preemptions[which].sum()),
+            recomputed=int((again["known"] - again["cached"])[of].sum()), arrived=int(which.sum()),
+            first_arrival=float(requests.arrival[which].min(initial=inf)),
+            last_arrival=float(requests.arrival[which].max(initial=-inf)))
+
+
+def aborted(requests: Requests) -> Bools:
+    """Requests whose clients went before their end."""
+    found = np.zeros(len(requests), dtype=bool)
+    found[[row for row, reason in requests.reasons.items() if reason.startswith(GONE)]] = True
+    return found
 
 
 #: The statistics of latencies that have an interval.
@@ -160,21 +243,21 @@ def _accumulated(history: History, side: str, engine: Ints | None = None) -> Cal
     steps, own = history.steps, history.requests.engine if engine is None else engine
     costs = steps.stage_steps.costs
     off = steps.added(abs(getattr(costs, side) - costs.seconds))
-    curves = [_curve(history, off, place) for place in range(len(history.engines))]
+    curves = [_curve(history, off, index) for index in range(len(history.engines))]
 
     def by(times: Floats) -> Floats:
         total = np.zeros(len(times))
-        for place, (knots, heights) in enumerate(curves):
-            of: Bools = own == place
+        for index, (knots, heights) in enumerate(curves):
+            of: Bools = own == index
             total[of] = np.interp(times[of], knots, heights)
         return total
 
     return by
 
 
-def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
+def _curve(history: History, off: Floats, index: int) -> tuple[Floats, Floats]:
     """Times, and the cumulative error at each: each step adds its error evenly from start to end."""
-    rows = history.steps.rows(place)
+    rows = history.steps.rows(index)
     start, end = history.steps.start[rows], history.steps.end[rows]
     after = np.cumsum(off[rows])
     before = after - off[rows]
@@ -208,14 +291,14 @@ def summarise(history: History, limits: LatencyTargets = _NO_TARGETS, closed: bo
         **drawn(work, served, history.static_joules, duration),
         **clocks(work),
         **saturation(history, closed),
-        **gateway_summary(history),
     }
 
 
-def history_totals(history: History, limits: LatencyTargets) -> tuple[Work, Served]:
+def history_totals(history: History, limits: LatencyTargets) -> tuple[StepTotals, RequestTotals]:
     """The totals of all steps and all requests of a run."""
     whole = np.ones(len(history.requests), dtype=bool)
-    return Work.of(history, np.ones(len(history.steps), dtype=bool)), Served.of(history, whole, good(history, limits))
+    return (StepTotals.of(history, np.ones(len(history.steps), dtype=bool)),
+            RequestTotals.of(history, whole, good(history, limits)))
 
 
 def spread(name: str, seconds: Floats) -> Summary:
@@ -223,8 +306,7 @@ def spread(name: str, seconds: Floats) -> Summary:
 
     It reorders *seconds*.
     """
-    centre = ("mean", "median", "std")
-    keys = [f"{statistic}_{name}_ms" for statistic in (*centre, *(f"p{percent}" for percent in PERCENTILES))]
+    keys = [latency_key(name, statistic) for statistic in STATISTICS]
     if not len(seconds):
         return dict.fromkeys(keys)
     mean, deviation = seconds.mean(), seconds.std()
@@ -243,7 +325,7 @@ def good(history: History, limits: LatencyTargets) -> Bools:
     return within
 
 
-def counts(served: Served, duration: float) -> Summary:
+def counts(served: RequestTotals, duration: float) -> Summary:
     """Requests by how they ended, and their tokens."""
     return {
         "duration": duration,
@@ -256,7 +338,7 @@ def counts(served: Served, duration: float) -> Summary:
     }
 
 
-def throughput(served: Served, duration: float, limits: LatencyTargets) -> Summary:
+def throughput(served: RequestTotals, duration: float, limits: LatencyTargets) -> Summary:
     """Requests and tokens per second."""
     ended = served.completed + served.failed
     return {
@@ -279,22 +361,12 @@ def _busiest_second(history: History) -> float:
 
 
 def _latencies(history: History) -> Summary:
-    done = history.requests.completed
-    return {key: value for name in LATENCIES for key, value in spread(name, latency(history, name, done)).items()}
-
-
-def latency(history: History, name: str, done: Bools) -> Floats:
-    """The seconds of latency *name* of the requests that are *done*, as the numbers of a run count them.
-
-    Those of itl are all gaps between tokens; an output of one token has no tpot.
-    """
     requests = history.requests
-    if name == "itl":
-        return requests.gaps_of(done)
-    return requests.latency(name)[done & (requests.output > 1) if name == "tpot" else done]
+    return {key: value for name in LATENCIES
+            for key, value in spread(name, requests.latencies(name, requests.completed)).items()}
 
 
-def cache(work: Work, served: Served) -> Summary:
+def cache(work: StepTotals, served: RequestTotals) -> Summary:
     """KV cache usage, prefix hits, and preemptions."""
     return {
         "prefix_cache_hit_rate": ratio(served.found, served.looked_up),
@@ -308,7 +380,7 @@ def cache(work: Work, served: Served) -> Summary:
     }
 
 
-def batches(work: Work) -> Summary:
+def batches(work: StepTotals) -> Summary:
     """The number of steps, the size of their batches, what drafts brought, and which images were encoded."""
     return {
         "steps": work.steps,
@@ -320,7 +392,7 @@ def batches(work: Work) -> Summary:
     }
 
 
-def speculation(work: Work) -> Summary:
+def speculation(work: StepTotals) -> Summary:
     """How much was drafted and accepted, by the names of vLLM's metrics and of `vllm bench serve`; nothing where
     engines do not speculate."""
     verified, *accepted = work.verifications.tolist()
@@ -336,7 +408,7 @@ def speculation(work: Work) -> Summary:
     }
 
 
-def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> Summary:
+def utilisation(work: StepTotals, engines: Sequence[EngineBuilt], duration: float) -> Summary:
     """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy."""
     gpus = floats(engines, "ranks") * floats(engines, "stages")
     available = float(gpus.sum()) * duration
@@ -351,7 +423,7 @@ def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> 
     }
 
 
-def clocks(work: Work) -> Summary:
+def clocks(work: StepTotals) -> Summary:
     """SM clocks while the GPUs worked, and the share of that time below the boost clock."""
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * work.cycles, work.known),
@@ -361,7 +433,7 @@ def clocks(work: Work) -> Summary:
     }
 
 
-def drawn(work: Work, served: Served, static: float, duration: float) -> Summary:
+def drawn(work: StepTotals, served: RequestTotals, static: float, duration: float) -> Summary:
     """The energy of a run whose GPUs drew *static* joules."""
     tokens, total = served.generated, static + work.joules
     return {

@@ -1,4 +1,4 @@
-"""What each pool of a fleet did, as its engines would tell it: work, requests, latencies and KV transfers.
+"""The numbers of each pool of a fleet: its work, requests, latencies and KV transfers.
 
 docs/glossary.md defines every key.
 """
@@ -12,14 +12,13 @@ from attrs import define, frozen
 from ksim.flow.events import EngineBuilt, Failed, Finished
 from ksim.flow.log import only
 from ksim.results.history import History, pools_of, static_joules
-from ksim.results.metrics import batches, clocks, spread, utilisation
+from ksim.results.metrics import Added, StepTotals, aborted, batches, clocks, spread, utilisation
 from ksim.results.numbers import POOL_LATENCIES, Summary
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.totals import Added, Work, aborted
 
 
 @frozen(eq=False)
-class Legs:
+class EngineRequests:
     """What engines did for requests that completed: columns with one row for each engine that a request had.
 
     `pool` is the place of the engine's pool in `History.pools`.  Latencies are nan where there are none.
@@ -36,7 +35,7 @@ class Legs:
     looked_up: Floats
 
     @classmethod
-    def of(cls, history: History, ended: Bools) -> "Legs":
+    def of(cls, history: History, ended: Bools) -> "EngineRequests":
         """The legs of those requests in *ended* that completed."""
         done = history.requests.completed & ended
         parts = (_whole(history, done), _prefills(history, done), _decodes(history, done))
@@ -109,7 +108,7 @@ class PoolTotals(Added):
     held_seconds: Floats
 
     @classmethod
-    def of(cls, history: History, ended: Bools, legs: Legs, duration: float) -> "PoolTotals":
+    def of(cls, history: History, ended: Bools, legs: EngineRequests, duration: float) -> "PoolTotals":
         """The totals of the requests in *ended*, with these *legs*, in a run of this *duration* so far."""
         def added(pools: Ints, amounts: Floats | Ints | Bools) -> Floats:
             return sums(pools, amounts, len(history.pools))
@@ -164,62 +163,65 @@ def _failed(history: History, ended: Bools) -> Floats:
     return sums(pools, np.ones(len(pools)), len(history.pools))
 
 
-def steps_by_pool(history: History, which: Bools) -> list[Work]:
+def steps_by_pool(history: History, which: Bools) -> list[StepTotals]:
     """The totals of the steps in *which*, pool by pool."""
     pool = history.pool[history.steps.engine]
-    return [Work.of(history, which & (pool == place)) for place in range(len(history.pools))]
+    return [StepTotals.of(history, which & (pool == index)) for index in range(len(history.pools))]
 
 
 def pool_summaries(history: History) -> dict[str, Summary]:
     """The numbers of each pool by its name; docs/glossary.md defines them."""
     everything = np.ones(len(history.requests), dtype=np.bool_)
-    legs, works = Legs.of(history, everything), steps_by_pool(history, np.ones(len(history.steps), dtype=np.bool_))
+    
+    legs = EngineRequests.of(history, everything)
+    works = steps_by_pool(history, np.ones(len(history.steps), dtype=np.bool_))
     totals = PoolTotals.of(history, everything, legs, history.duration)
-    spreads = [{key: value for name, seconds in legs.latencies(place).items()
-                for key, value in spread(name, seconds).items()} for place in range(len(history.pools))]
+    spreads = [{key: value for name, seconds in legs.latencies(index).items()
+                for key, value in spread(name, seconds).items()} for index in range(len(history.pools))]
     return dict(of_pools(history.engines, works, totals, spreads, history.duration))
 
 
-def of_pools(engines: Sequence[EngineBuilt], works: Sequence[Work], totals: PoolTotals, spreads: Sequence[Summary],
-             duration: float) -> Iterator[tuple[str, Summary]]:
+def of_pools(engines: Sequence[EngineBuilt], works: Sequence[StepTotals], totals: PoolTotals,
+             spreads: Sequence[Summary], duration: float) -> Iterator[tuple[str, Summary]]:
     """The summary of each pool: what it is, what it did, its *spreads* of latencies, and what it drew."""
-    for place, name in enumerate(pools_of(engines)):
+    for index, name in enumerate(pools_of(engines)):
         own = [number for number, built in enumerate(engines) if built.pool == name]
-        work, built = works[place], [engines[number] for number in own]
+        work, built = works[index], [engines[number] for number in own]
         static = _static(engines, own, work, duration)
         yield name, {"role": built[0].role, "gpu": built[0].gpu, "engines": len(built),
-                     **_rates(totals, place, duration), **spreads[place],
-                     **_cache(work, totals, place, built, duration), **batches(work),
-                     **utilisation(work, built, duration), **_energy(work, totals, place, static, duration),
+                     **_rates(totals, index, duration), **spreads[index],
+                     **_cache(work, totals, index, built, duration), **batches(work),
+                     **utilisation(work, built, duration), **_energy(work, totals, index, static, duration),
                      **clocks(work)}
 
 
-def _rates(totals: PoolTotals, place: int, duration: float) -> Summary:
-    completed, prompts, outputs = (int(column[place]) for column in (totals.completed, totals.prompts, totals.outputs))
-    return {"completed": completed, "num_failed": int(totals.failed[place]), "total_input_tokens": prompts,
+def _rates(totals: PoolTotals, index: int, duration: float) -> Summary:
+    completed, prompts, outputs = (int(column[index]) for column in (totals.completed, totals.prompts, totals.outputs))
+    return {"completed": completed, "num_failed": int(totals.failed[index]), "total_input_tokens": prompts,
             "total_output_tokens": outputs, "request_throughput": ratio(completed, duration),
             "input_throughput": ratio(prompts, duration), "output_throughput": ratio(outputs, duration)}
 
 
-def _cache(work: Work, totals: PoolTotals, place: int, engines: Sequence[EngineBuilt], duration: float) -> Summary:
+def _cache(work: StepTotals, totals: PoolTotals, index: int, engines: Sequence[EngineBuilt],
+           duration: float) -> Summary:
     blocks = float(floats(engines, "kv_blocks").sum())
-    return {"prefix_cache_hit_rate": ratio(totals.found[place], totals.looked_up[place]),
-            "preemptions": int(totals.preemptions[place]),
+    return {"prefix_cache_hit_rate": ratio(totals.found[index], totals.looked_up[index]),
+            "preemptions": int(totals.preemptions[index]),
             "kv_cache_usage_mean": ratio(work.kv_seconds, work.seconds),
             "kv_cache_usage_peak": work.kv_peak if work.steps else None,
-            "kv_cache_held_mean": ratio(totals.held_seconds[place], blocks * duration),
-            "bytes_sent": float(totals.sent[place]), "bytes_received": float(totals.received[place]),
-            "num_transfers": int(totals.transfers[place]), "num_kv_expired_reqs": int(totals.expired[place])}
+            "kv_cache_held_mean": ratio(totals.held_seconds[index], blocks * duration),
+            "bytes_sent": float(totals.sent[index]), "bytes_received": float(totals.received[index]),
+            "num_transfers": int(totals.transfers[index]), "num_kv_expired_reqs": int(totals.expired[index])}
 
 
-def _energy(work: Work, totals: PoolTotals, place: int, static: float, duration: float) -> Summary:
+def _energy(work: StepTotals, totals: PoolTotals, index: int, static: float, duration: float) -> Summary:
     joules = static + work.joules
     return {"energy_joules": joules, "static_energy_joules": static, "dynamic_energy_joules": work.joules,
-            "average_watts": ratio(joules, duration), "joules_per_input_token": ratio(joules, totals.prompts[place]),
-            "joules_per_output_token": ratio(joules, totals.outputs[place])}
+            "average_watts": ratio(joules, duration), "joules_per_input_token": ratio(joules, totals.prompts[index]),
+            "joules_per_output_token": ratio(joules, totals.outputs[index])}
 
 
-def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: Work, duration: float) -> float:
+def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: StepTotals, duration: float) -> float:
     """The static joules of the engines at the places *own*."""
     last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
     return static_joules([engines[number] for number in own], (work.asleep + last)[list(own)], duration)

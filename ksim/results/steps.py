@@ -1,9 +1,4 @@
-"""The steps of a run as arrays.
-
-Stage steps, each one step on one pipeline stage, with their costs as columns.
-
-Small NumPy helpers that turn records into columns.
-"""
+"""The steps of a run as arrays, what each costs on each pipeline stage, and helpers that turn records into columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -147,16 +142,16 @@ class StageSteps:
     def batch_kernels(self) -> tuple[Ints, Ints, list[KernelColumns]]:
         """The kernels that depend on the batch: the row of each, how often it runs there, and what it costs."""
         pieces: list[tuple[Any, Any, KernelColumns]] = [
-            (self._rows(place, stage)[kernels.rows], np.full(len(kernels.rows), kernels.repeat), kernels.kernels)
-            for place, block in enumerate(self.step_blocks) for stage, costs in enumerate(block.costs)
+            (self._rows(index, stage)[kernels.rows], np.full(len(kernels.rows), kernels.repeat), kernels.kernels)
+            for index, block in enumerate(self.step_blocks) for stage, costs in enumerate(block.costs)
             for kernels in costs.batch_kernels]
         rows, repeats = (np.concatenate([np.zeros(0, np.int64), *(piece[column] for piece in pieces)])
                          for column in range(2))
         return rows, repeats, [kernels for _, _, kernels in pieces]
 
-    def _rows(self, place: int, stage: int) -> Ints:
-        """The rows of one stage of the block of steps at *place*."""
-        return np.arange(self._first[place] + stage, self._first[place + 1], len(self.step_blocks[place].costs))
+    def _rows(self, index: int, stage: int) -> Ints:
+        """The rows of one stage of the block of steps at *index*."""
+        return np.arange(self._first[index] + stage, self._first[index + 1], len(self.step_blocks[index].costs))
 
     def pieces(self, rows: Ints) -> Iterator[tuple[Ints, StepColumns, Ints]]:
         """Split *rows*, which are of one stage, by the `StepColumns` that they lie in.
@@ -164,9 +159,9 @@ class StageSteps:
         Yields which of *rows* lie there, the columns, and the rows within these.
         """
         places = np.searchsorted(self._first, rows, side="right") - 1
-        for place in np.unique(places).tolist():
-            which, stages = np.flatnonzero(places == place), self.step_blocks[place].costs
-            steps, stage = np.divmod(rows[which] - self._first[place], len(stages))
+        for index in np.unique(places).tolist():
+            which, stages = np.flatnonzero(places == index), self.step_blocks[index].costs
+            steps, stage = np.divmod(rows[which] - self._first[index], len(stages))
             yield which, stages[int(stage[0])], steps
 
 
@@ -295,17 +290,17 @@ class Steps:
     def ended(self) -> Floats:
         """The time when each step and all steps ahead of it on its engine have ended."""
         ended = np.zeros(len(self))
-        for place in range(len(self.engines)):
-            ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
+        for index in range(len(self.engines)):
+            ended[self.rows(index)] = np.maximum.accumulate(self.end[self.rows(index)])
         return np.maximum(ended, self._before[self.engine])
 
     @cached_property
     def ahead(self) -> Floats:
         """The time when all steps ahead of each step on its engine have ended."""
         ahead = np.zeros(len(self))
-        for place in range(len(self.engines)):
-            rows = self.rows(place)
-            ahead[rows] = np.concatenate([self._before[place: place + 1], self.ended[rows]])[:-1]
+        for index in range(len(self.engines)):
+            rows = self.rows(index)
+            ahead[rows] = np.concatenate([self._before[index: index + 1], self.ended[rows]])[:-1]
         return ahead
 
     @cached_property

@@ -1,8 +1,6 @@
-"""Results of runs that are too long to be kept: they are written during the run, and forgotten.
+"""Runs that are too long to be kept: rows are written during the run and forgotten, and sums and distributions stay.
 
 docs/glossary.md says what such a run leaves out.
-
-The summary of a run of which only sums and distributions are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,20 +29,37 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Columns, Log, only
-from ksim.results import metrics
 from ksim.results.arrow import flags
-from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
-from ksim.results.gateway import GatewayTotals, adapter_summary
+from ksim.results.energy import ENERGY_KEYS, energy_interval
+from ksim.results.features import Copies, GatewayTotals, adapter_summary, tier_summary
 from ksim.results.history import KINDS, History, static_joules
-from ksim.results.metrics import batches, cache, clocks, counts, drawn, good, latency, throughput, utilisation
-from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets, Summary
-from ksim.results.pools import Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
+from ksim.results.measured import Refusals, request_table, routing_rows, step_table
+from ksim.results.metrics import (
+    INTERVAL_KEYS,
+    RequestTotals,
+    StepTotals,
+    batches,
+    cache,
+    clocks,
+    counts,
+    drawn,
+    good,
+    throughput,
+    utilisation,
+)
+from ksim.results.numbers import (
+    LATENCIES,
+    PERCENTILES,
+    POOL_LATENCIES,
+    STATISTICS,
+    LatencyTargets,
+    Summary,
+    latency_key,
+)
+from ksim.results.pools import EngineRequests, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
-from ksim.results.series import Series
+from ksim.results.series import SATURATION_KEYS, Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
-from ksim.results.tables import request_table, routing_rows, step_table
-from ksim.results.tiers import Copies, tier_summary
-from ksim.results.totals import Refusals, Served, Work
 
 #: The largest relative error of a percentile.
 RESOLUTION = 1e-3
@@ -55,7 +70,7 @@ _BINS = int(log(_MOST / _LEAST) / _STEP) + 2
 
 
 @define(eq=False)
-class Histogram:
+class LogHistogram:
     """Values in seconds, by their logarithm.  Count, mean, standard deviation, minimum and maximum are exact."""
 
     _bins: Ints = field(factory=lambda: np.zeros(_BINS, np.int64))
@@ -80,19 +95,19 @@ class Histogram:
 
     def percentile(self, percent: float) -> float:
         """Linear interpolation between values, each known to the resolution."""
-        place = (self.count - 1) * percent / 100
-        below, above = self._value(int(place)), self._value(min(int(place) + 1, self.count - 1))
-        return below + (place - int(place)) * (above - below)
+        index = (self.count - 1) * percent / 100
+        below, above = self._value(int(index)), self._value(min(int(index) + 1, self.count - 1))
+        return below + (index - int(index)) * (above - below)
 
-    def _value(self, place: int) -> float:
+    def _value(self, index: int) -> float:
         """The value at this rank."""
-        number = int(np.searchsorted(np.cumsum(self._bins), place, side="right"))
+        number = int(np.searchsorted(np.cumsum(self._bins), index, side="right"))
         middle = _LEAST * exp(_STEP * (number - 0.5)) if number else 0.0
         return min(max(middle, self.least), self.most)
 
     def spread(self, name: str) -> Summary:
         """The numbers of `metrics.spread`, in milliseconds."""
-        keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))]
+        keys = [latency_key(name, statistic) for statistic in STATISTICS]
         if not self.count:
             return dict.fromkeys(keys)
         values = [self.mean, self.percentile(50), (self._squares / self.count) ** 0.5,
@@ -151,25 +166,25 @@ class Seconds:
 
 
 @define(eq=False)
-class PoolTally:
+class RunningPoolTotals:
     """The totals of each pool so far."""
 
-    latencies: list[dict[str, Histogram]]
-    works: list[Work] = field(factory=list)
+    latencies: list[dict[str, LogHistogram]]
+    works: list[StepTotals] = field(factory=list)
     totals: PoolTotals | None = None
 
     @classmethod
-    def empty(cls, pools: int) -> "PoolTally":
-        return cls([{name: Histogram() for name in POOL_LATENCIES} for _ in range(pools)])
+    def empty(cls, pools: int) -> "RunningPoolTotals":
+        return cls([{name: LogHistogram() for name in POOL_LATENCIES} for _ in range(pools)])
 
     def add(self, history: History, ended: Bools, stepped: Bools, duration: float) -> None:
         """Add the requests that have *ended* and the steps in *stepped*, of a run of this *duration* so far."""
-        legs, works = Legs.of(history, ended), steps_by_pool(history, stepped)
+        legs, works = EngineRequests.of(history, ended), steps_by_pool(history, stepped)
         totals = PoolTotals.of(history, ended, legs, duration)
         self.works = [new + old for new, old in zip(works, self.works, strict=True)] if self.works else works
         self.totals = self.totals + totals if self.totals else totals
-        for place, latencies in enumerate(self.latencies):
-            for name, values in legs.latencies(place).items():
+        for index, latencies in enumerate(self.latencies):
+            for name, values in legs.latencies(index).items():
                 latencies[name].add(values)
 
     def summaries(self, engines: Sequence[EngineBuilt], duration: float) -> dict[str, Summary]:
@@ -181,17 +196,17 @@ class PoolTally:
 
 
 @define(eq=False)
-class Tally:
+class RunningTotals:
     """The totals of the parts of a run so far."""
 
     limits: LatencyTargets
     duration: float = 0.0
-    work: Work | None = None
-    served: Served = Factory(Served)
+    work: StepTotals | None = None
+    served: RequestTotals = Factory(RequestTotals)
     in_flight: Concurrency = Factory(Concurrency)
     seconds: Seconds = Factory(Seconds)
-    latencies: dict[str, Histogram] = field(factory=lambda: {name: Histogram() for name in LATENCIES})
-    pools: PoolTally | None = None
+    latencies: dict[str, LogHistogram] = field(factory=lambda: {name: LogHistogram() for name in LATENCIES})
+    pools: RunningPoolTotals | None = None
     gateway: GatewayTotals | None = None
     _flown: float = 0.0
 
@@ -202,18 +217,18 @@ class Tally:
         """
         requests, done = history.requests, history.requests.completed & ended
         self.duration = max(self.duration, history.duration)
-        self.work = Work.of(history, stepped) + self.work if self.work else Work.of(history, stepped)
-        self.served += Served.of(history, ended, good(history, self.limits))
+        self.work = StepTotals.of(history, stepped) + self.work if self.work else StepTotals.of(history, stepped)
+        self.served += RequestTotals.of(history, ended, good(history, self.limits))
         self.in_flight.add(requests, done, until)
         self.seconds.add(requests, done)
         self._flown += float(requests.e2e[done].sum())
         for name in LATENCIES:
-            self.latencies[name].add(latency(history, name, done))
+            self.latencies[name].add(requests.latencies(name, done))
         if history.log.gated:
             self.gateway = self.gateway or GatewayTotals()
             self.gateway.add(requests, ended)
         if history.pools:
-            self.pools = self.pools or PoolTally.empty(len(history.pools))
+            self.pools = self.pools or RunningPoolTotals.empty(len(history.pools))
             self.pools.add(history, ended, stepped, self.duration)
 
     def summary(self, engines: Sequence[EngineBuilt]) -> Summary:
@@ -230,14 +245,14 @@ class Tally:
             "max_concurrent_requests": self.in_flight.peak,
             "mean_concurrent_requests": ratio(self._flown, duration),
             **{key: value for spread in spreads for key, value in spread.items()},
-            **dict.fromkeys(metrics.INTERVAL_KEYS),
+            **dict.fromkeys(INTERVAL_KEYS),
             "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
             **cache(work, self.served),
             **batches(work),
             **utilisation(work, engines, duration),
             **drawn(work, self.served, static, duration),
             **clocks(work),
-            **dict.fromkeys(metrics.SATURATION_KEYS),
+            **dict.fromkeys(SATURATION_KEYS),
             **dict.fromkeys(ENERGY_KEYS),
             **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,
@@ -252,7 +267,7 @@ Events = dict[type[Event], Columns]
 _REQUESTS, _STEPS = 1 << 12, 1 << 12
 
 
-class Sink(Log):
+class ParquetLog(Log):
     """A log that writes requests.parquet and steps.parquet during the run.
 
     `Finished`, `Rejected` and `Failed` are the last events of a request, but that its blocks may be `Released` later.
@@ -262,7 +277,7 @@ class Sink(Log):
 
     def __init__(self, directory: Path, limits: LatencyTargets) -> None:
         super().__init__()
-        self._tally, self._directory = Tally(limits), directory
+        self._tally, self._directory = RunningTotals(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}
         self.refusals = Refusals()
         self._ended = self._stepped = self._chosen = 0
@@ -311,7 +326,7 @@ class Sink(Log):
             self._put("routing", routing_rows(self.columns(Chosen)))
             self._blocks[Chosen], self._chosen = [], 0
 
-    def __enter__(self) -> "Sink":
+    def __enter__(self) -> "ParquetLog":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -382,10 +397,10 @@ class Sink(Log):
             self._blocks[kind] = [only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
         kept = []
         for block in self._step_blocks:
-            place = int(history.steps.places(np.array([block.engine]))[0])
+            index = int(history.steps.places(np.array([block.engine]))[0])
             splits = history.splits
-            since = np.append(requests.admitted[~ended & (requests.engine == place)],
-                              splits.prefilling[~ended[splits.row] & (splits.source == place)])
+            since = np.append(requests.admitted[~ended & (requests.engine == index)],
+                              splits.prefilling[~ended[splits.row] & (splits.source == index)])
             if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
                 kept.append(block)
             else:

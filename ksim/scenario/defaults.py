@@ -25,7 +25,7 @@ from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
 from ksim.oracles import peak
 from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation
-from ksim.results.tiers import Rates
+from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
 from ksim.scenario.checks import check_quantized, on_gpu, remarks
 from ksim.scenario.features import features_of
@@ -310,7 +310,7 @@ class Deployment:
     host: Host
     version: EngineVersion
     routing: Routing = Routing()
-    rates: Rates = Rates()
+    rates: CostRates = CostRates()
     skips: bool = True
     features: tuple[Any, ...] = ()
 

@@ -23,8 +23,8 @@ from ksim.network.links import Protocol, measured
 from ksim.network.network import Network
 from ksim.network.routes import Machines, SystemLinks
 from ksim.oracles.efficiency.profiled import shipped
-from ksim.results.tiers import Rates
-from ksim.specs.hardware import Footprint, Gpu, Grid, Link, System, Transport
+from ksim.results.numbers import CostRates
+from ksim.specs.hardware import ElectricGrid, Footprint, Gpu, Link, System, Transport
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineVersion
 
@@ -163,15 +163,15 @@ def _with_base(folder: str, name: str) -> dict[str, Any]:
     return merge(catalog.load(folder, like), table)
 
 
-def grid_of(name: str) -> Grid:
+def grid_of(name: str) -> ElectricGrid:
     """Read an electricity grid."""
-    return catalog.value(Grid, "grids", name)
+    return catalog.value(ElectricGrid, "grids", name)
 
 
-def rates_of(stated: Footprint, system: System) -> Rates:
+def rates_of(stated: Footprint, system: System) -> CostRates:
     """What a joule and a GPU-second of *system* emit and cost; raises ConfigError for a GPU without a price."""
     grams = stated.carbon_intensity if stated.grid is None else grid_of(stated.grid).intensity
-    return Rates(
+    return CostRates(
         grams=_per(grams, KWH), dollars=_per(stated.price_per_kwh, KWH),
         gpu_dollars=_per(_price(stated.price_per_gpu_hour, system.gpu), HOUR), pue=stated.pue,
         beside=stated.host_watts / system.gpus_per_node + stated.nic_watts,

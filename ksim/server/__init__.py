@@ -6,7 +6,7 @@ A request comes in at the top and goes down; its tokens come back up.  Each impo
     http                sockets, the ASGI application and its metrics, bodies that are read, streams that are written
     metrics             what GET /metrics answers
     vllm_metrics        its names and meanings, as vLLM has them
-    exposition          its text, as Prometheus reads it
+    exposition          metrics that are cheap to count, and their text as Prometheus reads it
     kv_event_publisher  what enters and leaves prefix caches, sent by ZeroMQ as vLLM does
     kv_events           what it says
     openai              the protocol: requests as vLLM reads them, made-up answers, replies in vLLM's shapes

@@ -1,26 +1,23 @@
-"""Prometheus metrics and their text format.
+"""Prometheus metrics whose counting costs one addition, and their text, which prometheus_client writes.
 
-The text is that of prometheus_client (format 0.0.4), without `_created` samples.  To count costs one addition: there is
-no registry and no lock, because one event loop counts and writes the text.
-
-The metrics of this process, with prometheus_client's names.
+The library's own metrics take a lock at each count; here, one event loop counts and writes the text.
 """
 
-import os
-import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, isinf, isnan
-from pathlib import Path
-from platform import python_implementation, python_version
-from time import process_time
+from math import inf
 
 from attrs import define, field
+from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-__all__ = ["CONTENT_TYPE", "Count", "Family", "Histogram", "text", "open_files", "process_families"]
-
+__all__ = ["CONTENT_TYPE", "Bucketed", "Count", "MetricFamily", "text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Metrics of this process, with the library's names.
+_OF_PROCESS = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 
 
 @define(eq=False)
@@ -37,8 +34,8 @@ class Count:
 
 
 @define(eq=False)
-class Histogram:
-    """Counts values in buckets with these upper `bounds`."""
+class Bucketed:
+    """The sample of a histogram: it counts values in buckets with these upper `bounds`."""
 
     bounds: Sequence[float]
     total: float = 0.0
@@ -58,14 +55,14 @@ class Histogram:
 
 
 @define(eq=False)
-class Family:
+class MetricFamily:
     """All samples of the metric `name` by their labels; its `kind` is counter, gauge, histogram or summary."""
 
     name: str
     kind: str
     help: str
     bounds: Sequence[float] = ()
-    samples: dict[tuple[tuple[str, str], ...], Count | Histogram] = field(factory=dict, init=False)
+    samples: dict[tuple[tuple[str, str], ...], Count | Bucketed] = field(factory=dict, init=False)
 
     def count(self, labels: Mapping[str, str]) -> Count:
         """The sample with these *labels*; a missing one is made."""
@@ -73,106 +70,44 @@ class Family:
         assert isinstance(sample, Count), "histograms have no single value"
         return sample
 
-    def histogram(self, labels: Mapping[str, str]) -> Histogram:
-        """The histogram with these *labels*; a missing one is made."""
+    def histogram(self, labels: Mapping[str, str]) -> Bucketed:
+        """The sample of a histogram with these *labels*; a missing one is made."""
         key = tuple(labels.items())
         if key not in self.samples:
-            self.samples[key] = Histogram(self.bounds)
+            self.samples[key] = Bucketed(self.bounds)
         sample = self.samples[key]
-        assert isinstance(sample, Histogram), "only histograms have buckets"
+        assert isinstance(sample, Bucketed), "only histograms have buckets"
         return sample
 
-    def lines(self) -> Iterator[str]:
-        """Its lines of text."""
-        name = self.name + "_total" * (self.kind == "counter")
-        yield f"# HELP {name} {_escaped(self.help)}"
-        yield f"# TYPE {name} {self.kind}"
-        for labels, sample in self.samples.items():
-            if isinstance(sample, Histogram):
-                yield from _buckets(name, labels, sample)
-            elif self.kind == "summary":
-                yield f"{name}_count{_braces(labels)} {_number(sample.count)}"
-                yield f"{name}_sum{_braces(labels)} {_number(sample.value)}"
-            else:
-                yield f"{name}{_braces(labels)} {_number(sample.value)}"
+    @property
+    def metric(self) -> Metric:
+        """The family as the library has it."""
+        metric = Metric(self.name, self.help, self.kind)
+        for pairs, sample in self.samples.items():
+            labels = dict(pairs)
+            if isinstance(sample, Bucketed):
+                below = 0
+                for bound, count in zip((*sample.bounds, inf), sample.counts, strict=True):
+                    below += count
+                    metric.add_sample(f"{self.name}_bucket", {**labels, "le": floatToGoString(bound)}, below)
+            if isinstance(sample, Bucketed) or self.kind == "summary":
+                metric.add_sample(f"{self.name}_count", labels, sample.count)
+            total = sample.total if isinstance(sample, Bucketed) else sample.value
+            ending = {"counter": "_total", "gauge": ""}.get(self.kind, "_sum")
+            metric.add_sample(f"{self.name}{ending}", labels, total)
+        return metric
 
 
-def text(families: Sequence[Family]) -> bytes:
-    """*families* as a Prometheus server reads them."""
-    return "".join(f"{line}\n" for family in families for line in family.lines()).encode()
+@define(eq=False)
+class _Collected(Collector):
+    families: Sequence[MetricFamily]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from (family.metric for family in self.families)
+        for collector in _OF_PROCESS:
+            yield from collector.collect()
 
 
-def _buckets(name: str, labels: tuple[tuple[str, str], ...], sample: Histogram) -> Iterator[str]:
-    below = 0
-    for bound, count in zip((*sample.bounds, inf), sample.counts, strict=True):
-        below += count
-        yield f"{name}_bucket{_braces((*labels, ('le', _number(bound))))} {_number(below)}"
-    yield f"{name}_count{_braces(labels)} {_number(below)}"
-    yield f"{name}_sum{_braces(labels)} {_number(sample.total)}"
-
-
-def _braces(labels: Sequence[tuple[str, str]]) -> str:
-    inside = ",".join(f'{label}="{_quoted(value)}"' for label, value in sorted(labels))
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")
-
-
-def _quoted(value: str) -> str:
-    return _escaped(value).replace('"', r"\"")
-
-
-def _number(value: float) -> str:
-    if isnan(value):
-        return "NaN"
-    if isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    digits, _, fraction = repr(float(value)).partition(".")
-    if len(digits) > 6 and "e" not in fraction and value > 0:  # as Go writes them: labels are compared as texts
-        return f"{f'{digits[0]}.{digits[1:]}{fraction}'.rstrip('0').rstrip('.')}e+{len(digits) - 1:02}"
-    return repr(float(value))
-
-
-_STATISTICS = Path("/proc/self")
-
-
-def process_families() -> list[Family]:
-    """CPU, memory and open files of the process; only CPU on systems without /proc."""
-    families = list[Family]()
-    for name, kind, description, value in (
-            ("process_cpu_seconds", "counter", "CPU seconds that the process has used.", process_time()), *_memory()):
-        family = Family(name, kind, description)
-        family.count({}).value = value
-        families.append(family)
-    python, version = Family("python_info", "gauge", "The interpreter."), sys.version_info
-    python.count({"implementation": python_implementation(), "major": str(version[0]), "minor": str(version[1]),
-                  "patchlevel": str(version[2]), "version": python_version()}).value = 1
-    return [*families, python]
-
-
-def open_files() -> int:
-    """How many files and sockets the process has open; 0 on systems without /proc."""
-    try:
-        return sum(1 for _ in (_STATISTICS / "fd").iterdir()) - 1
-    except OSError:
-        return 0
-
-
-def _memory() -> Iterator[tuple[str, str, str, float]]:
-    try:
-        fields = (_STATISTICS / "stat").read_text().rpartition(")")[2].split()
-        clock, page, boot = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE"), _boot_time()
-    except OSError:
-        return
-    yield "process_virtual_memory_bytes", "gauge", "Virtual memory of the process.", float(fields[20])
-    yield "process_resident_memory_bytes", "gauge", "Memory of the process.", float(fields[21]) * page
-    yield ("process_start_time_seconds", "gauge", "When the process began, in seconds since 1970.",
-           boot + float(fields[19]) / clock)
-    yield "process_open_fds", "gauge", "Open files and sockets.", float(open_files())
-
-
-def _boot_time() -> float:
-    lines = Path("/proc/stat").read_text().splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
+def text(families: Sequence[MetricFamily]) -> bytes:
+    """*families*, and the metrics of this process, as a Prometheus server reads them."""
+    return generate_latest(_Collected(families))

@@ -1,10 +1,6 @@
-"""KV events as vLLM publishes them.
+"""KV events as vLLM publishes them: what enters and leaves the prefix cache of an engine (distributed/kv_events.py).
 
-`config` has the settings, `events` what enters and leaves prefix caches, and `publisher` the ZeroMQ sockets.
-
-Settings of KV events: those of vLLM's `--kv-events-config`.
-
-KV events in vLLM's format (distributed/kv_events.py): what enters and leaves the prefix cache of an engine.
+`KvEventsConfig` has the settings of vLLM's `--kv-events-config`.
 """
 
 import json
@@ -211,4 +207,4 @@ def _lora_id(adapter: str) -> int:
 
 def _made_up(name: Hashable, tokens: int) -> Sequence[int]:
     seed = blake2b(repr(name).encode(), digest_size=32).digest()
-    return [int.from_bytes(seed[2 * (place % 16):2 * (place % 16) + 2], "big") for place in range(tokens)]
+    return [int.from_bytes(seed[2 * (index % 16):2 * (index % 16) + 2], "big") for index in range(tokens)]

@@ -1,21 +1,8 @@
 """A fleet that is played against the wall clock.
 
-`live` has the clock: requests come in with `submit`, and the `listener` of each is called with its tokens when it is
-time.  Before that, each waits to be read (`turns`).  A request in flight is a `handle`.  `live_log` passes events to
-metrics and recordings, `lateness` warns when the machine cannot keep up, and `recording` writes a run directory that
-`ksim run` replays.  `warming` computes before the first request what is computed only once.
-
-A request in flight in a live fleet.
-
-What the client of a live fleet gets to know about its request.
-
-The turns of requests that have come: they are read in that order, a few in each turn of the event loop.
-
-Warming up: what is computed only once, such as prices of steps, is computed before the first request.
-
-How late tokens leave, and the warning about it.
-
-The log of a live fleet: events go to subscribers, and are kept only for a recording.
+Requests come in with `Live.submit`, and the listener of each is called with its tokens when it is time.  Before that,
+each waits to be read (`Turns`).  `LiveLog` passes events to metrics and recordings, `Lateness` warns when the machine
+cannot keep up, and `warm_up` computes before the first request what is computed only once.
 """
 
 import asyncio

@@ -1,12 +1,4 @@
-"""What GET /metrics answers.
-
-A `meter` listens to a live fleet and counts what its engines do (`engine_meter`) in vLLM's metrics (`vllm_metrics`);
-`exposition` is Prometheus's text format.  `process_metrics` are those of the server's process.
-
-Counts what one engine of a live fleet does, in vLLM's metrics of that engine.
-
-The metrics of a live fleet with vLLM's names, as GET /metrics answers them.
-"""
+"""What GET /metrics answers: a meter listens to a live fleet, and counts what each engine does in vLLM's metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +23,7 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.scheduling.job import Job, State
-from ksim.server.exposition import Family, process_families, text
+from ksim.server.exposition import MetricFamily, text
 from ksim.server.live import Live
 from ksim.server.vllm_metrics import EngineMetrics, Families
 from ksim.simulation.pool import Pool
@@ -192,8 +184,8 @@ class EngineMeter:
         add("spec_decode_num_drafts", len(accepted))
         add("spec_decode_num_draft_tokens", batch.drafts)
         add("spec_decode_num_accepted_tokens", sum(accepted))
-        for place in range(self.drafted):
-            add("spec_decode_num_accepted_tokens_per_pos", sum(count > place for count in accepted), str(place))
+        for index in range(self.drafted):
+            add("spec_decode_num_accepted_tokens_per_pos", sum(count > index for count in accepted), str(index))
 
     # Ends.
 
@@ -328,26 +320,25 @@ class Meter:
         """How many requests and sequences are remembered: none, once all have ended."""
         return sum(engine.kept for engine in self.engines)
 
-    def text(self, *others: Family) -> bytes:
-        """All metrics as they are now, and those of *others*."""
+    def text(self, *others: MetricFamily) -> bytes:
+        """All metrics as they are now, those of *others* and of this process."""
         for engine in self.engines:
             engine.set_gauges()
-        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others,
-                     *process_families()])
+        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others])
 
-    def _lora_info(self) -> Sequence[Family]:
+    def _lora_info(self) -> Sequence[MetricFamily]:
         """vLLM's lora_requests_info, if adapters are served."""
         slots = max(engine.max_loras for engine in self.live.log.engines)
         if not slots:
             return ()
-        family = Family("vllm:lora_requests_info", "gauge", "LoRA adapters of the requests, and when it was so.")
+        family = MetricFamily("vllm:lora_requests_info", "gauge", "LoRA adapters of the requests, and when it was so.")
         now = [engine.adapters() for engine in self.engines]
         waiting, running = (",".join(dict.fromkeys(name for both in now for name in both[side])) for side in (0, 1))
         family.count({"max_lora": str(slots), "waiting_lora_adapters": waiting,
                       "running_lora_adapters": running}).value = time()
         return [family]
 
-    def _ksim_families(self) -> list[Family]:
+    def _ksim_families(self) -> list[MetricFamily]:
         """Metrics that vLLM does not have."""
         live = self.live
         values = [("ksim:simulated_seconds", "gauge", "Simulated seconds since the first request.", live.now),
@@ -356,9 +347,9 @@ class Meter:
                    live.lag),
                   ("ksim:requests_in_flight", "gauge", "Requests that have not ended.", len(live.handles)),
                   ("ksim:requests_refused", "counter", "Requests that no engine served.", self._refused)]
-        families = list[Family]()
+        families = list[MetricFamily]()
         for name, kind, description, value in values:
-            family = Family(name, kind, description)
+            family = MetricFamily(name, kind, description)
             family.count({"model_name": self.model_name}).value = value
             families.append(family)
         return families

@@ -11,13 +11,13 @@ from attrs import define, evolve, field
 
 from ksim.flow.events import Failed, Finished, Rejected
 from ksim.flow.request import Image, Request
-from ksim.results.streaming import Sink
+from ksim.results.streaming import ParquetLog
 from ksim.scenario.scenario import Scenario
 from ksim.server.live import Handle, Live
 from ksim.simulation.simulate import writing
 from ksim.workload.replay import Replay, Workload
 
-__all__ = ["Recording", "recording", "row_of"]
+__all__ = ["LiveRecording", "recording", "row_of"]
 
 
 #: The trace in the directory of a run.
@@ -31,14 +31,14 @@ class _NothingPlayed(Exception):
 
 
 @define(eq=False)
-class Recording:
+class LiveRecording:
     """Writes the requests of a fleet to `file` in the order of their arrivals, once they and those before have ended.
 
     `sink` writes what happens to them.  Only requests in flight are held in memory.  For one whose client hung up
     before its end, by simulated time, the trace says when.
     """
 
-    sink: Sink
+    sink: ParquetLog
     file: IO[str]
     live: Live | None = field(default=None, init=False)
     _rows: deque[dict[str, Any]] = field(factory=deque, init=False)
@@ -85,14 +85,14 @@ class Recording:
 
 
 @contextmanager
-def recording(scenario: Scenario, directory: Path | str) -> Iterator[Recording]:
+def recording(scenario: Scenario, directory: Path | str) -> Iterator[LiveRecording]:
     """Write the run directory of a live fleet of *scenario*, which the caller attaches and plays.
 
     The scenario.toml in it replays requests.jsonl.  Without a fleet that is attached, nothing is written.
     """
     with suppress(_NothingPlayed), writing(scenario, directory) as written:
         with (written.directory / REQUESTS).open("w", encoding="utf-8") as file:
-            recorded = Recording(written.sink, file)
+            recorded = LiveRecording(written.sink, file)
             yield recorded
             recorded.end()
         if recorded.live is None:
@@ -121,7 +121,7 @@ def _names(request: Request) -> dict[str, list[Hashable]]:
     """
     chunks, prompt, size = [*request.chunks], request.prompt, request.chunk_tokens
     missing = range(len(chunks), prompt // size) if chunks else ()
-    chunks += [(request.id << 20 | place) + UNNAMED for place in missing]
+    chunks += [(request.id << 20 | index) + UNNAMED for index in missing]
     whole = len(chunks) if (len(chunks) - 1) * size < prompt else prompt // size
     return {"hash_ids": chunks[:whole], "output_hash_ids": chunks[whole:]}
 

@@ -20,9 +20,9 @@ from ksim.server.kv_events import KvEventsConfig
 from ksim.server.live import Live, warm_up
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.openai.prompts import CHUNK
-from ksim.server.recording import Recording
+from ksim.server.recording import LiveRecording
 from ksim.server.text import HuggingFaceTokenizer, MadeUpTokenizer, Tokenizer
 from ksim.simulation.fleet import Fleet
 
@@ -48,7 +48,7 @@ class ServerSettings:
 
 
 def serve(make: Callable[[], Fleet], settings: ServerSettings, say: Callable[[str], object],
-          recorded: Recording | None = None) -> Live | None:
+          recorded: LiveRecording | None = None) -> Live | None:
     """Serve the fleet that *make* returns until SIGINT or SIGTERM, and then until all requests have ended.
 
     A second signal drops them.  *say* prints when the server is ready, and when it drains.  The run is *recorded* if
@@ -95,7 +95,7 @@ class _Service:
     make: Callable[[], Fleet]
     settings: ServerSettings
     say: Callable[[str], object]
-    recorded: Recording | None
+    recorded: LiveRecording | None
     tokenizer: Tokenizer | None
     server: _Server
     _signals: int = field(default=0, init=False)
@@ -153,8 +153,8 @@ class _Service:
         self._live = live
         _collect_less_often()
 
-    def _served(self, live: Live) -> Served:
-        return Served.of(live.fleet, self.settings.served_model_name, int(time()))
+    def _served(self, live: Live) -> ServedModel:
+        return ServedModel.of(live.fleet, self.settings.served_model_name, int(time()))
 
     def _interrupted(self) -> None:
         """A signal has come: the first one drains the server, the second one drops what is left."""

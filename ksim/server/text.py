@@ -1,16 +1,7 @@
-"""Texts and their tokens: the `tokenizer` interface, and the two that have it.
+"""Tokenizers and chat templates.
 
-`made_up` needs no files; `hugging_face` reads a tokenizer.json, and `chat_template` the template beside it.
-
-What the server asks of a tokenizer.
-
-A chat: its messages, images and tools.
-
-Chat templates: the Jinja template beside a tokenizer.json, which formats a chat as one text.
-
-A tokenizer from a tokenizer.json of Hugging Face.
-
-The tokenizer of a server without `--tokenizer`: every id is a word, and every piece of a text has an id.
+`MadeUpTokenizer` needs no files: every id is a word, and every piece of a text has an id.  `HuggingFaceTokenizer` reads
+a tokenizer.json, and `ChatTemplate` the Jinja template beside it, in a sandbox with limits.
 """
 
 import json

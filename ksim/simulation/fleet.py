@@ -11,7 +11,7 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links
 from ksim.network.routes import Machines
-from ksim.results.tiers import Rates
+from ksim.results.numbers import CostRates
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario, alike, beside
@@ -90,12 +90,12 @@ class Fleet:
         return tuple(dict.fromkeys(remark for deployment in self.deployments for remark in deployment.remarks))
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> CostRates:
         """What a joule and a GPU-second of the first pool emit and cost."""
         return self.pools[0].deployment.rates
 
     @property
-    def pool_rates(self) -> dict[str, Rates]:
+    def pool_rates(self) -> dict[str, CostRates]:
         """The same of each pool that has a name."""
         return {pool.name: pool.deployment.rates for pool in self.pools if pool.name}
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import Factory, define, field, frozen
 
@@ -20,19 +21,18 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.results.measured import judged
+from ksim.results.measured import Refusals, judged
 from ksim.results.numbers import LatencyTargets, Summary
-from ksim.results.streaming import Sink
-from ksim.results.totals import Refusals
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.processes import run_in_processes
-from ksim.views import run_directory
-from ksim.views.formats import vllm_block
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
+
+if TYPE_CHECKING:
+    from ksim.results.streaming import ParquetLog
 
 
 class Coupled(KsimError):
@@ -218,6 +218,8 @@ class Streamed:
 
     def vllm_block(self) -> str:
         """The numbers as `vllm bench serve` prints them."""
+        from ksim.views.text import vllm_block
+
         return vllm_block(self.summary)
 
 
@@ -249,7 +251,7 @@ class Written:
 
     directory: Path
     target: Path
-    sink: Sink
+    sink: "ParquetLog"
     summary: Summary = field(factory=dict, init=False)
 
     def end(self, fleet: Fleet) -> None:
@@ -265,6 +267,9 @@ class Written:
 @contextmanager
 def writing(scenario: Scenario, directory: Path | str) -> Iterator[Written]:
     """Write the run of *scenario* that the caller makes to *directory*, whole or not at all."""
+    from ksim.results.streaming import ParquetLog  # most runs are kept whole
+    from ksim.views import run_directory
+
     target = Path(directory).resolve()
-    with run_directory.replacing(target) as new, Sink(new, targets_of(scenario)) as sink:
+    with run_directory.replacing(target) as new, ParquetLog(new, targets_of(scenario)) as sink:
         yield Written(new, target, sink)

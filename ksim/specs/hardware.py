@@ -324,7 +324,7 @@ def _stated() -> float | None:
 
 
 @frozen
-class Grid:
+class ElectricGrid:
     """The electricity of a region: gCO2e per kWh, averaged over a year."""
 
     name: str

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from attrs import asdict, frozen
 
-from ksim.results.numbers import derived
+from ksim.results.numbers import BEST_BY, derived
 from ksim.scenario.scenario import native, put
 from ksim.study.grid import Outcome, Settings, short_names, value_text
 from ksim.study.pareto import Objective, rank
@@ -249,17 +249,14 @@ def _mean(values: Sequence[Number]) -> Number:
     return any(known) if all(isinstance(value, bool) for value in known) else fmean(known)
 
 
-#: What a person asks first: how long users wait, how much the GPUs do, and what that takes.
-SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "median_e2el_ms", "output_throughput", "joules_per_million_tokens",
-         "usd_per_million_tokens")
 #: More points than these make a page too long; `Sweep.to_pandas` has all.
 _MOST = 20
 
 
 def best(points: Sequence[SweepPoint]) -> Table:
-    """The best point by each number that is `SHOWN`; points that did not keep up with their load do not count."""
+    """The best point by each number of `BEST_BY`; points that did not keep up with their load do not count."""
     keys, rows = _axes(points), []
-    for objective in map(Objective.parse, SHOWN):
+    for objective in map(Objective.parse, BEST_BY):
         ranked = rank([point.outcome for point in points], [objective])
         if ranked and ranked[0].on_front:
             point = next(point for point in points if point.outcome is ranked[0].outcome)
@@ -270,7 +267,7 @@ def best(points: Sequence[SweepPoint]) -> Table:
 def first(points: Sequence[SweepPoint]) -> Table:
     """The first points, with the same numbers."""
     axes = _axes(points)
-    keys = [key for key in SHOWN if any(point.value(key) is not None for point in points)]
+    keys = [key for key in BEST_BY if any(point.value(key) is not None for point in points)]
     rows = [(str(point.number), *point.texts(axes), *(_text(point, key) for key in keys), point.outcome.problem)
             for point in points[:_MOST]]
     return Table.of(">point", *short_names(axes).values(), *(f">{key}" for key in keys), "", rows=rows)

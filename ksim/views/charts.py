@@ -25,7 +25,7 @@ Values = Sequence[Any] | NDArray[Any]
 
 
 @frozen(eq=False)
-class Line:
+class Polyline:
     """A curve through points, with `steps` one that stays at each value until the next point.
 
     `area` is the opacity of what is below it, or of the band between `low` and `high`, where it has one.  `dots` is the
@@ -95,7 +95,7 @@ class Bars:
 
 
 @frozen
-class Rule:
+class RuleLine:
     """A line through the whole panel at a value, upright or `across`."""
 
     at: float
@@ -140,7 +140,7 @@ class Text:
     boxed: bool = False
 
 
-Mark = Line | Dots | Bars | Rule | Span | Text
+Mark = Polyline | Dots | Bars | RuleLine | Span | Text
 
 
 @frozen(eq=False)
@@ -170,7 +170,7 @@ class Axis:
     @classmethod
     def names(cls, names: Sequence[str], shown: bool = True) -> "Axis":
         """An axis of *names* from top to bottom, which need not be *shown* beside others that have the same ones."""
-        ticks = {float(place): name if shown else "" for place, name in enumerate(names)}
+        ticks = {float(index): name if shown else "" for index, name in enumerate(names)}
         return cls("", -0.6, len(names) - 0.4, ticks=ticks, reverse=True, grid=False)
 
 

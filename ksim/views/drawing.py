@@ -27,11 +27,11 @@ from ksim.views.charts import (
     Bars,
     Chart,
     Dots,
-    Line,
     Margins,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
     plain,
@@ -113,8 +113,8 @@ def canvas(width: float, height: float, title: str, note: str = "", fixed: bool 
     # An empty line keeps room for the note, because a figure title has one style.
     size = min(13.0, 13.0 * 8.6 * width / max(len(title), 1))
     # A layout makes room for it only if it has no position of its own.
-    place: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
-    figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **place)
+    index: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
+    figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **index)
     if note:
         figure.text(0.012, 1 - 0.44 / height, note, ha="left", va="center", fontsize=9.5, color=FAINT)
     return figure
@@ -182,9 +182,9 @@ def drawn(chart: Chart) -> Figure:
         if chart.footer:
             figure.supxlabel(chart.footer, x=0.012, ha="left", fontsize=8.5, color=FAINT)
         grid = _grid(figure, chart)
-        for place, (axes, panel) in enumerate(zip(grid, chart.panels, strict=False)):
+        for index, (axes, panel) in enumerate(zip(grid, chart.panels, strict=False)):
             _draw_panel(axes, panel)
-            if chart.shared and place < len(chart.panels) - chart.columns:
+            if chart.shared and index < len(chart.panels) - chart.columns:
                 axes.set_xlabel("")
         if chart.legend:
             _shared_legend(figure, grid, chart)
@@ -211,8 +211,8 @@ def _grid(figure: Figure, chart: Chart) -> list[Axes]:
 
 def _named(mark: Dots) -> Iterator[Named]:
     """The places of dots, with their names; marks without names are in the way of others' all the same."""
-    for place, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
-        yield Named(x, y, _sizes(mark)[place] / 2, mark.texts[place] if len(mark.texts) else "")
+    for index, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
+        yield Named(x, y, _sizes(mark)[index] / 2, mark.texts[index] if len(mark.texts) else "")
 
 
 def _shared_legend(figure: Figure, grid: Sequence[Axes], chart: Chart) -> None:
@@ -300,7 +300,7 @@ def _draw(mark: Mark, axes: Axes) -> None:
 
 
 @_draw.register
-def _line(mark: Line, axes: Axes) -> None:
+def _line(mark: Polyline, axes: Axes) -> None:
     if mark.waits:
         return
     x, y = np.asarray(mark.x), np.asarray(mark.y, dtype=float)
@@ -346,12 +346,12 @@ def _bars(mark: Bars, axes: Axes) -> None:
     edges = begin, begin + np.asarray(mark.lengths, dtype=float)
     sides = at - mark.thickness / 2, at + mark.thickness / 2
     boxes(axes, *edges, *sides, mark.colour, mark.name) if mark.across else boxes(axes, *sides, *edges, mark.colour,
-                                                                               mark.name)
-    for place, end, text in zip(at.tolist(), np.maximum(*edges).tolist(), mark.texts, strict=False):
+                                                                                  mark.name)
+    for index, end, text in zip(at.tolist(), np.maximum(*edges).tolist(), mark.texts, strict=False):
         if mark.across:
-            _draw(Text(text, end, place, INK, valign="center", shift=(4, 0)), axes)
+            _draw(Text(text, end, index, INK, valign="center", shift=(4, 0)), axes)
         else:
-            _draw(Text(text, place, end, INK, align="center", shift=(0, 4)), axes)
+            _draw(Text(text, index, end, INK, align="center", shift=(0, 4)), axes)
 
 
 def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str | Sequence[str],
@@ -362,7 +362,7 @@ def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, 
 
 
 @_draw.register
-def _rule(mark: Rule, axes: Axes) -> None:
+def _rule(mark: RuleLine, axes: Axes) -> None:
     draw = axes.axhline if mark.across else axes.axvline
     draw(mark.at, color=mark.colour, linewidth=mark.width, linestyle=_DASHES[mark.dash], label=mark.name or None)
 

@@ -1,29 +1,30 @@
-"""Sentences about what to know of a run before trusting or changing it.
-
-Sentences about the pools of a run: who waits for whom, and what to change.
-"""
+"""Sentences about runs: what to know of one before trusting or changing it, and why two of them differ."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
+from attrs import frozen
 
 from ksim.flow.events import GONE
 from ksim.flow.steps import BOUNDS
+from ksim.results.attribution import groups, members
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage
 from ksim.results.numbers import Summary
-from ksim.results.requests import FAILED, REJECTED, STATUS
 from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats
+from ksim.views.run_directory import Whole
 from ksim.views.wording import UP, Insight, growing, number, outwards, percent
 
 #: From this share of its time on, a pool has nothing to do often enough to say so.
 _IDLE = 0.25
 #: A pool whose GPUs are idle for so much more of the time than another pool's has too many engines.
 _APART = 0.3
-#: Transfers take so many times as long as alone before links are worth a word; shares of a latency that are.
+#: Transfers take so many times as long as alone before links are worth a word; shares of a latency, and of all changes
+#: between two runs, that are.
 _CONTENDED, _WORTH = 1.2, 0.1
 
 
@@ -132,8 +133,8 @@ def summary_insights(summary: Summary) -> list[Insight]:
 
 def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
     yield from _growing(summary)
-    yield from _turned_away(history, REJECTED, "rejected")
-    yield from _turned_away(history, FAILED, "ended by an error")
+    yield from _turned_away(history, "rejected", "rejected")
+    yield from _turned_away(history, "failed", "ended by an error")
     yield from _aborted(summary)
     yield from _unfinished(summary)
     yield from _clocks(history)
@@ -185,8 +186,9 @@ def _aborted(summary: Summary) -> Iterator[Insight]:
 def _turned_away(history: History, status: str, ended: str) -> Iterator[Insight]:
     """A warning if requests have this *status*, with the most common reason."""
     requests = history.requests
+    number_of_status = requests.STATUS.index(status)
     rows = [row for row, reason in requests.reasons.items()
-            if STATUS[requests.status_numbers[row]] == status and not reason.startswith(GONE)]
+            if requests.status_numbers[row] == number_of_status and not reason.startswith(GONE)]
     reasons = Counter(requests.reasons[row] for row in rows)
     if reasons:
         reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
@@ -264,3 +266,166 @@ def _cache(summary: Summary) -> Iterator[Insight]:
         yield Insight(f"The KV cache is never above {share} full.")
     elif peak is not None and peak >= 0.95:
         yield Insight(f"The KV cache is up to {share} full: requests wait for blocks before they wait for GPUs.")
+
+
+#: The statistics that are explained, and how they are called.
+_EXPLAINED = {"mean_ttft": "TTFT", "mean_tpot": "TPOT"}
+
+
+@frozen
+class RoleEngines:
+    """One kind of work in a run: its engines, the GPUs of each, and the shares of their time and KV cache in use."""
+
+    engines: int
+    gpus: int
+    busy: float
+    kv: float
+
+    @classmethod
+    def of(cls, run: Whole, role: str) -> "RoleEngines | None":
+        """Those that prefill or decode in *run*; in a run without pools, all engines do both."""
+        pools = [pool for pool in run.pools.values() if pool["role"] in (role, "both")]
+        if run.pools and pools:
+            gpus, engines = (sum(pool[key] for pool in pools) for key in ("gpus", "engines"))
+            busy, kv = (sum((pool[key] or 0.0) * pool["gpus"] for pool in pools) / gpus
+                        for key in ("gpu_busy_share", "kv_cache_usage_mean"))
+            return cls(engines, gpus // engines, busy, kv)
+        settings = run.settings or {}
+        each = int(settings.get("serve.tensor_parallel_size", 1)) * int(settings.get("serve.pipeline_parallel_size", 1))
+        gpus = run.summary.get("gpus") or each
+        return cls(max(gpus // each, 1), each, run.summary.get("gpu_busy_share") or 0.0,
+                   run.summary.get("kv_cache_usage_mean") or 0.0)
+
+    def __str__(self) -> str:
+        return f"{self.engines} engine{'s' if self.engines > 1 else ''} of {_gpus(self)}"
+
+
+@frozen
+class _Engines:
+    """Who prefills, and who decodes, in the first and in the second run."""
+
+    prefill: tuple[RoleEngines, RoleEngines]
+    decode: tuple[RoleEngines, RoleEngines]
+    runs: tuple[Whole, Whole]
+
+
+def reasons(one: Whole, other: Whole, names: Sequence[str], pairs: Mapping[str, tuple[Floats, Floats]],
+            ) -> Iterator[str]:
+    """Sentences on what makes TTFT and TPOT differ between two runs of which one has pools, largest change first."""
+    if not (one.pools or other.pools):
+        return
+    prefill, decode = ([RoleEngines.of(run, role) for run in (one, other)] for role in ("prefill", "decode"))
+    if None in (*prefill, *decode):
+        return
+    engines = _Engines((prefill[0], prefill[1]), (decode[0], decode[1]), (one, other))  # type: ignore[arg-type]
+    for key, title in _EXPLAINED.items():
+        if key in pairs:
+            before, after = pairs[key]
+            yield from _of_metric(title, engines, names, 1e3 * (after - before))
+    yield from _shares_busy(engines)
+
+
+def _of_metric(title: str, engines: _Engines, names: Sequence[str], change: Floats) -> Iterator[str]:
+    by_group = {group: float(sum(change[names.index(name)] for name in members(group, names)))
+                for group in groups(names)}
+    whole = sum(map(abs, by_group.values()))
+    for group, milliseconds in sorted(by_group.items(), key=lambda item: -abs(item[1])):
+        if abs(milliseconds) >= _WORTH * whole > 0 and (why := _WHY.get(group)):
+            sign = "longer" if milliseconds > 0 else "shorter"
+            yield f"{title}, {group} {number(abs(milliseconds))} ms {sign}: {why(engines, milliseconds > 0)}"
+
+
+def _prefill(engines: _Engines, longer: bool) -> str:
+    first, second = engines.prefill
+    return _sizes("a prompt is computed by", first, second)
+
+
+def _decode(engines: _Engines, longer: bool) -> str:
+    first, second = engines.decode
+    return f"{_sizes('a token is computed by', first, second)}, and batches have {_batch(engines)}"
+
+
+def _sizes(what: str, first: RoleEngines, second: RoleEngines) -> str:
+    if first.gpus == second.gpus:
+        return f"{what} {_gpus(second)} in both runs"
+    return f"{what} {_gpus(second)} in the second run, by {_gpus(first)} in the first"
+
+
+def _gpus(engines: RoleEngines) -> str:
+    return f"{engines.gpus} GPU{'s' if engines.gpus > 1 else ''}"
+
+
+def _batch(engines: _Engines) -> str:
+    found = [_sequences(run) for run in engines.runs]
+    return f"{number(found[1])} sequences on average, not {number(found[0])}"
+
+
+def _sequences(run: Whole) -> float | None:
+    pools = [pool for pool in run.pools.values() if pool["role"] != "prefill"]
+    value: float | None = (pools[0] if pools else run.summary).get("mean_batch_sequences")
+    return value
+
+
+def _queue(engines: _Engines, longer: bool) -> str:
+    first, second = engines.prefill
+    return (f"prompts wait for {second}, busy {percent(second.busy, 0)} of the time, and not for {first}, busy"
+            f" {percent(first.busy, 0)}")
+
+
+def _others(engines: _Engines, longer: bool) -> str:
+    split = [any(pool["role"] == "prefill" for pool in run.pools.values()) for run in engines.runs]
+    if split == [False, True] and not longer:
+        return "other requests' prompts are computed elsewhere, and delay no decode"
+    if split == [True, False] and longer:
+        return "other requests' prompts are computed in between"
+    return _sizes("prompts of others are computed by", *engines.prefill)
+
+
+def _lack_of_room(engines: _Engines, longer: bool) -> str:
+    first, second = (percent(role.kv, 0) for role in engines.decode)
+    return f"the KV cache of engines that decode is {second} full on average, and {first} in the first run"
+
+
+def _moved(engines: _Engines, longer: bool) -> str:
+    counts = [run.summary.get("num_transfers") or 0 for run in engines.runs]
+    sizes = [(run.summary.get("bytes_transferred") or 0.0) / count if count else 0.0
+             for run, count in zip(engines.runs, counts, strict=True)]
+    first, second = (f"{number(size / 1e6)} MB" for size in sizes)
+    return f"a transfer moves {second} of KV in the second run, {first} in the first"
+
+
+def _hop(engines: _Engines, longer: bool) -> str:
+    return "a split request goes through the router and a front end twice"
+
+
+def _next_step(engines: _Engines, longer: bool) -> str:
+    return "a request whose KV has arrived waits until the decode engine schedules its next step"
+
+
+def _communication(engines: _Engines, longer: bool) -> str:
+    first, second = (_gpus(side) for side in engines.decode)
+    return f"an engine has {second} in the second run, {first} in the first, which exchange data in every layer"
+
+
+def _two_hosts(engines: _Engines, longer: bool) -> str:
+    return "the hosts of two engines schedule a split request and take in its steps"
+
+
+_WHY: dict[str, Callable[[_Engines, bool], str]] = {
+    "queue": _queue, "queue: rest": _queue, "own prefill": _prefill, "others' prefill": _others, "decode": _decode,
+    "communication": _communication, "host": _two_hosts,
+    "hop": _hop, "wait for room": _lack_of_room, "KV transfer": _moved,
+    "KV contention": lambda engines, longer: f"transfers share links; {_moved(engines, longer)}",
+    "next step": _next_step,
+}
+
+
+def _shares_busy(engines: _Engines) -> Iterator[str]:
+    """What GPUs do while they wait for each other's work."""
+    for which, run in zip(("first", "second"), engines.runs, strict=True):
+        if run.pools:
+            busy: dict[str, Any] = {name: percent(pool["gpu_busy_share"], 0) for name, pool in run.pools.items()}
+            told = ", ".join(f"{name} {share}" for name, share in busy.items())
+            yield f"GPUs busy in the {which} run: {told}, all {percent(run.summary['gpu_busy_share'], 0)}"
+        else:
+            yield f"GPUs busy in the {which} run: {percent(run.summary['gpu_busy_share'], 0)}"

@@ -60,7 +60,7 @@ class _Label:
     chosen: int | None = None
 
     @classmethod
-    def of(cls, axes: Axes, mark: Named, place: Floats, size: float, point: float) -> "_Label":
+    def of(cls, axes: Axes, mark: Named, index: Floats, size: float, point: float) -> "_Label":
         note = axes.annotate(mark.text, (mark.x, mark.y), xytext=(0, 0), textcoords="offset points", fontsize=size,
                              color=INK, zorder=6, ha="center", va="center", annotation_clip=False)
         note.set_in_layout(False)
@@ -73,9 +73,9 @@ class _Label:
         towards = np.column_stack([np.cos(angles), np.sin(angles)])
         sides = np.clip(2.5 * towards, -1, 1)  # between the corners, where the name is nearly above or below
         offsets = (mark.radius + distances)[:, None] * towards + sides * (width / 2, height / 2)
-        middles, half = place + offsets * point, (np.array([width, height]) / 2 + _MARGIN) * point
+        middles, half = index + offsets * point, (np.array([width, height]) / 2 + _MARGIN) * point
         shares = np.linspace(0.1, 0.8, _DOTS)
-        dots = place + (offsets * point)[:, None, :] * shares[:, None]
+        dots = index + (offsets * point)[:, None, :] * shares[:, None]
         dots[distances <= _LED] = np.nan  # no line, so nothing is crossed
         return cls(note, mark.radius, (width, height), offsets, distances,
                    np.column_stack([middles - half, middles + half]), dots)
@@ -94,8 +94,8 @@ class _Label:
             if costs[few[0]] > best:
                 break
             whole = costs[few] + self._crossings(few, names, lines, marks)
-            for cost, place in zip(whole.tolist(), few.tolist(), strict=True):
-                best, chosen = min((best, chosen), (cost, place))
+            for cost, index in zip(whole.tolist(), few.tolist(), strict=True):
+                best, chosen = min((best, chosen), (cost, index))
         self.chosen = chosen
 
     def _costs(self, names: Floats, lines: Floats, solid: Floats, inside: Floats) -> Floats:
@@ -144,7 +144,7 @@ def name_marks(axes: Axes, marks: Sequence[Named], size: float = 8.5) -> None:
     fixed = [text.get_window_extent().extents for text in axes.texts]
     if (legend := axes.get_legend()) is not None:
         fixed.append(legend.get_window_extent().extents)
-    labels = [_Label.of(axes, mark, place, size, point) for mark, place in zip(marks, places, strict=True) if mark.text]
+    labels = [_Label.of(axes, mark, index, size, point) for mark, index in zip(marks, places, strict=True) if mark.text]
     for sweep in range(1 + _SWEEPS):
         before = [label.chosen for label in labels]
         for label in labels:

@@ -1,11 +1,15 @@
 """Tables as values, and their writers: for a console, as Markdown, and as HTML for a page or a notebook.
 
-On a console, a table is laid out for a width so that nothing in it is cut.
+On a console, a table is laid out for a width so that nothing in it is cut.  HTML is made of elements, which escape all
+that comes from files.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from html import escape
+from itertools import islice
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -17,8 +21,49 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.views.html import Markup, breakable, element
-from ksim.views.wording import UNLIMITED, WIDTH
+from ksim.results.numbers import Summary, pool_numbers
+from ksim.views.wording import UNLIMITED, WIDTH, written
+
+#: Elements without an end.
+_VOID = {"input", "meta", "br", "col"}
+#: After these, a line may break in a name; the dots of numbers are not among them.
+_BREAKS = re.compile(r"_|(?<=[A-Za-z])\.(?=[A-Za-z])")
+
+
+class Markup(str):
+    """Text that is HTML already; every other text is escaped when it becomes part of an element."""
+
+    __slots__ = ()
+
+
+def element(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """An element with *children*, texts or markup, of which None says nothing.
+
+    Attributes of value None or False are left out, True ones have no value, and 0 is a value as any other; `cls` is the
+    class, and underscores read as hyphens.
+    """
+    head = "".join(_attribute(key, value) for key, value in attributes.items()
+                   if value is not None and value is not False)
+    if name in _VOID:
+        return Markup(f"<{name}{head}>")
+    return Markup(f"<{name}{head}>{together(children)}</{name}>")
+
+
+def together(children: Iterable[Any]) -> Markup:
+    """Markup of *children*, one after the other."""
+    return Markup("".join(child if isinstance(child, Markup) else escape(str(child))
+                          for child in children if child is not None))
+
+
+def _attribute(key: str, value: Any) -> str:
+    name = "class" if key == "cls" else key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+def breakable(name: str) -> Markup:
+    """*name*, which a line may break after underscores and dots, and nowhere within a word."""
+    return Markup(_BREAKS.sub(r"\g<0><wbr>", escape(name)))
+
 
 #: Between two columns.
 _GAP = 2
@@ -56,7 +101,7 @@ class Column:
 
 
 @frozen
-class Row:
+class TableRow:
     """The cells of a row, their style, and whether a section ends below it."""
 
     cells: tuple[Cell, ...]
@@ -78,7 +123,7 @@ class Table:
     """Rows under the names of columns; rich prints it as wide as the console is (see `laid_out`)."""
 
     columns: tuple[Column, ...]
-    rows: list[Row] = field(factory=list)
+    rows: list[TableRow] = field(factory=list)
     title: str = ""
 
     @classmethod
@@ -87,16 +132,16 @@ class Table:
 
         Where there is no room, the columns that *hide* names are left out, the first one first.
         """
-        ranks = {name.lstrip(">~"): len(hide) - place for place, name in enumerate(hide)}
+        ranks = {name.lstrip(">~"): len(hide) - index for index, name in enumerate(hide)}
         columns = (Column(name[name[:1] in (">", "~"):], name.startswith(">"), ranks.get(name.lstrip(">~"), 0),
                           long=name.startswith("~")) for name in names)
-        return cls(tuple(columns), [Row(tuple(cells)) for cells in rows], title)
+        return cls(tuple(columns), [TableRow(tuple(cells)) for cells in rows], title)
 
     def add_row(self, *cells: Cell, style: str = "", end_section: bool = False) -> None:
         """Add a row with a cell for each column."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
-        self.rows.append(Row(cells, style, end_section))
+        self.rows.append(TableRow(cells, style, end_section))
 
     def add_section(self) -> None:
         """End a section below the last row."""
@@ -111,7 +156,7 @@ class Table:
     @property
     def width(self) -> int:
         """The characters of a line with all columns side by side, nothing folded."""
-        return _line([_widths(self, place)[1] for place in range(len(self.columns))])
+        return _line([_widths(self, index)[1] for index in range(len(self.columns))])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layout = laid_out(self, UNLIMITED if WIDE.get() else options.max_width)
@@ -134,15 +179,15 @@ def laid_out(table: Table, width: int) -> Layout:
     must stay have no room, nothing is left out, and the cells of each row stand one below the other.
     """
     places = list(range(len(table.columns)))
-    least, whole = zip(*(_widths(table, place) for place in places), strict=True) if places else ((), ())
-    leaving = sorted((place for place in places if table.columns[place].priority),
-                     key=lambda place: (-table.columns[place].priority, -place))
-    while _line([least[place] for place in places]) > width:
+    least, whole = zip(*(_widths(table, index) for index in places), strict=True) if places else ((), ())
+    leaving = sorted((index for index in places if table.columns[index].priority),
+                     key=lambda index: (-table.columns[index].priority, -index))
+    while _line([least[index] for index in places]) > width:
         if not leaving:
             return Layout({}, stacked=True)
         places.remove(leaving.pop(0))
-    hidden = tuple(column for place, column in enumerate(table.columns) if place not in places)
-    return Layout(_grown({place: least[place] for place in places}, {place: whole[place] for place in places}, width),
+    hidden = tuple(column for index, column in enumerate(table.columns) if index not in places)
+    return Layout(_grown({index: least[index] for index in places}, {index: whole[index] for index in places}, width),
                   hidden)
 
 
@@ -158,14 +203,14 @@ def _line(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * max(0, len(widths) - 1)
 
 
-def _widths(table: Table, place: int) -> tuple[int, int]:
+def _widths(table: Table, index: int) -> tuple[int, int]:
     """The least characters of a column, where texts are folded, and those without any fold."""
-    column = table.columns[place]
-    cells = [line for row in table.rows for line in str(row.cells[place]).splitlines()]
+    column = table.columns[index]
+    cells = [line for row in table.rows for line in str(row.cells[index]).splitlines()]
     content = max(map(cell_len, cells), default=0)
     whole = max(column.least, content, cell_len(column.name), 1)
     words = [word for line in ((column.name,) if column.number else (column.name, *cells)) for word in _words(line)]
-    room = content if column.number else min(whole, _TEXT if place else _NAME)
+    room = content if column.number else min(whole, _TEXT if index else _NAME)
     return max(column.least, room, *map(cell_len, words), 1), whole
 
 
@@ -180,16 +225,16 @@ def _grown(least: dict[int, int], whole: dict[int, int], width: int) -> dict[int
     spare, lacking = width - _line([*least.values()]), sum(whole.values()) - sum(least.values())
     if lacking <= spare:
         return whole
-    return {place: few + spare * (whole[place] - few) // lacking for place, few in least.items()}
+    return {index: few + spare * (whole[index] - few) // lacking for index, few in least.items()}
 
 
 def _grid(table: Table, layout: Layout) -> Grid:
     made = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0), header_style="bold")
-    for place, width in layout.widths.items():
-        column = table.columns[place]
+    for index, width in layout.widths.items():
+        column = table.columns[index]
         made.add_column(Text(column.name), width=width, justify="right" if column.number else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*(_text(row.cells[place]) for place in layout.widths), style=row.style, end_section=row.ends)
+        made.add_row(*(_text(row.cells[index]) for index in layout.widths), style=row.style, end_section=row.ends)
     return made
 
 
@@ -233,7 +278,32 @@ def beside(*tables: Table) -> Beside:
 
 def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """A table of labels and numbers under a *title*."""
-    return Table((Column(title, least=15), Column("", number=True, least=7)), [Row(row) for row in rows])
+    return Table((Column(title, least=15), Column("", number=True, least=7)), [TableRow(row) for row in rows])
+
+
+#: The pools in one table; more pools make more tables.
+_BESIDE = 4
+
+
+def pool_tables(summary: Summary) -> Iterator[Table]:
+    """Tables of all pools, up to four side by side; none for a run without pools."""
+    pools = iter(summary.get("pools", {}).items())
+    while some := dict(islice(pools, _BESIDE)):
+        yield _of_pools(some)
+
+
+def _of_pools(pools: dict[str, Summary]) -> Table:
+    return Table((Column("Pools", least=22), *(Column(name, number=True) for name in pools)),
+                 [TableRow(tuple(cells)) for cells in pool_rows(pools)])
+
+
+def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
+    """The titles and numbers of these pools, of all rows that say something of one of them."""
+    found = list(pools.values())
+    yield ["role", *(pool["role"] for pool in found)]
+    yield ["GPU", *(pool["gpu"] for pool in found)]
+    for row in pool_numbers(found):
+        yield [row.title, *(written(row, pool.get(row.key)) for pool in found)]
 
 
 def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
@@ -278,11 +348,11 @@ def _heading(name: str, sortable: bool) -> Markup:
     return element("button", breakable(name), type="button", cls="sorter") if sortable else breakable(name)
 
 
-def _on_page(place: int, cell: Cell, style: str | None) -> Markup:
+def _on_page(index: int, cell: Cell, style: str | None) -> Markup:
     shown, value = cell if isinstance(cell, tuple) else (cell, None)
     if isinstance(shown, str) and not isinstance(shown, Markup):
         shown = breakable(shown)
-    return element("td" if place else "th", shown, cls=style, data_value=value, **({} if place else {"scope": "row"}))
+    return element("td" if index else "th", shown, cls=style, data_value=value, **({} if index else {"scope": "row"}))
 
 
 def notebook(title: str, *parts: Table | str) -> Markup:

@@ -1,6 +1,9 @@
-"""The report of a run, for people."""
+"""The report of a run, for people: on a console and in a notebook; and the block that `vllm bench serve` prints.
 
-from collections.abc import Iterable, Mapping, Sequence
+Source of the block: vllm/benchmarks/serve.py at commit 009e6d4.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
@@ -9,34 +12,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ksim.flow.events import TIERS
 from ksim.flow.steps import BOUNDS
 from ksim.results.kernels import HOST, IDLE, families
-from ksim.results.numbers import LATENCIES, PERCENTILES, Summary, number_of
+from ksim.results.numbers import (
+    IN_NOTEBOOKS,
+    IN_VLLM_BLOCK,
+    LATENCIES,
+    NUMBERS,
+    REPORTED,
+    REPORTED_STATISTICS,
+    Summary,
+    latency_key,
+    number_of,
+)
 from ksim.results.steps import ratio
-from ksim.views.pools_text import pool_tables
-from ksim.views.tables import Cell, Column, Table, beside, pairs
-from ksim.views.wording import Insight, endings, growing, listed, number, outwards, percent
+from ksim.views.tables import Cell, Column, Table, beside, notebook, pairs, pool_rows, pool_tables
+from ksim.views.wording import Insight, endings, growing, listed, number, outwards, percent, written
 
 _BAR = 10
-#: The numbers of each part, as far as a run has them.
-_THROUGHPUT = (
-    "request_throughput", "offered_request_rate", "request_goodput", "slo_attainment", "output_throughput",
-    "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
-    "max_concurrent_requests")
-_GPUS = (
-    "gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "spec_decode_acceptance_rate",
-    "spec_decode_acceptance_length", "images", "encoder_tokens")
-_CACHE = (
-    "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in TIERS),
-    "kv_offload_load_bytes", "kv_offload_store_bytes", "preemptions", "lora_loads", "lora_reads")
-_ENERGY_PARTS = ("prefill_energy_joules", "decode_energy_joules", "idle_energy_joules", "static_energy_joules")
-_ENERGY_MEANS = (
-    "mean_energy_to_first_token_joules", "mean_energy_per_output_token_joules", "mean_energy_per_request_joules",
-    "p99_energy_per_request_joules", "mean_energy_per_session_joules", "joules_per_output_token")
-_COSTS = (
-    "carbon_grams", "carbon_grams_per_request", "carbon_grams_per_1k_output_tokens", "energy_dollars", "gpu_dollars",
-    "dollars_per_million_output_tokens")
 #: The mark of latencies that grow with the run, if requests that wait became more and more.
 _MARK = " !"
 #: Families with a smaller share of the run are shown together.
@@ -56,13 +49,16 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _latency_table(summary),
         *_mark_explained(summary),
         _intervals(summary),
-        beside(pairs("Throughput", listed(summary, _THROUGHPUT)), pairs("GPUs", listed(summary, _GPUS)),
-               pairs("Cache", listed(summary, _CACHE))),
+        beside(*(_block(summary, title) for title in ("Throughput", "GPUs", "Cache"))),
         *pool_tables(summary),
         *energy_block(summary),
         _time_table(kernels),
         _notes(notes),
     )
+
+
+def _block(summary: Summary, title: str) -> Table:
+    return pairs(title, listed(summary, REPORTED[title]))
 
 
 def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:
@@ -74,11 +70,10 @@ def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> Rend
 
 
 def _latency_table(summary: Summary) -> Table:
-    statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
     table = Table((Column("Latency (ms)", least=21), Column("", least=4),
-                   *(Column(statistic, number=True, least=7) for statistic in statistics)))
+                   *(Column(statistic, number=True, least=7) for statistic in REPORTED_STATISTICS)))
     for name, title in LATENCIES.items():
-        values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
+        values = (number(summary[latency_key(name, statistic)]) for statistic in REPORTED_STATISTICS)
         marked = _MARK if name in growing(summary) else ""
         short = Text("" if name == "queue" else name.upper(), style="dim")
         table.add_row(title + marked, short, *values)
@@ -149,16 +144,14 @@ def _notes(notes: Sequence[Insight]) -> RenderableType:
 
 def energy_block(summary: Summary) -> Iterable[RenderableType]:
     """The energy, its kernels and its requests; emissions and cost where rates are stated."""
-    tables = [pairs("Energy", _energy(summary)), pairs("Energy, mean", listed(summary, _ENERGY_MEANS))]
-    if costs := list(listed(summary, _COSTS)):
-        tables.append(pairs("Carbon and cost", costs))
-    yield beside(*tables)
+    costs = _block(summary, "Carbon and cost")
+    yield beside(pairs("Energy", _energy(summary)), _block(summary, "Energy, mean"), *([costs] if costs.rows else []))
     yield Text(_remarks(summary), style="dim")
 
 
 def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
     yield from listed(summary, ["energy_joules"])
-    for key in _ENERGY_PARTS:
+    for key in REPORTED["Energy"]:
         yield number_of(key).brief, percent(ratio(summary[key], summary["energy_joules"]))
     yield from listed(summary, ["average_watts", "tokens_per_joule"])
 
@@ -172,3 +165,55 @@ def _remarks(summary: Summary) -> str:
     if not isclose(summary["energy_joules"] + host, drawn, rel_tol=1e-12):
         said.append(f"{number(drawn / 1e3)} kJ from the grid, what the data centre takes included")
     return "; ".join(said)
+
+
+_WIDTH = 50
+_LATENCIES = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+
+
+def vllm_block(summary: Summary, labels: Mapping[str, Any] | None = None) -> str:
+    """Return vLLM's "Serving Benchmark Result" block, label for label.
+
+    `request_rate` and `max_concurrency` appear if *labels* has them, and goodput if targets are set.  If no request
+    completed, vLLM prints a latency of zero; this prints nan.
+    """
+    known = {**(labels or {}), **summary}
+    lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]
+    lines += [_line(label, known[key], style) for label, key, style in IN_VLLM_BLOCK if _shown(known.get(key))]
+    for name, title in _LATENCIES.items():
+        lines += [title.center(_WIDTH, "-"), *_latency(summary, name)]
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+def _shown(value: Any) -> bool:
+    return value is not None and value not in ("inf", float("inf"))
+
+
+def _latency(summary: Summary, name: str) -> Iterator[str]:
+    for statistic in ("mean", "median", "p99"):
+        value = summary[latency_key(name, statistic)]
+        yield _line(f"{statistic.title()} {name.upper()} (ms):", float("nan") if value is None else value, ".2f")
+
+
+def _line(label: str, value: Any, style: str) -> str:
+    return f"{label:<40} {value:<10{style}}"
+
+
+def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str, Any]) -> str:
+    """A run: its subject, latencies, throughput, energy, and insights."""
+    title = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
+    ended = ", ".join(f"{number(count)} {word}" for count, word in endings(summary))
+    latencies = [(name.upper(), *(number(summary[latency_key(name, statistic)]) for statistic in REPORTED_STATISTICS))
+                 for name in LATENCIES]
+    pools = summary.get("pools", {})
+    beside = [Table.of("pools", *(f">{name}" for name in pools), rows=pool_rows(pools))] if pools else []
+    rows = [(NUMBERS[key].title, written(NUMBERS[key], value)) for key in IN_NOTEBOOKS
+            if (value := summary[key]) is not None]
+    return notebook(title, f"{ended} in {number(summary['duration'])} s of simulated time",
+                    Table.of("latency (ms)", *(f">{statistic}" for statistic in REPORTED_STATISTICS), rows=latencies),
+                    Table.of("run", ">", rows=rows), *beside, *(note.text for note in notes))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from ksim.results.numbers import Number, number_of
+from ksim.results.numbers import RunNumber, number_of
 
 if TYPE_CHECKING:
     from ksim.flow.events import EngineBuilt
@@ -44,7 +44,7 @@ def number(value: float | None, rounding: str = ROUND_HALF_EVEN) -> str:
     return _rounded(value, 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4, rounding)
 
 
-def written(row: Number, value: float | None) -> str:
+def written(row: RunNumber, value: float | None) -> str:
     """The *value* of a number in the unit of its title; a dash if unknown."""
     if value is None or row.is_share:
         return percent(value)

@@ -16,9 +16,8 @@ from ksim.flow.events import GONE_AFTER_REFUSAL, Arrived, Held, Refused, Rejecte
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.results.gateway import attempts
 from ksim.results.history import History
-from ksim.results.totals import aborted
+from ksim.results.metrics import aborted
 from ksim.specs.settings import SignalSettings
 from ksim.workload.replay import Retries
 from tests.cluster.views import Millisecond, View
@@ -251,4 +250,4 @@ def test_a_client_that_goes_before_it_tries_again_does_not_come_back():
     assert gone == [True, False] and len([*scene.log.of(Refused)]) == 1 and not scene.sent
     assert [(event.time, event.reason) for event in scene.log.of(Rejected)] == [(1e-3, GONE_AFTER_REFUSAL)]
     requests = History(scene.log).requests
-    assert attempts(requests).tolist() == [1] and aborted(requests).all()
+    assert requests.attempts.tolist() == [1] and aborted(requests).all()

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from ksim.deploy.commands import Command, Wanted, launch_of
+from ksim.deploy.commands import ImportOptions, ShellCommand, launch_of
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.texts import Pasted
 from ksim.scenario.scenario import Scenario
@@ -11,7 +11,7 @@ from ksim.scenario.scenario import Scenario
 
 def launched(*words, **wanted):
     """What the command of *words* starts."""
-    return launch_of(Command.of(words, "line 1"), Wanted(**wanted))
+    return launch_of(ShellCommand.of(words, "line 1"), ImportOptions(**wanted))
 
 
 def served(*flags, model="Qwen/Qwen3-8B"):
@@ -21,7 +21,7 @@ def served(*flags, model="Qwen/Qwen3-8B"):
 
 def text_of(*texts, folder=Path(), **wanted):
     """What `ksim import` prints for *texts*."""
-    return scenario_text([Pasted(text, folder=folder) for text in texts], Wanted(**{"gpu": "h200", **wanted}))
+    return scenario_text([Pasted(text, folder=folder) for text in texts], ImportOptions(**{"gpu": "h200", **wanted}))
 
 
 def table_of(*texts, **wanted):

@@ -9,7 +9,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.exporting import Outgoing, exported
 from ksim.deploy.importing import assembled, joined, read
 from ksim.deploy.texts import Pasted
@@ -58,7 +58,7 @@ def fleets(draw: st.DrawFn) -> Scenario:
 
 def back(texts: dict[str, str], **wanted: Any) -> Scenario:
     """The scenario that is imported from *texts*."""
-    said = Wanted(**wanted)
+    said = ImportOptions(**wanted)
     imported = assembled(joined([read(Pasted(text), said) for text in texts.values()]), said)
     return Scenario.of(imported.table)
 

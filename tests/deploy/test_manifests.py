@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.importing import assembled, read
 from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
@@ -15,7 +15,7 @@ from tests.deploy.texts import DEPLOYMENT, SCRIPT, SERVICE
 
 
 def table(text: str, **wanted: Any) -> Any:
-    said = Wanted(**wanted)
+    said = ImportOptions(**wanted)
     return assembled(read(Pasted(text, "m.yaml"), said), said).table
 
 
@@ -40,7 +40,7 @@ def test_a_deployment_is_a_pool_of_its_replicas():
 
 
 def test_what_has_no_effect_is_listed_with_its_place():
-    deployed = read(Pasted(DEPLOYMENT + "---\n" + SERVICE, "m.yaml"), Wanted())
+    deployed = read(Pasted(DEPLOYMENT + "---\n" + SERVICE, "m.yaml"), ImportOptions())
     notes = {note.word: note.where for note in (*deployed.idle, *deployed.launches[0].idle)}
     assert notes["Service llama"] == "m.yaml:28" and notes["selector"] == "m.yaml:7: spec.selector"
     assert notes["readinessProbe"] == "m.yaml:26: spec.template.spec.containers[0].readinessProbe"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.importing import assembled, joined, read
 from ksim.deploy.texts import Pasted, main_file
 from ksim.foundation.errors import KsimError
@@ -13,7 +13,7 @@ from tests.deploy.texts import BETA, CONFIG, GRAPH, PICKER, SLURM, STACK, VALUES
 
 
 def made(*texts: str, folder: Path = Path(), source: str = "f", **wanted: Any) -> Any:
-    said = Wanted(**wanted)
+    said = ImportOptions(**wanted)
     return assembled(joined([read(Pasted(text, source, folder), said) for text in texts]), said).table
 
 

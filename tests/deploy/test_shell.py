@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.readers.lines import Lines
 from ksim.deploy.shell.script import Script
 from ksim.deploy.shell.variables import arithmetic
@@ -103,7 +103,7 @@ def test_other_sums_are_refused(text):
 ])
 def test_what_a_shell_would_have_to_find_out_is_refused(text, says):
     with pytest.raises(ConfigError) as refused:
-        Lines().read(Pasted(text), Wanted())
+        Lines().read(Pasted(text), ImportOptions())
     assert says in str(refused.value)
 
 
@@ -118,7 +118,7 @@ def test_a_variable_without_a_value_may_stay_open_in_a_flag_without_effect():
 @examples(300)
 def test_no_text_escapes_as_anything_but_an_error(text):
     try:
-        Lines().read(Pasted("vllm serve Qwen/Qwen3-8B " + text), Wanted())
+        Lines().read(Pasted("vllm serve Qwen/Qwen3-8B " + text), ImportOptions())
     except ConfigError as error:
         assert str(error)
 
@@ -128,7 +128,7 @@ def test_a_shell_runs_a_text_with_any_options_and_at_its_own_lines():
     assert table_of(inner.format(8))["serve"]["max_num_seqs"] == 8
     for text, says in ((f"\n\n{inner.format('many')}", "line 4"), (f"if x; then\n{inner.format(8)}\nfi", "under `if`")):
         with pytest.raises(ConfigError, match=says):
-            Lines().read(Pasted(text), Wanted())
+            Lines().read(Pasted(text), ImportOptions())
 
 
 def test_lines_in_containers_are_unwrapped():

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.texts import Pasted
 from ksim.foundation.errors import KsimError
@@ -73,7 +73,7 @@ def spoilt(text: str, chance: random.Random) -> str:
 @examples(320)
 def test_a_spoilt_text_is_read_or_refused(text, chance, gpu):
     try:
-        made = scenario_text([Pasted(spoilt(text, chance), "f.yaml")], Wanted(gpu=gpu))
+        made = scenario_text([Pasted(spoilt(text, chance), "f.yaml")], ImportOptions(gpu=gpu))
     except KsimError as error:
         assert str(error) and "\n" not in str(error)
     else:

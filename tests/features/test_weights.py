@@ -3,7 +3,7 @@
 import pytest
 
 from ksim import KsimError, Scenario
-from ksim.deploy.commands import Wanted
+from ksim.deploy.commands import ImportOptions
 from ksim.deploy.importing import scenario_text
 from ksim.deploy.texts import Pasted
 from ksim.flow.batch import Batch
@@ -50,5 +50,6 @@ def test_a_node_keeps_no_more_than_its_memory():
 
 
 def test_vllms_flag_says_it():
-    text = scenario_text([Pasted("vllm serve meta-llama/Llama-3.1-8B-Instruct --cpu-offload-gb 4")], Wanted(gpu="h200"))
+    line = Pasted("vllm serve meta-llama/Llama-3.1-8B-Instruct --cpu-offload-gb 4")
+    text = scenario_text([line], ImportOptions(gpu="h200"))
     assert "cpu_offload_gb = 4" in text

@@ -11,8 +11,8 @@ from ksim.compute.model import Config
 from ksim.engine.event_engine import DUMMY
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
-from ksim.results.attribution.activity import EXPERTS, Shares
-from ksim.results.attribution.energy import Energy
+from ksim.results.activity import EXPERTS, Shares
+from ksim.results.energy import Energy
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import Scenario

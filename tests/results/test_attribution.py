@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.counting import lines
 from ksim.flow.events import Admitted, Preempted, Stepped
 from ksim.flow.log import Log
-from ksim.results.attribution.activity import COMMUNICATION, KEYS, PAIRS, Part, Shares
-from ksim.results.attribution.energy import Energy
+from ksim.results.activity import COMMUNICATION, KEYS, PAIRS, SharedKernels, Shares
+from ksim.results.energy import Energy
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.views.result import Result
@@ -126,7 +126,7 @@ def _spend(spent: Counter, step, mine: tuple[int, int], decoding: bool) -> None:
         weights["others"].remove(mine)
         weights["prefill"] = [mine]
     for span in step.step_costs[0]:
-        part = Part.of(span)
+        part = SharedKernels.of(span)
         size = {PAIRS: lambda new, context: new * context + new * (new + 1) / 2,
                 KEYS: lambda new, context: new + context}.get(part.by, lambda new, context: new)
         sizes = {name: sum(size(*each) for each in group) for name, group in weights.items()}

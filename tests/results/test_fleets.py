@@ -13,12 +13,11 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.results.attribution.energy import Energy
-from ksim.results.attribution.stretches import HANDOVER
+from ksim.results.attribution import HANDOVER
+from ksim.results.energy import Energy
 from ksim.results.history import History
-from ksim.results.numbers import LatencyTargets
+from ksim.results.numbers import CostRates, LatencyTargets
 from ksim.results.series import moving, running, waiting
-from ksim.results.tiers import Rates
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import requests_of, serve, simulate
@@ -132,7 +131,7 @@ def test_every_joule_of_a_fleet_is_somebodys_where_no_request_fails(style, decod
 @given(fleets())
 @examples(30)
 def test_pools_add_up_to_the_run(log):
-    summary = Result(log, limits=LatencyTargets(ttft=0.1), rates=Rates(gpu_dollars=1e-3)).summary
+    summary = Result(log, limits=LatencyTargets(ttft=0.1), rates=CostRates(gpu_dollars=1e-3)).summary
     pools = list(summary["pools"].values())
     for key in ("gpus", "steps", "total_output_tokens", "total_input_tokens", "energy_joules", "preemptions",
                 "gpu_dollars"):
@@ -142,7 +141,8 @@ def test_pools_add_up_to_the_run(log):
 
 
 def test_pools_may_have_their_own_rates():
-    result = Result(fleet.log(count=20), rates=Rates(gpu_dollars=1.0), pool_rates={"decode": Rates(gpu_dollars=3.0)})
+    result = Result(fleet.log(count=20), rates=CostRates(gpu_dollars=1.0),
+                    pool_rates={"decode": CostRates(gpu_dollars=3.0)})
     pools = result.summary["pools"]
     spent = {name: pool["gpu_dollars"] / (pool["gpus"] * result.summary["duration"]) for name, pool in pools.items()}
     assert spent == pytest.approx({"prefill": 1.0, "decode": 3.0})

@@ -1,12 +1,12 @@
 import pytest
 
-from ksim.results.tiers import Rates
+from ksim.results.numbers import CostRates
 from ksim.views.result import Result
 
 from . import by_hand
 
 #: A gram and a dollar per kJ, a cent per second of a GPU, 50 W beside each; half as much again for the building.
-STATED = Rates(grams=1e-3, dollars=1e-3, gpu_dollars=0.01, pue=1.5, beside=50.0)
+STATED = CostRates(grams=1e-3, dollars=1e-3, gpu_dollars=0.01, pue=1.5, beside=50.0)
 
 
 def test_footprints_without_stated_rates_are_unknown():
@@ -29,7 +29,7 @@ def test_footprint_of_the_small_log():
 
 
 def test_tokens_cost_what_is_stated_of_energy_and_gpus():
-    summary = Result(by_hand.small(), rates=Rates(gpu_dollars=0.01)).summary
+    summary = Result(by_hand.small(), rates=CostRates(gpu_dollars=0.01)).summary
     assert summary["energy_dollars"] is summary["carbon_grams"] is None
     assert summary["dollars_per_million_output_tokens"] == pytest.approx(0.09 / 4e-6)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ksim.results.history import History
-from ksim.results.metrics import saturation
+from ksim.results.series import saturation
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.views.result import Result

@@ -26,12 +26,12 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
-from ksim.results import metrics
 from ksim.results import streaming as module
-from ksim.results.attribution.energy import ENERGY_KEYS
-from ksim.results.metrics import spread
+from ksim.results.energy import ENERGY_KEYS
+from ksim.results.metrics import INTERVAL_KEYS, spread
 from ksim.results.numbers import LATENCIES, PERCENTILES, POOL_LATENCIES, LatencyTargets
-from ksim.results.streaming import RESOLUTION, Histogram, Sink
+from ksim.results.series import SATURATION_KEYS
+from ksim.results.streaming import RESOLUTION, LogHistogram, ParquetLog
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import serve, simulate
 from ksim.views.result import Result
@@ -43,7 +43,7 @@ from .strategies import fleet_scenarios, fleets
 LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
 ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Prefilled, Transferred, LinkUsed, Released, Failed,
          Finished, Preempted, Admitted)
-UNTOLD = {*metrics.INTERVAL_KEYS, *metrics.SATURATION_KEYS, *ENERGY_KEYS} - {
+UNTOLD = {*INTERVAL_KEYS, *SATURATION_KEYS, *ENERGY_KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
 ROUGH = {f"{statistic}_{name}_ms" for name in {*LATENCIES, *POOL_LATENCIES}
          for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}
@@ -68,7 +68,7 @@ def in_stretches(events: list, most: int) -> list:
 
 def streamed(log: Log, folder, every: int, events: list):
     """The summary and the rows of *log*, written once *every* so many requests or steps."""
-    with mock.patch.multiple(module, _REQUESTS=every, _STEPS=every), Sink(folder, LIMITS) as sink:
+    with mock.patch.multiple(module, _REQUESTS=every, _STEPS=every), ParquetLog(folder, LIMITS) as sink:
         sink.engines += log.engines
         for event in events:
             sink.record(event) if isinstance(event, StepBlock) else sink.add(event)
@@ -145,7 +145,7 @@ def test_fleets_too(tmp_path_factory, log, every):
 def test_streamed_runs_of_fleets_say_what_kept_ones_say(tmp_path_factory, scenario):
     """Engines tell their steps long after what follows from them, and in no order between them."""
     folder = tmp_path_factory.mktemp("run")
-    with mock.patch.multiple(module, _REQUESTS=5, _STEPS=7), Sink(folder, LIMITS) as sink:
+    with mock.patch.multiple(module, _REQUESTS=5, _STEPS=7), ParquetLog(folder, LIMITS) as sink:
         serve(Fleet.of(scenario), scenario.workload.requests(scenario.seed), sink, lambda: None)
         summary = sink.summary()
     agrees(Result(simulate(scenario).log, limits=LIMITS), (summary, *rows(folder)))
@@ -160,7 +160,7 @@ def test_steps_may_come_at_once_and_after_the_tokens_that_are_from_them(tmp_path
 
 @given(st.lists(st.lists(st.floats(0, 1e6).map(lambda value: value if value > 1e-8 else 0.0), max_size=30), max_size=4))
 def test_histograms_know_percentiles_to_their_resolution(parts):
-    histogram = Histogram()
+    histogram = LogHistogram()
     for values in parts:
         histogram.add(np.array(values))
     expected = spread("x", np.array([value for values in parts for value in values]))
@@ -170,7 +170,7 @@ def test_histograms_know_percentiles_to_their_resolution(parts):
 
 def test_streaming_forgets_requests_and_steps_that_have_ended(tmp_path):
     log = fabricate.log(count=80, rate=5.0)
-    with mock.patch.multiple(module, _REQUESTS=20, _STEPS=20), Sink(tmp_path, LIMITS) as sink:
+    with mock.patch.multiple(module, _REQUESTS=20, _STEPS=20), ParquetLog(tmp_path, LIMITS) as sink:
         sink.engines += log.engines
         most = 0
         for event in told(log):

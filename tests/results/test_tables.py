@@ -7,7 +7,7 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.log import Log
 from ksim.results.history import History
-from ksim.results.tables import step_table
+from ksim.results.measured import step_table
 from ksim.views.result import Result
 
 from . import by_hand, fabricate

@@ -10,7 +10,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.scenario.scenario import Scenario
 from ksim.server.live import Handle, Live
-from ksim.server.recording import Recording
+from ksim.server.recording import LiveRecording
 from ksim.simulation.fleet import Fleet
 
 
@@ -108,7 +108,8 @@ class Played:
 
 
 def played(fleet: Fleet, requests: Iterable[Request], aborts: Mapping[int, float] | None = None,
-           speed: float = 1.0, tick: float = 0.003, recorded: Recording | None = None, parsing: float = 0.0) -> Played:
+           speed: float = 1.0, tick: float = 0.003, recorded: LiveRecording | None = None,
+           parsing: float = 0.0) -> Played:
     """Send *requests* to *fleet* at their arrivals, and let some be *aborts*: so many seconds after they were sent.
 
     The clock goes on by *tick* at most between looks at what is due.  Each request is sent after so many seconds of

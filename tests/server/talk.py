@@ -10,7 +10,7 @@ from ksim.scenario.scenario import Scenario
 from ksim.server.http.application import Application
 from ksim.server.live import Live
 from ksim.server.openai.api import Api
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 
@@ -25,7 +25,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, tells_cached=False, **options):
     """A client of a server that is there, and the server's application and fleet."""
     live = Live(Fleet.of(Scenario.of(scenario)), speed)
-    served = Served.of(live.fleet)
+    served = ServedModel.of(live.fleet)
     application = Application(**options)
     application.api = Api(live, served, tokenizer or MadeUpTokenizer(served.vocabulary), clock=lambda: 7.0,
                           tells_cached=tells_cached)

@@ -18,7 +18,7 @@ from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.text import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.fake import FakeLive
@@ -89,7 +89,7 @@ class Server:
     def __init__(self) -> None:
         self.fake = FakeLive({**SCENARIO, "flow_control": {"name": "queue_limit"}})
         self.fake.live.log.kept = None
-        meter, served = Meter(self.fake.live, "m"), Served.of(self.fake.live.fleet)
+        meter, served = Meter(self.fake.live, "m"), ServedModel.of(self.fake.live.fleet)
         application = Application(max_body=10**5, metrics=lambda: meter.text(*self.app.families))
         application.api = Api(self.fake.live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted,
                               tells_cached=True)

@@ -17,7 +17,7 @@ from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.text import MadeUpTokenizer
 from tests.server.fake import FakeLive, values
 
@@ -119,7 +119,7 @@ def test_nothing_is_left_of_clients_that_go(seed: int) -> None:
 
 async def _be_visited(drawn: random.Random) -> None:
     fake = FakeLive(SCENARIO)
-    meter, served = Meter(fake.live, "m"), Served.of(fake.live.fleet)
+    meter, served = Meter(fake.live, "m"), ServedModel.of(fake.live.fleet)
     application = Application(max_body=100_000)
     application.api = Api(fake.live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted)
     app, before = HttpMetrics(application, application.paths), asyncio.all_tasks()

@@ -9,7 +9,7 @@ from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.text import MadeUpTokenizer
 from tests.server.fake import FakeLive
 
@@ -24,7 +24,7 @@ SCENARIO = {
 def test_nothing_is_left_of_hundreds_of_requests():
     fake = FakeLive(SCENARIO)
     fake.live.log.kept = None
-    meter, served = Meter(fake.live, "m"), Served.of(fake.live.fleet)
+    meter, served = Meter(fake.live, "m"), ServedModel.of(fake.live.fleet)
     application = Application(api=Api(fake.live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted,
                                       tells_cached=True))
     app = HttpMetrics(application, application.paths)

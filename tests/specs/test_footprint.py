@@ -5,9 +5,9 @@ import pytest
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
-from ksim.specs.hardware import Footprint, Grid
+from ksim.specs.hardware import ElectricGrid, Footprint
 
-GRIDS = {name: structure(Grid, catalog.load("grids", name), name) for name in catalog.entries("grids")}
+GRIDS = {name: structure(ElectricGrid, catalog.load("grids", name), name) for name in catalog.entries("grids")}
 
 
 def test_quantities_may_have_units():

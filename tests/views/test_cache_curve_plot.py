@@ -1,6 +1,6 @@
 """The figure of the cache curve: what is drawn, not how it looks."""
 
-from ksim.views.figures.trace import cache_chart
+from ksim.views.figures.studies import cache_chart
 
 
 def test_it_has_a_line_for_each_policy_and_a_mark_for_each_tier():

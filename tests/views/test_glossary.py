@@ -8,8 +8,8 @@ from attrs import evolve
 from ksim.flow.events import TIERS, Arrived, Chosen, Seen
 from ksim.flow.log import Log
 from ksim.results.attribution import phases
+from ksim.results.measured import routing_table
 from ksim.results.numbers import NUMBERS, LatencyTargets, derived
-from ksim.results.tables import routing_table
 from ksim.study import rows
 from ksim.study.routers.compare import Waits, imbalance, regrets
 from ksim.views.result import Result

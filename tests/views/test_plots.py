@@ -8,7 +8,7 @@ from ksim.results.kernels import FamilyShare, KernelUsage
 from ksim.views.charts import PALETTE
 from ksim.views.drawing import canvas, grid_of, looks
 from ksim.views.figures.kernels import MOST, composition, largest
-from ksim.views.figures.trace import trace_chart
+from ksim.views.figures.studies import trace_chart
 from tests.results import fabricate
 
 

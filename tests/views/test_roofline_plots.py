@@ -7,12 +7,12 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from ksim.views.drawing import looks
-from ksim.views.figures.kernels import FamilyMark, Kernel, Roof, Step, ZoneArea, eta_map, step_roofline
+from ksim.views.figures.kernels import FamilyMark, KernelMark, Roof, StepMarks, ZoneArea, eta_map, step_roofline
 from ksim.views.labels import Named, name_marks
 
 ROOFS = [Roof("bf16", 1e15, 4e12), Roof("fp8", 2e15, 4e12)]
-MARKS = [Kernel("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), Kernel("attention", 4.0, 1e13, 0.3, "memory"),
-         Kernel("norm", 0.25, 2e11, 0.05, "launch"), Kernel("last_norm", 0.25, 2e11, 0.05, "launch")]
+MARKS = [KernelMark("gemm", 300.0, 6e14, 0.6, "compute", 5e14, 8e14), KernelMark("attention", 4.0, 1e13, 0.3, "memory"),
+         KernelMark("norm", 0.25, 2e11, 0.05, "launch"), KernelMark("last_norm", 0.25, 2e11, 0.05, "launch")]
 INF = float("inf")
 ZONES = [ZoneArea("safe", (0, 2), (0, 1.5)), ZoneArea("danger", (2, INF), (1.5, INF)),
          ZoneArea("portable", (2, INF), (0, 1.5)), ZoneArea("device-specific", (0, 2), (1.5, INF))]
@@ -36,7 +36,7 @@ def clear_of_each_other(axes):
 
 @pytest.mark.parametrize("panels", [1, 2])
 def test_every_kernel_of_a_step_has_a_mark_and_a_name(panels):
-    figure = step_roofline("A step", ROOFS, [Step("one", MARKS, 0.9)] * panels).figure
+    figure = step_roofline("A step", ROOFS, [StepMarks("one", MARKS, 0.9)] * panels).figure
     figure.draw_without_rendering()
     assert len(figure.axes) == panels
     for axes in figure.axes:
@@ -50,7 +50,7 @@ def test_every_kernel_of_a_step_has_a_mark_and_a_name(panels):
 
 
 def test_a_step_of_nothing_but_copies_still_has_its_roof():
-    figure = step_roofline("Copies", ROOFS, [Step("one", [], 0.0)]).figure
+    figure = step_roofline("Copies", ROOFS, [StepMarks("one", [], 0.0)]).figure
     assert dots(figure.axes[0]) == 0 and len(figure.axes[0].lines) == len(ROOFS)
 
 
@@ -72,7 +72,7 @@ def test_a_family_that_beats_its_roof_is_on_the_map():
 
 def test_a_figure_is_the_same_each_time(tmp_path):
     for name in ("a.png", "b.png"):
-        step_roofline("A step", ROOFS, [Step("one", MARKS)]).save(tmp_path / name)
+        step_roofline("A step", ROOFS, [StepMarks("one", MARKS)]).save(tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 

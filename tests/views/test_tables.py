@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.views.html import Markup
 from ksim.views.tables import (
     REMEDY,
     Column,
-    Row,
+    Markup,
     Table,
+    TableRow,
     as_text,
     beside,
     hidden_line,
@@ -34,8 +34,8 @@ def tables(draw):
 
     columns = tuple(Column(words(3, 12), draw(st.booleans()), draw(st.integers(0, 2)), draw(st.integers(0, 9)))
                     for _ in range(draw(st.integers(1, 9))))
-    rows = [Row(tuple(words(1, 12) if column.number else words(5, 30) for column in columns),
-                ends=draw(st.booleans())) for _ in range(draw(st.integers(0, 4)))]
+    rows = [TableRow(tuple(words(1, 12) if column.number else words(5, 30) for column in columns),
+                     ends=draw(st.booleans())) for _ in range(draw(st.integers(0, 4)))]
     return Table(columns, rows, words(4, 30))
 
 

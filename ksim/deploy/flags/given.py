@@ -1,11 +1,4 @@
-"""The flags that a line gives, read as the program's own parser reads them.
-
-The flags of a program, as its own parser lists them.
-
-Tables that flags take, such as `--kv-transfer-config`: their keys are ksim's settings, or change nothing.
-
-Values of flags: whole numbers as people write them, and JSON with such numbers in it.
-"""
+"""Flags of a line, read as the program's own parser reads them: names, their beginnings, values, numbers and tables."""
 
 import json
 import re
@@ -226,21 +219,21 @@ class Parser:
         return evolve(given, open=True)
 
     def _all(self, words: list[Word]) -> Iterator[Given]:
-        place = 0
-        while place < len(words):
-            word = words[place]
-            place += 1
+        index = 0
+        while index < len(words):
+            word = words[index]
+            index += 1
             if word.text == "--":
-                self.positionals += words[place:]
+                self.positionals += words[index:]
                 return
             if not _is_flag(word.text):
                 self.positionals.append(word)
                 continue
-            given, taken = self._flag(word, words[place:])
-            unknown = next((one for one in (word, *words[place:place + taken]) if one.unknown), None)
+            given, taken = self._flag(word, words[index:])
+            unknown = next((one for one in (word, *words[index:index + taken]) if one.unknown), None)
             if unknown is not None and not self.idle(given.dest):
                 unknown.known()
-            place += taken
+            index += taken
             yield evolve(given, open=unknown is not None)
 
     def _flag(self, word: Word, after: Sequence[Word]) -> tuple[Given, int]:

@@ -1,6 +1,6 @@
-"""What flags mean to ksim: settings, nothing, or more than it can simulate (ksim/data/flags/NAME-meaning.toml).
+"""What flags mean to ksim: a setting, nothing, or more than it simulates (ksim/data/flags/NAME-meaning.toml).
 
-Flags of releases other than the one that a table is of (ksim/data/flags/NAME-older.toml).
+Flags of other releases are read in today's names (ksim/data/flags/NAME-older.toml).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from ksim.foundation.errors import ConfigError
 
 
 @frozen
-class Group:
+class FlagGroup:
     """Flags for which one reason holds; their names may be patterns."""
 
     why: str
@@ -43,8 +43,8 @@ class Meaning:
     keys: Mapping[str, str]
     """Settings by flag."""
     values: Mapping[str, Values]
-    idle: Sequence[Group]
-    refused: Sequence[Group]
+    idle: Sequence[FlagGroup]
+    refused: Sequence[FlagGroup]
     refused_values: Mapping[str, str]
 
     def is_idle(self, dest: str) -> bool:
@@ -65,16 +65,16 @@ def meaning(name: str) -> Meaning:
     table = catalog.load("flags", f"{name}-meaning")
     return Meaning({**{key: key for key in table.get("same", ())}, **table.get("keys", {})},
                    {dest: Values(**values) for dest, values in table.get("values", {}).items()},
-                   [Group(**group) for group in table.get("idle", ())],
-                   [Group(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
+                   [FlagGroup(**group) for group in table.get("idle", ())],
+                   [FlagGroup(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
 
 
 #: What sets the settings of one flag that takes more than a value.
-Handler = Callable[["Reading", Given], None]
+Handler = Callable[["FlagReading", Given], None]
 
 
 @define
-class Reading:
+class FlagReading:
     """What the flags of one line amount to, while they are read one by one."""
 
     meaning: Meaning
@@ -132,7 +132,7 @@ class Reading:
         self.remarks.append(Note(given.where, shown(given.said), why))
 
 
-def read_with_others(reading: Reading, given: Given) -> None:
+def read_with_others(reading: FlagReading, given: Given) -> None:
     """The handler of a flag that a program reads together with others."""
 
 
@@ -190,17 +190,17 @@ def without_older(program: str, words: Sequence[Word]) -> tuple[list[Word], list
     """
     kept: list[Word] = []
     notes: list[Note] = []
-    place = 0
-    while place < len(words):
-        word = words[place]
+    index = 0
+    while index < len(words):
+        word = words[index]
         name, equals, value = word.text.partition("=")
         older = _older(program).get(plain_name(name))
         if older is None:
             kept.append(word)
-            place += 1
+            index += 1
             continue
-        own = [evolve(word, text=value)] if equals else _following(words[place + 1:], older.values)
-        place += 1 if equals else 1 + len(own)
+        own = [evolve(word, text=value)] if equals else _following(words[index + 1:], older.values)
+        index += 1 if equals else 1 + len(own)
         kept += _instead(older, word, own)
         notes.append(_note(older, word, own))
     return kept, notes

@@ -1,10 +1,7 @@
 """Kubernetes manifests: documents to pods, pods to containers, containers to the commands that start engines.
 
-    documents --> Pods --> container --> Command --> Launch
-    kinds         pods     containers    scripts     pods
-
-* `kinds` knows the kinds of Kubernetes, `dynamo` (with its `frontend`) that of Dynamo's graphs, and `model_service` the
-  values of llm-d's chart.  Each makes `Pods`; where these are in no text, `made` puts their entries together.
-* `fields` tells fields that are read from those without effect and unknown ones, and `node_labels` a node's GPU.
-* `endpoint_picker` makes a router of llm-d's configuration.
+* `containers` knows the kinds of Kubernetes, makes `Pods` of them, and finds the commands in their containers.
+* `dynamo` makes pods and the router of Dynamo's graphs, `model_service` those of the values of llm-d's chart.
+* `fields` tells fields that are read from those without effect and unknown ones, and reads labels of GPUs and services
+  of Docker Compose.
 """

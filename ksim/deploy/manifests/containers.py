@@ -1,29 +1,29 @@
-"""A container: its environment, its files, and the commands in it that start engines.
-
-Pods to launches: the engine that their containers start, how often, on which GPU, and whether it has enough of them.
-
-Scripts that a container's shell runs: the commands in them, at their places in the manifest.
-
-The kinds of a manifest's documents: those that make pods, those that are passed over by name, and all others.
-"""
+"""Documents of Kubernetes to launches: kinds to pods, pods to containers, containers to commands that start engines."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted, Word, launch_of, program_of, script_place
+from ksim.deploy.commands import (
+    Deployed,
+    EngineLaunch,
+    ImportOptions,
+    Note,
+    ShellCommand,
+    Word,
+    launch_of,
+    program_of,
+    script_place,
+)
 from ksim.deploy.manifests import fields
 from ksim.deploy.manifests.fields import gpu_of
 from ksim.deploy.shell.script import Script, Simple
 from ksim.deploy.texts import RENDER, TEMPLATE, Embedded, Entry, Pasted
 from ksim.foundation.errors import did_you_mean
 
-__all__ = ["commands_of_script", "lines_of_script", "Surroundings", "commands", "environment", "gpus", "words_of",
-           "Pods", "deployed", "KINDS", "POOL", "config_maps", "idle_kind", "kind_of", "unlisted", "ROLE"]
 
-
-def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[Command]:
+def commands_of_script(script: Entry, text: str, command: ShellCommand) -> Iterator[ShellCommand]:
     """The commands of *script*, whose *text* has the cluster's variables filled in, that start engines.
 
     They run as *command* does: in its environment, its image and with its files.
@@ -37,7 +37,7 @@ def commands_of_script(script: Entry, text: str, command: Command) -> Iterator[C
             yield _command_of_script(simple, pasted, evolve(command, files=dict(files)))
 
 
-def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tuple[Word, ...]]:
+def lines_of_script(script: Entry, text: str, command: ShellCommand) -> Iterator[tuple[Word, ...]]:
     """The words of all commands of *script*, which runs as *command* does."""
     environment = {name: word.text for name, word in command.environment.items()}
     pasted = Embedded(text, "", command.folder, script)
@@ -45,7 +45,7 @@ def lines_of_script(script: Entry, text: str, command: Command) -> Iterator[tupl
         yield simple.words
 
 
-def _command_of_script(simple: Simple, pasted: Pasted, around: Command) -> Command:
+def _command_of_script(simple: Simple, pasted: Pasted, around: ShellCommand) -> ShellCommand:
     where = pasted.at(simple.line)
     simple.check_unconditional(where)
     environment = {**around.environment, **simple.exported, **simple.assigned}
@@ -53,7 +53,7 @@ def _command_of_script(simple: Simple, pasted: Pasted, around: Command) -> Comma
 
 
 def _is_engine(names: list[str]) -> bool:
-    return program_of(Command.of(names, "")) is not None
+    return program_of(ShellCommand.of(names, "")) is not None
 
 
 #: The value of a variable that only the cluster knows, such as the address of a pod.
@@ -73,11 +73,11 @@ class Surroundings:
     variables: Mapping[str, str] = field(factory=dict)
 
 
-def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[Command]:
+def commands(container: Entry, pod: Entry, around: Surroundings) -> Iterator[ShellCommand]:
     """The commands of *container*, one of *pod*, that start engines."""
     whole = _command(container, pod, around)
     words = [*container.each("command"), *container.each("args")]
-    ran: Iterator[Command] = iter(())
+    ran: Iterator[ShellCommand] = iter(())
     if (script := script_place([word.text for word in whole.words])) is not None:
         ran = commands_of_script(words[script], whole.words[script].text, whole)
     elif program_of(whole) is not None:
@@ -95,19 +95,19 @@ def words_of(container: Entry, pod: Entry, around: Surroundings, module: str) ->
     if (script := script_place([word.text for word in whole.words])) is not None:
         lines = [list(words) for words in lines_of_script(words[script], whole.words[script].text, whole)]
     for line in lines:
-        places = [place for place, word in enumerate(line) if word.text == module]
+        places = [index for index, word in enumerate(line) if word.text == module]
         if places:
             return line[places[0] + 1:]
     return [] if script is not None else lines[0]
 
 
-def _command(container: Entry, pod: Entry, around: Surroundings) -> Command:
+def _command(container: Entry, pod: Entry, around: Surroundings) -> ShellCommand:
     variables = environment(container, around)
     values = {name: word.text for name, word in variables.items()}
     words = [Word(_referred(item.text, values), item.where)
              for item in (*container.each("command"), *container.each("args"))]
-    return Command(tuple(words), container.where, variables, _image(container), _files(container, pod, around),
-                   container.pasted.folder)
+    return ShellCommand(tuple(words), container.where, variables, _image(container), _files(container, pod, around),
+                        container.pasted.folder)
 
 
 def _image(container: Entry) -> Word | None:
@@ -129,8 +129,7 @@ def environment(container: Entry, around: Surroundings) -> dict[str, Word]:
     known = {name: Word(value, container.where) for name, value in around.variables.items()}
     for source in container.each("envFrom"):
         if (reference := source.get("configMapRef", "name")) is not None:
-            prefix = source.get("prefix")
-            known |= {(prefix.text if prefix else "") + key: Word(value, source.where)
+            known |= {source.text_of("prefix") + key: Word(value, source.where)
                       for key, value in around.maps.get(reference.text, {}).items()}
     for variable in container.each("env"):
         name = variable.need("name").text
@@ -150,8 +149,7 @@ def _value(variable: Entry, around: Surroundings) -> str | None:
         return around.maps.get(name, {}).get(key.text)
     if variable.get("valueFrom") is not None:
         return None
-    value = variable.get("value")
-    return value.text if value is not None else ""
+    return variable.text_of("value")
 
 
 def _files(container: Entry, pod: Entry, around: Surroundings) -> dict[str, str]:
@@ -201,8 +199,6 @@ def gpus(container: Entry) -> int | None:
 #: The label by which llm-d, and a manifest that `ksim export` wrote, tell engines that prefill from those that decode.
 ROLE = "llm-d.ai/role"
 _ROLES = {"prefill": "prefill", "decode": "decode", "both": "both", "prefill-decode": "both"}
-_POD = ("containers", "nodeSelector", "affinity", "volumes", "resourceClaims")
-_CONTAINER = ("name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts")
 
 
 @frozen
@@ -225,22 +221,23 @@ class Pods:
         return self.template.need("spec")
 
 
-def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: ImportOptions) -> Deployed:
     """The engines of *pods*, if they start any."""
     spec = pods.spec
     around = Surroundings(maps, pods.variables)
-    idle = [*pods.idle, *fields.notes(spec, _POD, fields.POD)]
-    launches: list[Launch] = []
+    idle = [*pods.idle, *fields.notes(spec, "pod")]
+    launches: list[EngineLaunch] = []
     for container in spec.each("containers"):
         ran = [launch_of(command, wanted) for command in commands(container, spec, around)]
         asked = gpus(container)
         if ran:
-            idle += fields.notes(container, _CONTAINER, fields.CONTAINER)
+            idle += fields.notes(container, "container")
             launches += [_placed(launch, container, asked, pods, wanted) for launch in ran]
         elif asked:
             raise container.error(_nothing(container, asked))
         else:
-            idle.append(Note(container.where, _named(container), "starts no engine, and has no GPU"))
+            name = container.text_of("name", usual="container")
+            idle.append(Note(container.where, name, "starts no engine, and has no GPU"))
     if not launches:
         return Deployed((), idle=(Note(pods.template.where, pods.name, "its pods start no engine"),))
     if not pods.replicas:
@@ -249,20 +246,16 @@ def deployed(pods: Pods, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) 
     return Deployed((first, *launches[1:]))
 
 
-def _named(container: Entry) -> str:
-    name = container.get("name")
-    return name.text if name is not None else "container"
-
-
 def _nothing(container: Entry, asked: int) -> str:
-    image = container.get("image")
+    image = container.text_of("image")
     command = " ".join([*(item.text for item in (*container.each("command"), *container.each("args")))][:3])
-    said = f"runs {command[:60]!r}" if command else "has no command" + (f", and image {image.text}" if image else "")
+    said = f"runs {command[:60]!r}" if command else "has no command" + (f", and image {image}" if image else "")
     return (f"asks for {asked} GPUs, {said}, and starts no engine that ksim knows: expected `vllm serve MODEL`,"
             f" `python -m sglang.launch_server` or `trtllm-serve MODEL` in command and args")
 
 
-def _placed(launch: Launch, container: Entry, asked: int | None, pods: Pods, wanted: Wanted) -> Launch:
+def _placed(launch: EngineLaunch, container: Entry, asked: int | None, pods: Pods,
+            wanted: ImportOptions) -> EngineLaunch:
     """*launch* as often as its pods are there, on their GPU; raises ConfigError where they have too few."""
     if asked is None and not pods.spec.each("resourceClaims"):
         raise container.error("asks for no GPU: resources.limits has no nvidia.com/gpu, and ksim simulates engines on"
@@ -283,7 +276,7 @@ def _role(pods: Pods) -> str:
     return _ROLES[label.text]
 
 
-def _fits(launch: Launch, container: Entry, there: int, pods: Pods) -> list[Note]:
+def _fits(launch: EngineLaunch, container: Entry, there: int, pods: Pods) -> list[Note]:
     """Notes on the GPUs that are *there*; raises ConfigError if the engine needs more."""
     needed = launch.gpus
     if not launch.replicas or there == needed:
@@ -305,23 +298,7 @@ def _apart(container: Entry, there: int, pods: Pods) -> list[Note]:
 
 #: The annotation in which `ksim export` keeps the name of a pool.
 POOL = "ksim/pool"
-_SCALES = "the number of engines stays as the manifest has it; ksim does not scale them"
-_SERVES = "starts no engine"
-#: Kinds that change nothing here, and why.
-_IDLE = {
-    **dict.fromkeys(("HorizontalPodAutoscaler", "ScaledObject", "VariantAutoscaling", "PodAutoscaler",
-                     "DynamoGraphDeploymentScalingAdapter"), _SCALES),
-    **dict.fromkeys((
-        "ClusterIssuer", "ClusterRole", "ClusterRoleBinding", "ComputeDomain", "ConfigMap", "CronJob",
-        "CustomResourceDefinition", "DestinationRule", "Gateway", "GatewayClass", "GCPBackendPolicy",
-        "HealthCheckPolicy", "HTTPRoute", "InferenceModel", "InferenceObjective", "InferencePool", "Ingress", "Job",
-        "LimitRange", "Namespace", "NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget",
-        "PodMonitor", "PriorityClass", "PrometheusRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota",
-        "Role", "RoleBinding", "Secret", "SealedSecret", "ExternalSecret", "Service", "ServiceAccount",
-        "ServiceMonitor", "StorageClass", "VirtualService", "EndpointSlice", "Endpoints", "Route"), _SERVES),
-}
 _LISTS = re.compile(r"[A-Za-z]*List")
-_READ_WORKLOAD = ("replicas", "template", "suspend")
 
 
 def kind_of(document: Entry) -> str:
@@ -350,9 +327,9 @@ def config_maps(documents: list[Entry]) -> dict[str, dict[str, str]]:
 
 def idle_kind(document: Entry) -> Note:
     """The note on a *document* that starts no engine; raises ConfigError for an unknown kind."""
-    kind = kind_of(document)
-    if kind in _IDLE:
-        return Note(document.where, f"{kind} {_name(document)}", _IDLE[kind])
+    kind, idle = kind_of(document), fields.without_effect("kinds")
+    if kind in idle:
+        return Note(document.where, f"{kind} {_name(document)}", idle[kind])
     if kind == "Kustomization" or (not kind and document.get("resources") and document.get("patches")):
         raise document.error("is a kustomization; build it first: kubectl kustomize FOLDER > built.yaml")
     if kind == "Config" and document.get("clusters") is not None:
@@ -361,7 +338,7 @@ def idle_kind(document: Entry) -> Note:
     if not kind:
         raise document.error(f"{RENDER}" if TEMPLATE in document.pasted.text else "has no kind and apiVersion, so it is"
                              " no object of Kubernetes")
-    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *_IDLE])};"
+    raise document.need("kind").error(f"{kind!r} is no kind that ksim reads{did_you_mean(kind, [*KINDS, *idle])};"
                                       f" engines are read from {', '.join(KINDS)}, DynamoGraphDeployment")
 
 
@@ -373,8 +350,8 @@ def _name(document: Entry) -> str:
 def _workload(document: Entry) -> Iterator[Pods]:
     """A Deployment, StatefulSet or ReplicaSet."""
     spec = document.need("spec")
-    yield Pods(_name(document), spec.need("template"), _replicas(spec),
-               idle=tuple(fields.notes(spec, _READ_WORKLOAD, fields.WORKLOAD)))
+    yield Pods(_name(document), spec.need("template"), spec.count_of("replicas"),
+               idle=tuple(fields.notes(spec, "workload")))
 
 
 def _pod(document: Entry) -> Iterator[Pods]:
@@ -388,29 +365,21 @@ def _leader_worker_set(document: Entry) -> Iterator[Pods]:
 def _disaggregated_set(document: Entry) -> Iterator[Pods]:
     """A DisaggregatedSet: `slices` times the LeaderWorkerSets of all roles."""
     spec = document.need("spec")
-    slices = spec.get("slices")
     for role in spec.each("roles"):
         name = role.need("name").text
-        group = _group(role.get("spec") or role, f"{_name(document)}-{name}", slices.count if slices else 1)
+        group = _group(role.get("spec") or role, f"{_name(document)}-{name}", spec.count_of("slices"))
         yield evolve(group, role=name if name in ("prefill", "decode") else "")
 
 
 def _group(spec: Entry, name: str, times: int) -> Pods:
     template = spec.need("leaderWorkerTemplate")
-    size_entry = template.get("size")
-    size = size_entry.count if size_entry is not None else 1
+    size = template.count_of("size")
     if not size:
         raise template.need("size").error("a group has one pod or more")
     variables = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": f"{name}-0"}
-    idle = [*fields.notes(spec, ("replicas", "leaderWorkerTemplate", "name"), fields.WORKLOAD),
-            *fields.notes(template, ("size", "leaderTemplate", "workerTemplate"), fields.GROUP)]
-    return Pods(name, template.get("leaderTemplate") or template.need("workerTemplate"), _replicas(spec) * times, size,
-                "", variables, tuple(idle))
-
-
-def _replicas(spec: Entry) -> int:
-    replicas = spec.get("replicas")
-    return replicas.count if replicas is not None else 1
+    idle = [*fields.notes(spec, "leader_worker_set"), *fields.notes(template, "leader_worker_template")]
+    return Pods(name, template.get("leaderTemplate") or template.need("workerTemplate"),
+                spec.count_of("replicas") * times, size, "", variables, tuple(idle))
 
 
 #: The kinds that make pods.

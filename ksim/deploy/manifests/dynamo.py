@@ -1,63 +1,29 @@
-"""Dynamo's graphs: a DynamoGraphDeployment's frontend is the router, its workers are pools.
-
-Dynamo's frontend: how it routes, by its environment variables and its flags.
-"""
+"""A DynamoGraphDeployment: its frontend is the router, as its variables and flags say, and its workers are pools."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Deployed, Launch, Note, Wanted, Word
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, Word
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Surroundings, environment, words_of
 from ksim.deploy.manifests.fields import listed, tabled, text
 from ksim.deploy.texts import Entry
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["Frontend", "KIND", "deployed"]
 
-
-_MODES = {"round-robin": "round_robin", "round_robin": "round_robin", "random": "random", "kv": "dynamo_kv",
-          "power-of-two": "power_of_two", "power_of_two": "power_of_two", "least-loaded": "least_outstanding",
-          "least_loaded": "least_outstanding"}
-#: Flags of the router that the option of `dynamo_kv` with that name has; each is a variable of the environment, too.
-_OPTIONS = {
-    "router-kv-overlap-score-credit": "overlap_score_credit", "kv-overlap-score-credit": "overlap_score_credit",
-    "router-kv-overlap-score-credit-decay": "overlap_score_credit_decay",
-    "router-prefill-load-scale": "prefill_load_scale",
-    "router-kv-overlap-score-weight": "overlap_score_weight", "kv-overlap-score-weight": "overlap_score_weight",
-    "router-host-cache-hit-weight": "host_cache_hit_weight", "router-disk-cache-hit-weight": "disk_cache_hit_weight",
-    "router-temperature": "router_temperature", "router-ttl-secs": "router_ttl_secs", "router-ttl": "router_ttl_secs",
-    "router-decode-active-request-weight": "decode_active_request_weight", "kv-cache-block-size": "block_size",
-}
-_EVENTS = {"no-kv-events": False, "no-router-kv-events": False, "router-kv-events": True, "use-kv-events": True,
-           "kv-events": True}
-#: Flags that change how requests are routed, and that ksim has nothing for.
-_REFUSED = {
-    "router-queue-threshold": "the router's own queue is not simulated", "router-queue-policy": "",
-    "router-track-output-blocks": "blocks of outputs are not simulated",
-    "busy-threshold": "requests that are refused when engines are busy: use the scenario's flow_control",
-    "active-decode-blocks-threshold": "use the scenario's flow_control",
-    "active-prefill-tokens-threshold": "use the scenario's flow_control",
-    "active-prefill-tokens-threshold-frac": "use the scenario's flow_control",
-    "admission-control": "use the scenario's flow_control",
-}
-_FRONTEND_IDLE = ("http-port", "http-host", "port", "host", "namespace", "dyn-namespace", "model-name", "model-path",
-         "interactive", "tls-cert-path", "tls-key-path", "request-plane", "event-plane", "discovery-backend",
-         "store-kv", "grpc-port", "kserve-grpc-server", "metrics-prefix", "router-reset-states", "router-replica-sync",
-         "router-durable-kv-events", "router-snapshot-threshold", "chat-processor", "dyn-chat-processor",
-         "migration-limit", "namespace-prefix", "exp-python-factory", "enforce-disagg", "router-track-active-blocks",
-         "no-router-track-active-blocks", "router-assume-kv-reuse", "router-max-tree-size",
-         "router-prune-target-ratio", "router-event-threads", "dump-config-to", "custom-jinja-template",
-         "enable-anthropic-api", "strip-anthropic-preamble", "tool-call-parser", "reasoning-parser",
-         "dyn-tool-call-parser", "dyn-reasoning-parser", "router-valkey-url")
-_FRONTEND_WHY = "how clients reach the frontend changes no routing"
+@cache
+def _known() -> Mapping[str, Any]:
+    """The flags of the frontend: ksim/data/flags/dynamo-frontend.toml."""
+    return catalog.load("flags", "dynamo-frontend")
 
 
 @frozen
-class Frontend:
+class DynamoFrontend:
     """How requests are routed, and the words that have no part in it."""
 
     router: Mapping[str, Any]
@@ -65,24 +31,25 @@ class Frontend:
     remarks: tuple[Note, ...] = ()
 
     @classmethod
-    def of(cls, words: Sequence[Word], environment: Mapping[str, Word]) -> "Frontend":
+    def of(cls, words: Sequence[Word], environment: Mapping[str, Word]) -> "DynamoFrontend":
         """The frontend that *words* start in *environment*; raises ConfigError for flags that are not known."""
-        said = {**dict(_variables(environment)), **_flags(words)}
+        said, known = {**dict(_variables(environment)), **_flags(words)}, _known()
         mode = said.pop("router-mode", Word("round-robin", ""))
-        if mode.text not in _MODES:
-            raise ConfigError(mode.where, f"router mode {mode.text!r} is not simulated; there are {', '.join(_MODES)}")
+        modes: Mapping[str, str] = known["modes"]
+        if mode.text not in modes:
+            raise ConfigError(mode.where, f"router mode {mode.text!r} is not simulated; there are {', '.join(modes)}")
         options: dict[str, Any] = {}
         idle = []
         for flag, word in said.items():
-            if flag in _OPTIONS:
-                options[_OPTIONS[flag]] = _number(flag, word)
-            elif flag in _EVENTS:
-                options["use_kv_events"] = _EVENTS[flag] == (word.text.lower() not in ("false", "0"))
-            elif flag in _REFUSED:
-                raise ConfigError(word.where, f"--{flag} is not simulated: {_REFUSED[flag] or 'it orders that queue'}")
+            if flag in known["options"]:
+                options[known["options"][flag]] = _number(flag, word)
+            elif flag in known["events"]:
+                options["use_kv_events"] = known["events"][flag] == (word.text.lower() not in ("false", "0"))
+            elif flag in known["refused"]:
+                raise ConfigError(word.where, f"--{flag} is not simulated: {known['refused'][flag]}")
             else:
-                idle.append(Note(word.where, f"--{flag}", _FRONTEND_WHY))
-        router = _MODES[mode.text]
+                idle.append(Note(word.where, f"--{flag}", "how clients reach the frontend changes no routing"))
+        router = modes[mode.text]
         if router != "dynamo_kv":
             idle += [Note(mode.where, key, f"has no effect with router mode {mode.text}") for key in options]
             options = {}
@@ -99,24 +66,26 @@ class Frontend:
 
 def _variables(environment: Mapping[str, Word]) -> Iterator[tuple[str, Word]]:
     """The flags that variables such as DYN_ROUTER_MODE stand for."""
+    known = _known()
     for name, word in environment.items():
         flag = name.removeprefix("DYN_").lower().replace("_", "-")
-        if name.startswith("DYN_") and flag in (*_OPTIONS, *_EVENTS, *_REFUSED, "router-mode"):
+        if name.startswith("DYN_") and flag in (*known["options"], *known["events"], *known["refused"], "router-mode"):
             yield flag, word
 
 
 def _flags(words: Sequence[Word]) -> dict[str, Word]:
     """Flags and their values, behind `python3 -m dynamo.frontend`."""
-    flags: dict[str, Word] = {}
+    flags, known = dict[str, Word](), _known()
+    names = {*known["options"], *known["events"], *known["refused"], *known["idle"], "router-mode"}
     rest = [*words]
     while rest:
         word = rest.pop(0)
         if not word.text.startswith("--"):
             continue
         flag, equals, value = word.text[2:].partition("=")
-        if flag not in (*_OPTIONS, *_EVENTS, *_REFUSED, *_FRONTEND_IDLE, "router-mode"):
+        if flag not in names:
             raise ConfigError(word.where, f"--{flag} is no flag of Dynamo's frontend that ksim knows")
-        if not equals and rest and not rest[0].text.startswith("--") and flag not in _EVENTS:
+        if not equals and rest and not rest[0].text.startswith("--") and flag not in known["events"]:
             value = rest.pop(0).text
         flags[flag] = Word(value, word.where)
     return flags
@@ -133,23 +102,6 @@ def _number(flag: str, word: Word) -> float | int:
 
 
 KIND = "DynamoGraphDeployment"
-_WHY = "how Dynamo starts and watches a component changes no schedule"
-#: Fields of a component without effect: of v1alpha1, then of v1beta1.
-_IDLE: Mapping[str, str] = {
-    **dict.fromkeys((
-        "annotations", "autoscaling", "checkpoint", "dynamoNamespace", "dynamoComponent", "envFromSecret",
-        "extraPodMetadata", "globalDynamoNamespace", "ingress", "labels", "livenessProbe", "modelRef", "readinessProbe",
-        "scalingAdapter", "serviceName", "sharedMemory", "topologyConstraint", "volumeMounts", "failover",
-        "gpuMemoryService", "experimental", "minAvailable"), _WHY),
-    **dict.fromkeys(("runtimeVersionOverride", "sharedMemorySize", "compilationCache", "frontendSidecar"), _WHY),
-}
-_READ = ("name", "type", "componentType", "subComponentType", "replicas", "multinode", "resources", "envs",
-         "extraPodSpec", "podTemplate")
-_SPEC = ("services", "components", "envs", "env", "backendFramework")
-_SPEC_IDLE = dict.fromkeys(("annotations", "labels", "pvcs", "restart", "topologyConstraint", "experimental",
-                            "priorityClassName", "backendFrameworkVersion"), _WHY)
-
-
 @frozen
 class _Component:
     """A component of a graph, by its `name`, `kind` and `role`."""
@@ -161,14 +113,14 @@ class _Component:
     pod: Entry
 
 
-def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: ImportOptions) -> Deployed:
     """The engines of all workers of *graph*, and the router that its frontend is."""
     spec = graph.need("spec")
-    idle = fields.notes(spec, _SPEC, _SPEC_IDLE)
-    launches: list[Launch] = []
-    frontend = Frontend({"name": "round_robin"})
+    idle = fields.notes(spec, "dynamo_graph")
+    launches: list[EngineLaunch] = []
+    frontend = DynamoFrontend({"name": "round_robin"})
     for component in _components(spec):
-        idle += fields.notes(component.entry, _READ, _IDLE)
+        idle += fields.notes(component.entry, "dynamo_component")
         if component.kind == "frontend":
             frontend = _frontend(component.pod, maps)
         elif component.kind in ("worker", "main", "prefill", "decode", ""):
@@ -184,7 +136,7 @@ def deployed(graph: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted
     return Deployed(tuple(launches), router if several else {}, (*idle, *frontend.idle), frontend.remarks)
 
 
-def _with_roles(launches: Sequence[Launch]) -> list[Launch]:
+def _with_roles(launches: Sequence[EngineLaunch]) -> list[EngineLaunch]:
     """*launches*; where none prefills for others, those that are called decode workers serve requests alone."""
     if any(launch.role == "prefill" for launch in launches):
         return [*launches]
@@ -213,28 +165,26 @@ def _components(spec: Entry) -> Iterator[_Component]:
 
 def _component(name: str, entry: Entry, pod: Entry) -> _Component:
     kind = entry.get("componentType") or entry.get("type")
-    sub = entry.get("subComponentType")
     said = kind.text.lower() if kind is not None else "frontend" if name.lower() == "frontend" else ""
-    role = sub.text if sub is not None else said if said in ("prefill", "decode") else ""
+    role = entry.text_of("subComponentType", usual=said if said in ("prefill", "decode") else "")
     if role not in ("", "prefill", "decode"):
         raise entry.error(f"a worker of type {role} is not simulated; there are prefill and decode")
     return _Component(name, said, role, entry, pod)
 
 
 def _pods(component: _Component) -> containers.Pods:
-    replicas, count = component.entry.get("replicas"), component.entry.get("multinode", "nodeCount")
-    size = max(count.count, 1) if count is not None else 1
+    size = max(component.entry.count_of("multinode", "nodeCount"), 1)
     variables = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
-    return containers.Pods(component.name, component.pod, replicas.count if replicas is not None else 1, size,
-                           component.role, variables if size > 1 else {})
+    return containers.Pods(component.name, component.pod, component.entry.count_of("replicas"), size, component.role,
+                           variables if size > 1 else {})
 
 
-def _frontend(pod: Entry, maps: Mapping[str, Mapping[str, str]]) -> Frontend:
+def _frontend(pod: Entry, maps: Mapping[str, Mapping[str, str]]) -> DynamoFrontend:
     around = Surroundings(maps)
     for container in pod.need("spec").each("containers"):
         said: dict[str, Word] = environment(container, around)
-        return Frontend.of(words_of(container, pod, around, "dynamo.frontend"), said)
-    return Frontend({"name": "round_robin"})
+        return DynamoFrontend.of(words_of(container, pod, around, "dynamo.frontend"), said)
+    return DynamoFrontend({"name": "round_robin"})
 
 
 def _pod_of_service(service: Entry, shared: list[Entry]) -> Entry:

@@ -1,7 +1,4 @@
-"""The pods that the Helm chart llm-d-modelservice makes of its values.
-
-llm-d's endpoint picker, as ConfigMaps and Helm values have it: the scenario's `router` or `pair_router`.
-"""
+"""Values of the Helm chart llm-d-modelservice to pods, and an EndpointPickerConfig to `router` or `pair_router`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,26 +12,6 @@ from ksim.deploy.manifests.fields import listed, tabled, text, texts
 from ksim.deploy.texts import Embedded, Entry, documents
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["engines", "KIND", "router_of_maps", "router_of_text"]
-
-
-_WHY = "has no part in what engines do"
-_TOP_IDLE = dict.fromkeys(
-    ("common", "fullnameOverride", "nameOverride", "serviceAccountOverride", "serviceAccount", "schedulerName",
-     "tracing", "global", "imagePullSecrets", "monitoring", "multinodeEnableLeader", "dra", "routing", "commonLabels",
-     "commonAnnotations", "extraObjects"), _WHY)
-_TOP = ("modelArtifacts", "multinode", "accelerator", "requester", "decode", "prefill", "encode", "enabled", "router",
-        "inferencePool", "inferenceExtension", "llm-d-modelservice", "modelservice")
-_SIDE_IDLE: Mapping[str, str] = {
-    **dict.fromkeys(("autoscaling",), "ksim does not scale engines"),
-    **dict.fromkeys(("annotations", "enableServiceLinks", "hostIPC", "hostPID", "imagePullSecrets", "initContainers",
-                     "labels", "monitoring", "podLabels", "podSecurityContext", "resourceClaims", "schedulerName",
-                     "serviceAccount", "serviceAccountName", "strategy", "subGroupExclusiveToplogy",
-                     "subGroupExclusiveTopology", "subGroupPolicy", "terminationGracePeriodSeconds", "tolerations",
-                     "workerTemplate", "headlessService", "securityContext", "priorityClassName", "updateStrategy"),
-                    _WHY)}
-_SIDE = ("create", "replicas", "parallelism", "containers", "acceleratorTypes", "nodeSelector", "affinity", "volumes",
-         "extraConfig", "podAnnotations", "requester", "dataParallel", "onePodPerDpRank", "accelerator")
 _PARALLELISM = ("tensor", "data", "dataLocal", "workers")
 _COMMANDS = ("vllmServe", "imageDefault", "custom")
 _TEMPLATE = re.compile(r"\{\{-?\s*\.Values\.([\w.]+)\s*-?\}\}")
@@ -48,27 +25,24 @@ def engines(values: Entry) -> Iterator[Pods]:
             yield from engines(inner)
     if values.get("modelArtifacts") is None or _is(values, "enabled", "false"):
         return
-    notes = fields.notes(values, _TOP, _TOP_IDLE)
+    notes = fields.notes(values, "model_service")
     _check(values)
     prefills = _runs(values.get("prefill"), 0)
     for side in ("prefill", "decode"):
         table = values.get(side)
         if table is not None and _runs(table, 1 if side == "decode" else 0):
-            yield _pods(values, table, side if prefills else "both", [*notes, *fields.notes(table, _SIDE, _SIDE_IDLE)])
+            notes += fields.notes(table, "model_service_side")
+            yield _pods(values, table, side if prefills else "both", notes)
             notes = []
 
 
 def _is(table: Entry, key: str, text_: str) -> bool:
-    value = table.get(key)
-    return value is not None and value.text.lower() == text_
+    return table.text_of(key).lower() == text_
 
 
 def _runs(side: Entry | None, default: int) -> bool:
     """Whether a side has engines."""
-    if side is None or _is(side, "create", "false"):
-        return False
-    replicas = side.get("replicas")
-    return bool(replicas.count if replicas is not None else default)
+    return side is not None and not _is(side, "create", "false") and side.count_of("replicas", usual=default) > 0
 
 
 def _check(values: Entry) -> None:
@@ -87,9 +61,7 @@ def _check_accelerator(values: Entry, side: Entry) -> None:
 
 def _pods(values: Entry, side: Entry, role: str, notes: list[Note]) -> Pods:
     _check_accelerator(values, side)
-    replicas = side.get("replicas")
     sizes = _sizes(side)
-    name = side.get("podAnnotations", POOL)
     containers = side.each("containers")
     if not containers:
         raise side.error("has no containers")
@@ -102,16 +74,15 @@ def _pods(values: Entry, side: Entry, role: str, notes: list[Note]) -> Pods:
     variables = {"LWS_GROUP_SIZE": str(sizes["workers"]), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader",
                  "TP_SIZE": str(sizes["tensor"]), "DP_SIZE": str(sizes["data"]),
                  "DP_SIZE_LOCAL": str(sizes["dataLocal"])}
-    pool = name.text if name is not None else "engines" if role == "both" else role
-    return Pods(pool, template, replicas.count if replicas is not None else 1, sizes["workers"], role, variables,
-                tuple(notes))
+    pool = side.text_of("podAnnotations", POOL, usual="engines" if role == "both" else role)
+    return Pods(pool, template, side.count_of("replicas"), sizes["workers"], role, variables, tuple(notes))
 
 
 def _sizes(side: Entry) -> dict[str, int]:
     """The parallel sizes: what is not said follows from the others, as in the chart."""
     table = side.get("parallelism")
     if table is not None:
-        fields.notes(table, _PARALLELISM, {})
+        fields.notes(table, "model_service_parallelism")
     said = {key: value.count for key in _PARALLELISM if table is not None and (value := table.get(key)) is not None}
     said = {key: value for key, value in said.items() if value}
     data, local, workers = (said.get(key) for key in ("data", "dataLocal", "workers"))
@@ -142,7 +113,7 @@ def _placement(side: Entry) -> dict[str, Entry]:
 def _container(values: Entry, side: Entry, container: Entry, sizes: Mapping[str, int]) -> Entry:
     """The engine's container, with the command and the GPUs that the chart gives it."""
     kind = container.get("modelCommand")
-    way = kind.text if kind is not None else "custom"
+    way = container.text_of("modelCommand", usual="custom")
     if way not in _COMMANDS:
         raise container.need("modelCommand").error(f"expected {', '.join(_COMMANDS)}, not {way!r}")
     made = {key: entry for key, entry in container.table.items() if key not in _CHART_ONLY}
@@ -220,7 +191,7 @@ def router_of_maps(documents: Sequence[Entry]) -> dict[str, Any]:
     if len(configs) > 1 and len({*used}) != 1:
         places = ", ".join(entry.where for entry in configs.values())
         raise next(iter(configs.values())).error(f"is one of several configurations of an endpoint picker ({places});"
-                                               " leave the one that is used")
+                                                 " leave the one that is used")
     entry = configs[used[0] if used else min(configs)]
     return router_of_text(entry, entry.text)
 

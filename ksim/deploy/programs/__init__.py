@@ -2,6 +2,6 @@
 
 A program is a class without arguments:
 
-    def recognises(self, command: Command) -> bool: ...         # is this mine, by its first words or its image?
-    def launch(self, command: Command, wanted: Wanted) -> Launch: ...
+    def recognises(self, command: ShellCommand) -> bool: ...         # is this mine, by its first words or its image?
+    def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch: ...
 """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.deploy.commands import Command, Launch, Note, Wanted, Word, launch_of
+from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word, launch_of
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["Dynamo"]
@@ -40,25 +40,25 @@ _TRTLLM = {"extra-engine-args": "--extra_llm_api_options", "tensor-parallel-size
 class Dynamo:
     """Rewrites a worker's command as that of its engine."""
 
-    def recognises(self, command: Command) -> bool:
+    def recognises(self, command: ShellCommand) -> bool:
         return _module(command) is not None
 
-    def launch(self, command: Command, wanted: Wanted) -> Launch:
+    def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
         """The engine that *command* starts; raises ConfigError for workers that are not simulated."""
-        place = _module(command)
-        assert place is not None, "recognised"
-        module = command.words[place].text
-        taken = _Taken(module, command.words[place].where)
-        taken.read([*command.words[place + 1:]])
+        index = _module(command)
+        assert index is not None, "recognised"
+        module = command.words[index].text
+        taken = _Taken(module, command.words[index].where)
+        taken.read([*command.words[index + 1:]])
         start = tuple(Word(text, taken.where) for text in _ENGINES[module])
         made = launch_of(evolve(command, words=(*start, *taken.words)), wanted)
         return evolve(made, role=taken.role or made.role, idle=(*made.idle, *taken.idle))
 
 
-def _module(command: Command) -> int | None:
+def _module(command: ShellCommand) -> int | None:
     """The place of the module among the words."""
-    return next((place for place, word in enumerate(command.words[:6]) if word.text in _ENGINES
-                 and place and command.words[place - 1].text == "-m"), None)
+    return next((index for index, word in enumerate(command.words[:6]) if word.text in _ENGINES
+                 and index and command.words[index - 1].text == "-m"), None)
 
 
 @frozen

@@ -5,9 +5,9 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.deploy.commands import Command, Launch, Note, Wanted, Word, behind
+from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, value_of, where_of
-from ksim.deploy.flags.meaning import Handler, Reading, meaning, names_of, read_with_others, without_older
+from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, names_of, read_with_others, without_older
 from ksim.deploy.launching import launch, model_of, model_word, release_of
 from ksim.deploy.programs import vllm
 from ksim.deploy.programs.vllm import drafter, with_acceptance
@@ -191,7 +191,7 @@ _TOGETHER = (*PARALLEL_FLAGS, *SCHEDULER_FLAGS, *DRAFT_FLAGS, *HICACHE_FLAGS)
 _READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")
 
 
-def _quantization(reading: Reading, given: Given) -> None:
+def _quantization(reading: FlagReading, given: Given) -> None:
     name = _FORMATS.get(str(given.value))
     if name == "":
         raise ConfigError(given.where, f"{given.said}: that format is not simulated")
@@ -201,7 +201,7 @@ def _quantization(reading: Reading, given: Given) -> None:
         vllm.FURTHER["quantization"](reading, given)
 
 
-def _adapters(reading: Reading, given: Given) -> None:
+def _adapters(reading: FlagReading, given: Given) -> None:
     names = [text if "=" in str(text) or str(text).startswith("{") else f"{text}={text}" for text in given.value]
     texts = [text.replace('"lora_name"', '"name"').replace('"lora_path"', '"path"') for text in names]
     reading.serve["lora_modules"] = [vllm.adapter(reading, given, text) for text in texts]
@@ -216,17 +216,17 @@ HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), read_wi
 class Sglang:
     """Reads the flags of SGLang's server."""
 
-    def recognises(self, command: Command) -> bool:
+    def recognises(self, command: ShellCommand) -> bool:
         return _arguments(command) is not None
 
-    def launch(self, command: Command, wanted: Wanted) -> Launch:
+    def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
         """The engine that *command* starts; raises ConfigError for what SGLang or ksim would refuse."""
         words, older = without_older("sglang", with_config_file(command, _arguments(command) or []))
         parser = Parser(flag_table("sglang", "SGLang"), names_of("sglang"), meaning("sglang").is_idle)
         given = parser.read(words)
         model, assumed = model_of(command, wanted, model_word(parser, given, "model_path"))
         role = _ROLES.get(value_of(given, "disaggregation_mode"), "both")
-        reading = Reading(meaning("sglang"), HANDLERS)
+        reading = FlagReading(meaning("sglang"), HANDLERS)
         reading.take(given)
         replicas = self._together(reading, given, role)
         with_acceptance(reading, command.where)
@@ -234,7 +234,7 @@ class Sglang:
                       replicas=0 if value_of(given, "node_rank", 0) > 0 else replicas, remarks=(*assumed, *older),
                       ports=(int(value_of(given, "port", 30000)),), hardware={"host": _host(role)})
 
-    def _together(self, reading: Reading, given: Sequence[Given], role: str) -> int:
+    def _together(self, reading: FlagReading, given: Sequence[Given], role: str) -> int:
         """Take in the flags that depend on each other; how many copies of the engine there are."""
         parts = division(given, role)
         schedule, differs = scheduling(given, role)
@@ -250,14 +250,14 @@ class Sglang:
         return parts.replicas
 
 
-def _usual(reading: Reading) -> list[tuple[str, str]]:
+def _usual(reading: FlagReading) -> list[tuple[str, str]]:
     """What is different of all SGLang engines."""
     if "gpu_memory_utilization" not in reading.serve:
         return []
     return [("--mem-fraction-static", "SGLang's share is of weights and KV alone, ksim's of activations, too")]
 
 
-def _arguments(command: Command) -> list[Word] | None:
+def _arguments(command: ShellCommand) -> list[Word] | None:
     return behind(command.words, _STARTS)
 
 

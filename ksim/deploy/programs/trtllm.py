@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ksim.deploy.commands import Command, Launch, Note, Wanted, behind
+from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, behind
 from ksim.deploy.flags.given import (
     Flag,
     Given,
@@ -16,7 +16,7 @@ from ksim.deploy.flags.given import (
     value_of,
     word_of,
 )
-from ksim.deploy.flags.meaning import Handler, Reading, meaning, read_with_others
+from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, read_with_others
 from ksim.deploy.launching import launch, model_of, model_word, release_of
 from ksim.deploy.programs.vllm import drafter, with_acceptance
 from ksim.deploy.proxies import keys_in
@@ -63,7 +63,7 @@ def cache_table(given: Given) -> dict[str, Any]:
             for key, value in table_of(given).items() if value is not None}
 
 
-def _cache(reading: Reading, given: Given) -> None:
+def _cache(reading: FlagReading, given: Given) -> None:
     table = cache_table(given)
     page = table.get("tokens_per_block", 32)
     if page < 1:
@@ -88,7 +88,7 @@ def _cache(reading: Reading, given: Given) -> None:
             raise ConfigError(given.where, f"kv_cache_config.{key} is no key that ksim knows")
 
 
-def _graphs(reading: Reading, given: Given) -> None:
+def _graphs(reading: FlagReading, given: Given) -> None:
     if given.value is None:
         reading.serve["cudagraph_mode"] = "NONE"
         return
@@ -99,7 +99,7 @@ def _graphs(reading: Reading, given: Given) -> None:
         reading.serve["max_cudagraph_capture_size"] = table["max_batch_size"]
 
 
-def _speculation(reading: Reading, given: Given) -> None:
+def _speculation(reading: FlagReading, given: Given) -> None:
     table = table_of(given)
     method = _DRAFTS.get(str(table.get("decoding_type", "")).upper().replace("-", "_"))
     count = next((table[key] for key in _COUNTS if table.get(key)), None)
@@ -113,7 +113,7 @@ def _speculation(reading: Reading, given: Given) -> None:
     reading.serve["speculative_config"] = config
 
 
-def _scheduler(reading: Reading, given: Given) -> None:
+def _scheduler(reading: FlagReading, given: Given) -> None:
     policy = table_of(given).get("capacity_scheduler_policy", "GUARANTEED_NO_EVICT")
     if policy not in ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION"):
         raise ConfigError(given.where, f"capacity_scheduler_policy {policy!r} is not simulated; ksim has"
@@ -122,16 +122,16 @@ def _scheduler(reading: Reading, given: Given) -> None:
         reading.serve["admission"] = "always"
 
 
-def _overlap(reading: Reading, given: Given) -> None:
+def _overlap(reading: FlagReading, given: Given) -> None:
     if given.value:
         reading.serve["async_scheduling"] = False
 
 
-def _experts(reading: Reading, given: Given) -> None:
+def _experts(reading: FlagReading, given: Given) -> None:
     reading.pass_over(given, "a choice of kernels; for DeepGEMM's, --version trtllm-1.2-deepgemm")
 
 
-def _lora(reading: Reading, given: Given) -> None:
+def _lora(reading: FlagReading, given: Given) -> None:
     table = table_of(given)
     reading.serve["enable_lora"] = True
     for key, setting in (("max_lora_rank", "max_lora_rank"), ("max_loras", "max_loras"),
@@ -169,7 +169,7 @@ def waiting(given: Sequence[Given]) -> dict[str, Any]:
     return {"scheduling_policy": {"name": "batch_wait", "budget": budget, "ratio": ratio, "iterations": rounds}}
 
 
-def fit_prompts(reading: Reading, context: int) -> None:
+def fit_prompts(reading: FlagReading, context: int) -> None:
     """Let a step take the longest prompt where prompts are not cut; the model has a *context* of so many tokens.
 
     TensorRT-LLM refuses prompts above max_num_tokens then, and ksim has one limit, of prompt and output together.
@@ -197,18 +197,18 @@ _ROLES = {"CONTEXT": "prefill", "GENERATION": "decode"}
 class Trtllm:
     """Reads the options of `trtllm-serve` and its YAML."""
 
-    def recognises(self, command: Command) -> bool:
+    def recognises(self, command: ShellCommand) -> bool:
         words = behind(command.words, _STARTS)
         return words is not None and not (words and words[0].text in _OTHERS)
 
-    def launch(self, command: Command, wanted: Wanted) -> Launch:
+    def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
         """The engine that *command* starts; raises ConfigError for what TensorRT-LLM or ksim would refuse."""
         words = behind(command.words, _STARTS) or []
         words = words[1:] if words and words[0].text == "serve" else words
         parser = Parser(flag_table("trtllm", "TensorRT-LLM"), idle=meaning("trtllm").is_idle)
         given = self._with_yaml(parser.read(words), command)
         model, assumed = model_of(command, wanted, model_word(parser, given))
-        reading = Reading(meaning("trtllm"), HANDLERS)
+        reading = FlagReading(meaning("trtllm"), HANDLERS)
         reading.serve = {"admission": "reserve_output", "enable_chunked_prefill": False,
                          "cudagraph_mode": "FULL_DECODE_ONLY", **division(given), **waiting(given)}
         reading.take(given)
@@ -221,7 +221,7 @@ class Trtllm:
                       ports=(int(value_of(given, "port", 8000)),), hardware={"host": "trtllm"},
                       free_share=_free_share(given))
 
-    def _with_yaml(self, given: list[Given], command: Command) -> list[Given]:
+    def _with_yaml(self, given: list[Given], command: ShellCommand) -> list[Given]:
         """*given* with the keys of the YAML, which count more than options."""
         path = word_of(given, "extra_llm_api_options")
         if path is None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from attrs import evolve
 
-from ksim.deploy.commands import Command, Launch, Note, Wanted, Word, behind
+from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, integer, json_of, known_keys, table_of, value_of
-from ksim.deploy.flags.meaning import Handler, Reading, meaning, names_of, without_older
+from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, names_of, without_older
 from ksim.deploy.launching import OF_CHECKPOINT, launch, model_of, model_word, release_of
 from ksim.deploy.proxies import with_config_file
 from ksim.foundation import catalog
@@ -35,7 +35,7 @@ _LEVELS: Mapping[str, Mapping[str, Any]] = {"0": {"enforce_eager": True}, "1": {
                                             "2": {}, "3": {}}
 
 
-def _compilation(reading: Reading, given: Given) -> None:
+def _compilation(reading: FlagReading, given: Given) -> None:
     if isinstance(given.value, int | str) and not isinstance(given.value, bool):
         return _level(reading, given)
     table = table_of(given)
@@ -58,7 +58,7 @@ def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-def _older(reading: Reading, table: Mapping[str, Any]) -> None:
+def _older(reading: FlagReading, table: Mapping[str, Any]) -> None:
     """Keys of releases before `cudagraph_mode`."""
     if table.get("full_cuda_graph"):
         reading.serve.setdefault("cudagraph_mode", "FULL")
@@ -66,7 +66,7 @@ def _older(reading: Reading, table: Mapping[str, Any]) -> None:
         reading.serve.setdefault("cudagraph_mode", "NONE")
 
 
-def _level(reading: Reading, given: Given) -> None:
+def _level(reading: FlagReading, given: Given) -> None:
     """`-O2`: settings that a level leaves at their defaults stay open."""
     level = str(given.value).removeprefix("O")
     if level not in _LEVELS:
@@ -88,7 +88,7 @@ _FORMATS = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8", "fb
             "auto_awq": "awq", "auto_gptq": "gptq"}
 
 
-def _quantization(reading: Reading, given: Given) -> None:
+def _quantization(reading: FlagReading, given: Given) -> None:
     method = str(given.value).lower()
     if method in ("none", ""):
         return reading.pass_over(given, "the weights' own format")
@@ -98,17 +98,17 @@ def _quantization(reading: Reading, given: Given) -> None:
     reading.serve["quantization"] = _FORMATS.get(method, method)
 
 
-def _max_model_len(reading: Reading, given: Given) -> None:
+def _max_model_len(reading: FlagReading, given: Given) -> None:
     if given.value == -1:
         return reading.remark(given, "vLLM cuts the context to what fits; here it is that of config.json")
     reading.serve["max_model_len"] = given.value
 
 
-def _lora_modules(reading: Reading, given: Given) -> None:
+def _lora_modules(reading: FlagReading, given: Given) -> None:
     reading.serve["lora_modules"] = [adapter(reading, given, text) for text in given.value]
 
 
-def adapter(reading: Reading, given: Given, text: Any) -> dict[str, Any]:
+def adapter(reading: FlagReading, given: Given, text: Any) -> dict[str, Any]:
     """An adapter as a scenario has it; without its adapter_config.json at hand, its rank is assumed."""
     name, path = _name_and_path(given, text)
     if path and is_there(Path(path) / "adapter_config.json"):
@@ -132,7 +132,7 @@ def _name_and_path(given: Given, text: Any) -> tuple[str, str]:
     return name, path
 
 
-def _eplb(reading: Reading, given: Given) -> None:
+def _eplb(reading: FlagReading, given: Given) -> None:
     table = table_of(given)
     if table.get("num_redundant_experts") is not None:
         reading.serve["num_redundant_experts"] = _whole(table["num_redundant_experts"], given)
@@ -148,7 +148,7 @@ def _whole(value: Any, given: Given) -> Any:
         raise ConfigError(given.where, f"{given.flag.name}: {error}") from None
 
 
-def _limits(reading: Reading, given: Given) -> None:
+def _limits(reading: FlagReading, given: Given) -> None:
     table = {key: value["count"] if isinstance(value, Mapping) and "count" in value else value
              for key, value in _limit_table(given).items()}
     known = known_keys(given, table, LimitMmPerPrompt, ("audio", "vision_chunk"))
@@ -168,11 +168,11 @@ def _limit_table(given: Given) -> dict[str, Any]:
     return {key: int(value) for key, _, value in pairs}
 
 
-def _processor(reading: Reading, given: Given) -> None:
+def _processor(reading: FlagReading, given: Given) -> None:
     reading.serve["mm_processor_kwargs"] = known_keys(given, table_of(given), MmProcessorKwargs)
 
 
-def overrides(reading: Reading, given: Given) -> None:
+def overrides(reading: FlagReading, given: Given) -> None:
     """Keys of config.json that a flag overrides, as a table or as its JSON."""
     try:
         read = evolve(given, value=json_of(given.value)) if isinstance(given.value, str) and given.value else given
@@ -198,7 +198,7 @@ _ADDRESSES = ("kv_ip", "kv_port", "kv_rank", "engine_id", "kv_parallel_size", "k
 _ROLES: Mapping[Any, str] = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
-def _config(reading: Reading, given: Given) -> None:
+def _config(reading: FlagReading, given: Given) -> None:
     table = known_keys(given, table_of(given), KvTransferConfig)
     if addresses := [key for key in table if key in _ADDRESSES]:
         reading.idle.append(Note(given.where, f"{given.flag.name} {', '.join(addresses)}",
@@ -221,16 +221,16 @@ _BALANCED = "each rank gets the requests that a balancer outside sends it: ksim'
 _FURTHER = ("node_rank", "data_parallel_start_rank", "data_parallel_rank")
 
 
-def _balanced(reading: Reading, given: Given) -> None:
+def _balanced(reading: FlagReading, given: Given) -> None:
     if given.value:
         reading.remark(given, _BALANCED)
 
 
-def _read_elsewhere(reading: Reading, given: Given) -> None:
+def _read_elsewhere(reading: FlagReading, given: Given) -> None:
     """Say nothing of a flag that the program itself reads."""
 
 
-def _pass_over(why: str, reading: Reading, given: Given) -> None:
+def _pass_over(why: str, reading: FlagReading, given: Given) -> None:
     reading.pass_over(given, why)
 
 
@@ -266,12 +266,12 @@ _MADE_UP = (f"MADE UP: no line says how many drafted tokens are accepted; {ACCEP
             " serve.speculative_config.acceptance to what your engine's log prints (docs/speculation.md)")
 
 
-def _speculative_config(reading: Reading, given: Given) -> None:
+def _speculative_config(reading: FlagReading, given: Given) -> None:
     table = known_keys(given, table_of(given), SpeculativeConfig, _IDLE)
     _add(reading, given, table)
 
 
-def _add(reading: Reading, given: Given, table: Mapping[str, Any]) -> None:
+def _add(reading: FlagReading, given: Given, table: Mapping[str, Any]) -> None:
     if not table:
         return
     config = {**reading.serve.get("speculative_config", {}), **table}
@@ -280,7 +280,7 @@ def _add(reading: Reading, given: Given, table: Mapping[str, Any]) -> None:
     reading.serve["speculative_config"] = config
 
 
-def _part(key: str, reading: Reading, given: Given) -> None:
+def _part(key: str, reading: FlagReading, given: Given) -> None:
     """One of `--spec-method`, `--spec-model` and `--spec-tokens`."""
     _add(reading, given, {key: given.value})
 
@@ -308,7 +308,7 @@ def _heads() -> Mapping[str, str]:
             **{str(head.get("_name_or_path", name)).rpartition("/")[2].lower(): name for name, head in heads.items()}}
 
 
-def with_acceptance(reading: Reading, where: str) -> None:
+def with_acceptance(reading: FlagReading, where: str) -> None:
     """Fill in an acceptance where speculation has none."""
     config = reading.serve.get("speculative_config")
     if config and not config.keys() & {"acceptance", "synthetic_acceptance_rates", "synthetic_acceptance_length"}:
@@ -335,10 +335,10 @@ _FUSED = ("not set: vLLM fuses small all-reduces with the norm after them by def
 class Vllm:
     """Reads the flags of `vllm serve`."""
 
-    def recognises(self, command: Command) -> bool:
+    def recognises(self, command: ShellCommand) -> bool:
         return _arguments(command) is not None
 
-    def launch(self, command: Command, wanted: Wanted) -> Launch:
+    def launch(self, command: ShellCommand, wanted: ImportOptions) -> EngineLaunch:
         """The engine that *command* starts; raises ConfigError for what vLLM or ksim would refuse."""
         words = _level_spelt_out(with_config_file(command, _arguments(command) or []))
         words, older = without_older("vllm", words)
@@ -346,7 +346,7 @@ class Vllm:
         given = parser.read(words)
         release = release_of("vllm", command, wanted)
         model, assumed = model_of(command, wanted, model_word(parser, given))
-        reading = Reading(meaning("vllm"), HANDLERS)
+        reading = FlagReading(meaning("vllm"), HANDLERS)
         reading.take(given)
         _environment(reading, command)
         with_acceptance(reading, command.where)
@@ -356,7 +356,7 @@ class Vllm:
                       scenario=_scenario(reading, given), remarks=(*assumed, *older))
 
 
-def _arguments(command: Command) -> list[Word] | None:
+def _arguments(command: ShellCommand) -> list[Word] | None:
     """The words behind `vllm serve`, or all of a container whose image starts it; None for another command."""
     words = behind(command.words, _STARTS)
     if words is not None or command.image is None or not re.search(r"vllm", command.image.text):
@@ -381,7 +381,7 @@ def _level_spelt_out(words: Sequence[Word]) -> list[Word]:
     return spelt
 
 
-def _environment(reading: Reading, command: Command) -> None:
+def _environment(reading: FlagReading, command: ShellCommand) -> None:
     """The variables that change a schedule."""
     word = command.environment.get("VLLM_ALL2ALL_BACKEND")
     known = reading.meaning.values["all2all_backend"].known
@@ -390,7 +390,7 @@ def _environment(reading: Reading, command: Command) -> None:
         reading.remarks.append(Note(word.where, f"VLLM_ALL2ALL_BACKEND={word.text}", "taken as --all2all-backend"))
 
 
-def _defaults(reading: Reading, given: Sequence[Given], engine: str) -> None:
+def _defaults(reading: FlagReading, given: Sequence[Given], engine: str) -> None:
     """Say which default of the release ksim does not take over."""
     serve = reading.serve
     optimized = not serve.get("enforce_eager") and str(value_of(given, "optimization_level", 2)) not in ("0", "1")
@@ -399,7 +399,7 @@ def _defaults(reading: Reading, given: Sequence[Given], engine: str) -> None:
         reading.remarks.append(Note("", "fuse_allreduce_rms", _FUSED))
 
 
-def _scenario(reading: Reading, given: Sequence[Given]) -> dict[str, Any]:
+def _scenario(reading: FlagReading, given: Sequence[Given]) -> dict[str, Any]:
     """Keys beside `serve`: vLLM balances its data-parallel ranks itself."""
     if reading.serve.get("data_parallel_size", 1) == 1 or not balances_itself(given):
         return {}

@@ -8,10 +8,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, ShellCommand
 from ksim.deploy.launching import RELEASES, Release, release_of, stored
 from ksim.deploy.launching import release_named as named_release
-from ksim.deploy.manifests.dynamo import Frontend
+from ksim.deploy.manifests.dynamo import DynamoFrontend
 from ksim.deploy.readers.manifests import Kubernetes
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
@@ -36,7 +36,7 @@ _CACHES = {"bfloat16": "auto", "float16": "auto", "auto": "auto", "fp8": "fp8"}
 
 
 @frozen
-class Worker:
+class SearchedWorker:
     """A worker as a row of results has it: its columns behind a prefix such as `(p)`."""
 
     where: str
@@ -49,7 +49,7 @@ class Worker:
     values: Mapping[str, Any]
     """tp, pp, dp, moe_tp, moe_ep, bs, gemm, kvcache, and further settings of the engine."""
 
-    def launch(self, wanted: Wanted) -> Launch:
+    def launch(self, wanted: ImportOptions) -> EngineLaunch:
         """The engines; raises ConfigError for a backend, model or format that is not simulated."""
         release = self._release(wanted)
         model = named(wanted.model or self.model, self.where)
@@ -60,15 +60,15 @@ class Worker:
             del formats["quantization"]  # the checkpoint says how large its groups are
         serve = {**model.serve, **self._sizes(), **formats, **dict(self.values.get("further") or {})}
         assumed = [Note(self.where, self.model, text) for text in model.assumed]
-        return Launch(self.where, release.engine, model.name, serve, self.role, self.count, hardware=hardware,
-                      remarks=(*release.remarks, *assumed))
+        return EngineLaunch(self.where, release.engine, model.name, serve, self.role, self.count, hardware=hardware,
+                            remarks=(*release.remarks, *assumed))
 
-    def _release(self, wanted: Wanted) -> Release:
+    def _release(self, wanted: ImportOptions) -> Release:
         """The release of ksim's that is nearest to the search's, or to the user's."""
         if self.backend not in RELEASES:
             raise ConfigError(self.where, f"{self.backend!r} is no engine that ksim simulates: {', '.join(RELEASES)}")
         if wanted.version or not self.version:
-            return release_of(self.backend, Command((), self.where), wanted)
+            return release_of(self.backend, ShellCommand((), self.where), wanted)
         return named_release(self.backend, self.version, self.where)
 
     def _sizes(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class AIConfigurator:
     def recognises(self, pasted: Pasted) -> bool:
         return len({match[1] for match in _YAML.finditer(pasted.text)}) > 1 or bool(_CSV.match(pasted.text))
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The workers of the best configuration, the load that it is for, and its latency targets."""
         if _CSV.match(pasted.text):
             return _of_row(pasted, wanted)
@@ -158,7 +158,7 @@ class AIConfigurator:
         return evolve(deployed, scenario={**deployed.scenario, **_asked(config)})
 
 
-def _beside(config: Entry, wanted: Wanted) -> Deployed | None:
+def _beside(config: Entry, wanted: ImportOptions) -> Deployed | None:
     """What the manifest in the same folder deploys, on the GPU of the search."""
     path = config.pasted.folder / _MANIFEST
     if not config.pasted.source or not path.is_file():
@@ -180,45 +180,42 @@ def _asked(config: Entry) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     prompt, output = sla.get("isl"), sla.get("osl")
     if prompt is not None and output is not None:
-        clients = config.get("BenchConfig", "estimated_concurrency")
-        asked["workload"] = load(prompt.text, output.text, clients.text if clients is not None else 1, sla.where)
+        clients = config.text_of("BenchConfig", "estimated_concurrency", usual="1")
+        asked["workload"] = load(prompt.text, output.text, clients, sla.where)
     targets = {key: f"{value.text} ms" for key in ("ttft", "tpot") if (value := sla.get(key)) is not None}
     return {**asked, **({"slo": targets} if targets else {})}
 
 
-def _of_parameters(config: Entry, wanted: Wanted) -> Deployed:
+def _of_parameters(config: Entry, wanted: ImportOptions) -> Deployed:
     """The workers by the search's own parameters, without a manifest."""
-    system, mode = config.get("NodeConfig", "system_name"), config.get("DynConfig", "mode")
-    split = mode is None or mode.text != "agg"
-    if system is None and not wanted.gpu and not wanted.system:
+    system, split = config.text_of("NodeConfig", "system_name"), config.text_of("DynConfig", "mode") != "agg"
+    if not system and not wanted.gpu and not wanted.system:
         raise config.error("has no NodeConfig.system_name, so it does not say on which GPU; name it: --gpu h200")
-    launches = [_worker(config, side, system.text if system is not None else "").launch(wanted)
+    launches = [_worker(config, side, system).launch(wanted)
                 for side in (("prefill", "decode") if split else ("agg",))]
-    router = config.get("DynConfig", "enable_router")
-    return Deployed(tuple(launches), _router(launches, router is not None and router.flag))
+    return Deployed(tuple(launches), _router(launches, config.flag_of("DynConfig", "enable_router")))
 
 
-def _router(launches: list[Launch], by_cache: bool) -> dict[str, Any]:
+def _router(launches: list[EngineLaunch], by_cache: bool) -> dict[str, Any]:
     """How Dynamo's frontend routes."""
-    frontend = Frontend({"name": "dynamo_kv" if by_cache else "round_robin"})
+    frontend = DynamoFrontend({"name": "dynamo_kv" if by_cache else "round_robin"})
     if len(launches) == 1:
         return {"router": frontend.router} if launches[0].replicas > 1 else {}
     return {"pair_router": frontend.pair_router}
 
 
-def _worker(config: Entry, side: str, system: str) -> Worker:
+def _worker(config: Entry, side: str, system: str) -> SearchedWorker:
     params = config.get("params", side) or config.get("Workers", side)
     if params is None:
         raise config.error(f"has no params.{side}")
-    count = config.get("WorkerConfig", f"{side}_workers")
     values: dict[str, Any] = {column: entry.text for key, column in _COLUMNS.items()
                               if (entry := params.get(key)) is not None}
     values["further"] = {name: entry.plain for key, name in _FURTHER.items() if (entry := params.get(key)) is not None}
     image = config.get("K8sConfig", "k8s_image")
     model = config.get("ServiceConfig", "model_path") or config.need("ServiceConfig", "served_model_path")
-    return Worker(params.where, _backend(config, image), "", model.text, system,
-                  role="both" if side == "agg" else side, count=max(count.count, 1) if count is not None else 1,
-                  values=values)
+    return SearchedWorker(params.where, _backend(config, image), "", model.text, system,
+                          role="both" if side == "agg" else side,
+                          count=max(config.count_of("WorkerConfig", f"{side}_workers"), 1), values=values)
 
 
 def _backend(config: Entry, image: Entry | None) -> str:
@@ -232,7 +229,7 @@ def _backend(config: Entry, image: Entry | None) -> str:
     return "trtllm" if match[0].startswith("t") else match[0]
 
 
-def _of_row(pasted: Pasted, wanted: Wanted) -> Deployed:
+def _of_row(pasted: Pasted, wanted: ImportOptions) -> Deployed:
     """The workers of the first row of a table of results."""
     row, where = _first_row(pasted), pasted.at(2)
     prefixes = [*_SPLIT] if row.get("(p)tp") else [""]
@@ -252,12 +249,12 @@ def _first_row(pasted: Pasted) -> Mapping[str, str]:
     return row
 
 
-def _row_worker(row: Mapping[str, str], prefix: str, where: str) -> Worker:
+def _row_worker(row: Mapping[str, str], prefix: str, where: str) -> SearchedWorker:
     columns = {column: row.get(f"{prefix}{column}") for column in _COLUMNS.values()}
     count = row.get(f"{prefix}workers") or 1
     said = {key: str(row.get(f"{prefix}{key}") or row.get(key) or "") for key in ("backend", "version", "system")}
-    return Worker(where, said["backend"], said["version"], str(row.get("model") or ""), said["system"],
-                  role=_SPLIT.get(prefix, "both"), count=_workers(count, where), values=columns)
+    return SearchedWorker(where, said["backend"], said["version"], str(row.get("model") or ""), said["system"],
+                          role=_SPLIT.get(prefix, "both"), count=_workers(count, where), values=columns)
 
 
 def _workers(text: Any, where: str) -> int:

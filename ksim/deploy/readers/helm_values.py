@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf, nan
 from typing import Any
 
-from ksim.deploy.commands import Deployed, Launch, Note, Wanted
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note
 from ksim.deploy.manifests import containers, fields
 from ksim.deploy.manifests.containers import Pods
 from ksim.deploy.manifests.fields import listed, tabled, text, texts
@@ -36,7 +36,7 @@ class LlmDValues:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(_ARTIFACTS.search(pasted.text) or _ROUTER.search(pasted.text))
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
         parts: list[Deployed] = []
         scenario: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class LlmDValues:
         return Deployed.of(parts, scenario)
 
 
-def _assumed(launches: list[Launch]) -> tuple[dict[str, Any], list[Note]]:
+def _assumed(launches: list[EngineLaunch]) -> tuple[dict[str, Any], list[Note]]:
     """llm-d's router with the defaults of its guides, where the values have none."""
     splits = any(launch.role == "prefill" for launch in launches)
     if not splits and sum(launch.replicas for launch in launches) < 2:
@@ -89,27 +89,13 @@ def _tables(entry: Entry, depth: int = 4) -> Iterator[Entry]:
 
 
 _STACK = re.compile(r"(?m)^\s{0,4}[\"']?servingEngineSpec[\"']?\s*:")
-_WHY = "has no part in what engines do"
-_SCALES = "ksim does not scale engines"
 #: Keys that ask for a part of a GPU.
 _SHARES = ("requestGPUMem", "requestGPUMemPercentage", "requestGPUCores", "limitGPUMem", "limitGPUMemPercentage",
            "limitGPUCores")
-#: Keys of a model's table that are read, and those that change nothing here.
-_READ = ("name", "repository", "tag", "modelURL", "replicaCount", "requestGPU", "requestGPUType",
-         "vllmConfig", "lmcacheConfig", "env", "resources", "nodeSelectorTerms", "enableLoRA", "raySpec", *_SHARES)
-_IDLE: Mapping[str, str] = {**dict.fromkeys((
-    "annotations", "podAnnotations", "imagePullSecret", "requestCPU", "requestMemory", "limitCPU", "limitMemory",
-    "shmSize", "pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "storageClass", "extraVolumes",
-    "extraVolumeMounts", "serviceAccountName", "priorityClassName", "hf_token", "initContainer", "chatTemplate",
-    "chatTemplateConfigMap", "labels", "enableTool", "toolCallParser", "runtimeClassName", "nodeName",
-    "tolerations", "startupProbe", "livenessProbe", "readinessProbe", "serviceAnnotations"), _WHY),
-    "keda": _SCALES, "autoscaling": _SCALES}
 #: Keys of vllmConfig, and the flags that the chart makes of them.
 _FLAGS = {"maxModelLen": "--max-model-len", "dtype": "--dtype", "tensorParallelSize": "--tensor-parallel-size",
           "maxNumSeqs": "--max-num-seqs", "gpuMemoryUtilization": "--gpu-memory-utilization",
           "maxLoras": "--max-loras", "runner": "--runner", "convert": "--convert"}
-_CONFIG = (*_FLAGS, "enableChunkedPrefill", "enablePrefixCaching", "extraArgs", "v0")
-_CONFIG_IDLE = {"prometheusMultiprocDir": _WHY}
 #: What the router is called here, by `routingLogic`.
 _ROUTERS = {"roundrobin": "round_robin", "session": "session_affinity", "prefixaware": "prefix_aware",
             "kvaware": "prefix_aware"}
@@ -123,7 +109,7 @@ class ProductionStack:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(_STACK.search(pasted.text)) and "apiVersion" not in pasted.text
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines, and the router; raises ConfigError for values that the chart does not know."""
         parts: list[Deployed] = []
         scenario: dict[str, Any] = {}
@@ -145,22 +131,21 @@ class ProductionStack:
 def _engines_of_stack(values: Entry) -> Iterator[Pods]:
     """The pods of each model."""
     spec = values.get("servingEngineSpec")
-    enabled = spec.get("enableEngine") if spec is not None else None
-    if spec is None or (enabled is not None and not enabled.flag):
+    if spec is None or not spec.flag_of("enableEngine", usual=True):
         return
     for model in spec.each("modelSpec"):
         if (ray := model.get("raySpec")) is not None:
             raise ray.error("engines of Ray over several nodes are not read; import the line that Ray runs")
-        name, replicas = model.need("name"), model.get("replicaCount")
+        name = model.need("name")
         template = tabled(model, {"spec": tabled(model, _pod(model, spec))})
-        yield Pods(name.text, template, replicas.count if replicas is not None else 1,
-                   idle=tuple(fields.notes(model, _READ, _IDLE)))
+        yield Pods(name.text, template, model.count_of("replicaCount"),
+                   idle=tuple(fields.notes(model, "stack_model")))
 
 
 def _pod(model: Entry, spec: Entry) -> dict[str, Entry]:
     command = [*texts(model, "vllm", "serve", model.need("modelURL").text), *_words(model)]
     env = [*spec.each("env"), *model.each("env")]
-    image = f"{model.need('repository').text}:{tag.text if (tag := model.get('tag')) is not None else 'latest'}"
+    image = f"{model.need('repository').text}:{model.text_of('tag', usual='latest')}"
     container = {"name": text(model, "vllm"), "image": text(model, image), "command": listed(model, command),
                  "resources": _resources(model), **({"env": listed(model, env)} if env else {})}
     pod = {"containers": listed(model, [tabled(model, container)])}
@@ -177,32 +162,30 @@ def _resources(model: Entry) -> Entry:
         return whole
     if (part := next((entry for key in _SHARES if (entry := model.get(key)) is not None), None)) is not None:
         raise part.error("asks for a part of a GPU; ksim simulates whole ones")
-    kind, count = model.get("requestGPUType"), model.get("requestGPU")
+    kind, count = model.text_of("requestGPUType", usual="nvidia.com/gpu"), model.get("requestGPU")
     devices = model.get("lmcacheConfig", "cudaVisibleDevices")
     if count is None and devices is not None:
         count = text(devices, str(len([device for device in devices.text.split(",") if device.strip()])))
-    limits = {kind.text if kind is not None else "nvidia.com/gpu": count} if count is not None and count.count else {}
+    limits = {kind: count} if count is not None and count.count else {}
     return tabled(model, {"limits": tabled(model, limits)})
 
 
 def _words(model: Entry) -> Iterator[Entry]:
     """The flags that the chart gives to vLLM."""
-    lora = model.get("enableLoRA")
-    if lora is not None and lora.flag:
-        yield text(lora, "--enable-lora")
+    if model.flag_of("enableLoRA"):
+        yield text(model.need("enableLoRA"), "--enable-lora")
     config = model.get("vllmConfig")
     if config is not None:
         yield from _of_config(config)
     cache = model.get("lmcacheConfig")
-    if cache is not None and (enabled := cache.get("enabled")) is not None and enabled.flag:
+    if cache is not None and cache.flag_of("enabled"):
         yield from texts(cache, "--kv-transfer-config", json.dumps(_transfer(cache)))
 
 
 def _of_config(config: Entry) -> Iterator[Entry]:
-    fields.notes(config, _CONFIG, _CONFIG_IDLE)
-    old = config.get("v0")
-    if old is not None and old.text == "1":
-        raise old.error("vLLM's V0 engine is not simulated")
+    fields.notes(config, "stack_config")
+    if config.text_of("v0") == "1":
+        raise config.need("v0").error("vLLM's V0 engine is not simulated")
     chunked, caching = config.get("enableChunkedPrefill"), config.get("enablePrefixCaching")
     if chunked is not None:
         yield text(chunked, f"--{'' if chunked.flag else 'no-'}enable-chunked-prefill")
@@ -216,10 +199,10 @@ def _of_config(config: Entry) -> Iterator[Entry]:
 
 def _transfer(cache: Entry) -> dict[str, Any]:
     """LMCache as vLLM's connector: between engines that prefill and decode apart, or in front of host memory."""
-    role, size = cache.get("kvRole"), cache.get("cpuOffloadingBufferSize")
-    apart = cache.get("enablePD")
-    config: dict[str, Any] = {"kv_connector": "LMCacheConnectorV1", "kv_role": role.text if role else "kv_both"}
-    if apart is not None and apart.flag:
+    size = cache.get("cpuOffloadingBufferSize")
+    config: dict[str, Any] = {"kv_connector": "LMCacheConnectorV1",
+                              "kv_role": cache.text_of("kvRole", usual="kv_both")}
+    if cache.flag_of("enablePD"):
         return {**config, "kv_connector": "NixlConnector"}
     if size is not None and size.text.strip() not in ("", "0"):
         config["kv_connector_extra_config"] = {"lmcache.max_local_cpu_size": _gigabytes(size)}
@@ -229,8 +212,9 @@ def _transfer(cache: Entry) -> dict[str, Any]:
 def _transfers(values: Entry) -> Iterator[Note]:
     """What differs where LMCache sends KV between engines."""
     for model in values.each("servingEngineSpec", "modelSpec"):
-        if (apart := model.get("lmcacheConfig", "enablePD")) is not None and apart.flag:
-            yield Note(apart.where, "enablePD", "KV goes as with NixlConnector; LMCache's buffers are not simulated")
+        if model.flag_of("lmcacheConfig", "enablePD"):
+            yield Note(model.need("lmcacheConfig", "enablePD").where, "enablePD",
+                       "KV goes as with NixlConnector; LMCache's buffers are not simulated")
 
 
 def _gigabytes(size: Entry) -> float:
@@ -245,8 +229,8 @@ def _gigabytes(size: Entry) -> float:
 
 def _router_of_stack(values: Entry) -> tuple[dict[str, Any], list[Note]]:
     """The router by `routerSpec.routingLogic`, and what differs."""
-    logic, enabled = values.get("routerSpec", "routingLogic"), values.get("routerSpec", "enableRouter")
-    if logic is None or logic.text in _SPLIT or (enabled is not None and not enabled.flag):
+    logic = values.get("routerSpec", "routingLogic")
+    if logic is None or logic.text in _SPLIT or not values.flag_of("routerSpec", "enableRouter", usual=True):
         return {}, []
     if logic.text not in _ROUTERS:
         raise logic.error(f"{logic.text!r} is not simulated; there are {', '.join((*_ROUTERS, *_SPLIT))}")

@@ -11,11 +11,11 @@ from attrs import evolve
 
 from ksim.deploy.commands import (
     MENTIONS,
-    Command,
     Deployed,
-    Launch,
+    EngineLaunch,
+    ImportOptions,
     Note,
-    Wanted,
+    ShellCommand,
     Word,
     launch_of,
     program_of,
@@ -45,10 +45,10 @@ class Lines:
         return any(_is_engine(line.split()) for line in pasted.text.replace("\\\n", " ").split("\n")) or any(
             word in pasted.text for word in ("vllm", "sglang", "trtllm"))
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines that the script starts, and the proxies before them."""
         files: dict[str, str] = {}
-        launches: list[Launch] = []
+        launches: list[EngineLaunch] = []
         proxies: list[Proxy] = []
         for simple in Script(pasted, wanted.environment).commands():
             simple.keep_document(files)
@@ -83,7 +83,7 @@ def _no_engine(text: str) -> str:
             f" ...` or `trtllm-serve MODEL ...`")
 
 
-def _script_of(command: Command) -> str | None:
+def _script_of(command: ShellCommand) -> str | None:
     """The text of `bash -c TEXT`, of `ssh HOST TEXT` or `tmux send-keys TEXT`, in a container or not, if it starts an
     engine.
     """
@@ -91,7 +91,7 @@ def _script_of(command: Command) -> str | None:
     if words[:1] and words[0] in MENTIONS:
         return None
     shell, started = script_place(words), _is_engine(words)
-    return next((text for place, text in enumerate(words) if re.search(r"\s", text) and (place == shell or not started)
+    return next((text for index, text in enumerate(words) if re.search(r"\s", text) and (index == shell or not started)
                  and any(_is_engine(line.split()) for line in _simple_lines(text))), None)
 
 
@@ -99,7 +99,7 @@ def _simple_lines(text: str) -> list[str]:
     return re.split(r"\n|&&|;|\|\|", text.replace("\\\n", " "))
 
 
-def _with_environment(wanted: Wanted, command: Command) -> Wanted:
+def _with_environment(wanted: ImportOptions, command: ShellCommand) -> ImportOptions:
     """*wanted* with the variables that a container gives to its script."""
     inner = unwrapped(command).command
     given = {name: word.text for name, word in inner.environment.items()}
@@ -107,12 +107,12 @@ def _with_environment(wanted: Wanted, command: Command) -> Wanted:
                   version=wanted.version or (tag_of(inner.image.text) if inner.image else None))
 
 
-def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> Command:
-    return Command(simple.words, pasted.at(simple.line), {**simple.exported, **simple.assigned}, files=dict(files),
-                   folder=pasted.folder)
+def _command(simple: Simple, pasted: Pasted, files: dict[str, str]) -> ShellCommand:
+    return ShellCommand(simple.words, pasted.at(simple.line), {**simple.exported, **simple.assigned}, files=dict(files),
+                        folder=pasted.folder)
 
 
-def _launched(command: Command, simple: Simple, wanted: Wanted) -> Launch:
+def _launched(command: ShellCommand, simple: Simple, wanted: ImportOptions) -> EngineLaunch:
     simple.check_unconditional(command.where)
     contained = unwrapped(command)
     launch = launch_of(contained.command, wanted)
@@ -124,7 +124,7 @@ def _is_engine(names: list[str]) -> bool:
     if (start := runtime_at(names)) is not None:
         signs = ("vllm", "sglang", "tensorrt", "trtllm")
         return any(sign in name for name in names[start:] for sign in signs)
-    return program_of(Command.of(names, "")) is not None
+    return program_of(ShellCommand.of(names, "")) is not None
 
 
 class Units:
@@ -133,7 +133,7 @@ class Units:
     def recognises(self, pasted: Pasted) -> bool:
         return _form(pasted.text) is not None
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engine that the file starts; raises ConfigError as a script does."""
         write = _form(pasted.text)
         assert write is not None, "only what is recognised is read"
@@ -232,7 +232,7 @@ class PythonCalls:
         imports = re.search(r"(?m)^\s*(from|import) (vllm|sglang)\b", pasted.text)
         return bool(_LOGGED.search(pasted.text)) or bool(imports and _CALL.search(pasted.text))
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines; raises ConfigError for arguments that only Python would know."""
         logged = _LOGGED.search(pasted.text)
         commands = [_logged(logged, pasted)] if logged else [*_called(pasted)]
@@ -244,7 +244,7 @@ class PythonCalls:
             Note(command.where, "an engine within Python", _OFFLINE) for command in commands))
 
 
-def _logged(match: "re.Match[str]", pasted: Pasted) -> Command:
+def _logged(match: "re.Match[str]", pasted: Pasted) -> ShellCommand:
     where = pasted.at(pasted.text.count("\n", 0, match.start()) + 1)
     try:
         values = ast.literal_eval(match[1])
@@ -257,7 +257,7 @@ def _logged(match: "re.Match[str]", pasted: Pasted) -> Command:
     return _as_line(("vllm", "serve"), {key: (value, where) for key, value in named.items()}, where, pasted)
 
 
-def _called(pasted: Pasted) -> Iterator[Command]:
+def _called(pasted: Pasted) -> Iterator[ShellCommand]:
     """The commands that calls of an engine's class stand for."""
     try:
         tree = ast.parse(pasted.text)
@@ -292,12 +292,12 @@ def _value_of(node: ast.expr, known: Mapping[str, ast.expr], pasted: Pasted, key
                           f"{key} is what Python would have to run to know; write its value in its place") from None
 
 
-def _as_line(start: tuple[str, ...], values: Mapping[str, tuple[Any, str]], where: str, pasted: Pasted) -> Command:
+def _as_line(start: tuple[str, ...], values: Mapping[str, tuple[Any, str]], where: str, pasted: Pasted) -> ShellCommand:
     words = [Word(text, where) for text in start]
-    for key, (value, place) in values.items():
+    for key, (value, index) in values.items():
         flag = _MODEL[start[0]] if key in ("model", "model_path") else "--" + key.replace("_", "-")
-        words += [Word(text, place) for text in ([_off(flag)] if value is False else _flag_words(flag, value)) if text]
-    return Command(tuple(words), where, folder=pasted.folder)
+        words += [Word(text, index) for text in ([_off(flag)] if value is False else _flag_words(flag, value)) if text]
+    return ShellCommand(tuple(words), where, folder=pasted.folder)
 
 
 def _off(flag: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import evolve
 
-from ksim.deploy.commands import Deployed, Launch, Note, Wanted, launch_of
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, launch_of
 from ksim.deploy.manifests import dynamo, fields
 from ksim.deploy.manifests.containers import (
     KINDS,
@@ -17,7 +17,7 @@ from ksim.deploy.manifests.containers import (
     kind_of,
     unlisted,
 )
-from ksim.deploy.manifests.fields import IDLE, READ, container_of, replicas_of, tabled
+from ksim.deploy.manifests.fields import container_of, replicas_of, tabled
 from ksim.deploy.manifests.model_service import router_of_maps
 from ksim.deploy.texts import Entry, Pasted, documents
 from ksim.foundation.errors import ConfigError
@@ -37,7 +37,7 @@ class Kubernetes:
         keys = _JSON if re.match(r"\s*[{\[](?!\{)", pasted.text) else _OBJECT
         return {match[1] for match in keys.finditer(pasted.text)} == {"kind", "apiVersion"}
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines of all documents; raises ConfigError for a kind that is not known."""
         objects = [*unlisted(documents(pasted))]
         maps = config_maps(objects)
@@ -48,7 +48,7 @@ class Kubernetes:
         return Deployed.of(parts, scenario)
 
 
-def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: Wanted) -> Deployed:
+def _read(document: Entry, maps: Mapping[str, Mapping[str, str]], wanted: ImportOptions) -> Deployed:
     kind = kind_of(document)
     if kind == dynamo.KIND:
         return dynamo.deployed(document, maps, wanted)
@@ -67,7 +67,7 @@ class PartsOfManifests:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(re.search(r"(?m)^[\s-]*(args|command)\s*:(\s|$)", pasted.text)) and "apiVersion" not in pasted.text
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines of all containers; raises ConfigError where there are none."""
         launches = tuple(launch_of(command, wanted) for document in documents(pasted)
                          for container in _containers(document)
@@ -97,13 +97,13 @@ class Compose:
     def recognises(self, pasted: Pasted) -> bool:
         return bool(re.search(r"(?m)^[\"']?services[\"']?\s*:\s*$", pasted.text)) and "apiVersion" not in pasted.text
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The engines of all services; raises ConfigError for keys that a service does not have."""
-        launches: list[Launch] = []
+        launches: list[EngineLaunch] = []
         idle: list[Note] = []
         for document in documents(pasted):
             for name, service in document.need("services").table.items():
-                said = fields.notes(_without_extensions(service), READ, IDLE)
+                said = fields.notes(_without_extensions(service), "compose_service")
                 started = [*_launches(service, wanted)]
                 launches += started
                 idle += said if started else [Note(service.where, name, "starts no engine that ksim knows")]
@@ -114,7 +114,7 @@ class Compose:
         return Deployed(tuple(launches), idle=tuple(idle))
 
 
-def _launches(service: Entry, wanted: Wanted) -> Iterator[Launch]:
+def _launches(service: Entry, wanted: ImportOptions) -> Iterator[EngineLaunch]:
     container = container_of(service, wanted.environment)
     for command in commands(container, container, Surroundings()):
         launch = launch_of(command, wanted)

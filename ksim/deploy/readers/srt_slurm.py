@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from attrs import evolve
 
-from ksim.deploy.commands import Command, Deployed, Launch, Note, Wanted, Word, launch_of
-from ksim.deploy.manifests.dynamo import Frontend
+from ksim.deploy.commands import Deployed, EngineLaunch, ImportOptions, Note, ShellCommand, Word, launch_of
+from ksim.deploy.manifests.dynamo import DynamoFrontend
 from ksim.deploy.proxies import flag_words, proxy_of
 from ksim.deploy.readers.aiconfigurator import load
 from ksim.deploy.texts import Entry, Pasted, documents
@@ -39,15 +39,14 @@ class SrtSlurm:
         return bool(_RECIPE.search(pasted.text) and _RESOURCES.search(pasted.text)) and (
             "apiVersion" not in pasted.text)
 
-    def read(self, pasted: Pasted, wanted: Wanted) -> Deployed:
+    def read(self, pasted: Pasted, wanted: ImportOptions) -> Deployed:
         """The workers, the router and the load; raises ConfigError for a recipe with variants."""
         recipe, *more = documents(pasted)
         if more:
             raise more[0].error("is a second document; a recipe of srt-slurm has one")
         if (base := recipe.get("base")) is not None:
             raise base.error("is the base of several variants; write one out first: srtctl resolve-override -f FILE")
-        kind = recipe.get("backend", "type")
-        engine = kind.text if kind is not None else "sglang"
+        engine = recipe.text_of("backend", "type", usual="sglang")
         if engine not in _STARTS:
             raise recipe.need("backend", "type").error(f"{engine!r} is no engine that ksim simulates:"
                                                        f" {', '.join(_STARTS)}")
@@ -73,7 +72,7 @@ def _workers(recipe: Entry, mode: str) -> int:
     return int(bool(_resource(recipe, f"{short}_nodes"))) if workers is None else workers
 
 
-def _launch(recipe: Entry, config: Entry, mode: str, engine: str, wanted: Wanted) -> Launch:
+def _launch(recipe: Entry, config: Entry, mode: str, engine: str, wanted: ImportOptions) -> EngineLaunch:
     model, remarks = _model(recipe, config, wanted)
     role = _MODES[mode][1]
     start = [Word(text, config.where) for text in _STARTS[engine]]
@@ -87,14 +86,14 @@ def _launch(recipe: Entry, config: Entry, mode: str, engine: str, wanted: Wanted
         flags = [word for key, value in config.table.items() if key.replace("_", "-") != "model-path"
                  for word in flag_words(key, value, false="")]
         words = [*start, Word("--model", model.where), model, *flags]
-    launch = launch_of(Command(tuple(words), config.where, _environment(recipe, mode), _image(recipe), files,
-                               config.pasted.folder), wanted)
+    launch = launch_of(ShellCommand(tuple(words), config.where, _environment(recipe, mode), _image(recipe), files,
+                                    config.pasted.folder), wanted)
     noted = evolve(launch, role=role, replicas=launch.replicas * _workers(recipe, mode),
                    remarks=(*launch.remarks, *remarks, *_fit(recipe, config, mode, launch)))
     return noted if wanted.gpu or wanted.system else evolve(noted, hardware={**launch.hardware, "gpu": _gpu(recipe)})
 
 
-def _model(recipe: Entry, config: Entry, wanted: Wanted) -> tuple[Word, list[Note]]:
+def _model(recipe: Entry, config: Entry, wanted: ImportOptions) -> tuple[Word, list[Note]]:
     """The model's name or path; where it is an alias of the cluster's, what clients call it."""
     path = recipe.need("model", "path")
     text = path.text.removeprefix("hf:")
@@ -129,7 +128,7 @@ def _environment(recipe: Entry, mode: str) -> dict[str, Word]:
     return {name: Word(value.text, value.where) for name, value in (table.table if table is not None else {}).items()}
 
 
-def _fit(recipe: Entry, config: Entry, mode: str, launch: Launch) -> Iterator[Note]:
+def _fit(recipe: Entry, config: Entry, mode: str, launch: EngineLaunch) -> Iterator[Note]:
     """A note on the GPUs of a worker that it does not use; raises ConfigError where it needs more than it has."""
     short, node = _MODES[mode][0], _resource(recipe, "gpus_per_node")
     nodes, there = _resource(recipe, f"{short}_nodes"), _resource(recipe, f"gpus_per_{short}")
@@ -142,7 +141,7 @@ def _fit(recipe: Entry, config: Entry, mode: str, launch: Launch) -> Iterator[No
         yield Note(config.where, f"{there} GPUs", f"a worker uses {needed} of them")
 
 
-def _frontend(recipe: Entry, launches: list[Launch]) -> tuple[dict[str, Any], list[Note]]:
+def _frontend(recipe: Entry, launches: list[EngineLaunch]) -> tuple[dict[str, Any], list[Note]]:
     """The router of requests: Dynamo's frontend, or SGLang's router."""
     table, kind = recipe.get("frontend", "args"), recipe.get("frontend", "type")
     words = [word for key, value in (table.table if table is not None else {}).items()
@@ -151,12 +150,12 @@ def _frontend(recipe: Entry, launches: list[Launch]) -> tuple[dict[str, Any], li
     if not splits and sum(launch.replicas for launch in launches) < 2:
         return {}, []
     if kind is not None and kind.text == "sglang":
-        proxy = proxy_of(Command((Word("sglang_router", kind.where), *words), kind.where))
+        proxy = proxy_of(ShellCommand((Word("sglang_router", kind.where), *words), kind.where))
         assert proxy is not None, "a router of SGLang's"
         return {key: value for key, value in proxy.scenario.items() if (key == "pair_router") == splits}, [*proxy.idle]
     if kind is not None and kind.text != "dynamo":
         raise kind.error(f"{kind.text!r} is no frontend that ksim knows; there are dynamo, sglang")
-    frontend = Frontend.of(words, _variables(recipe))
+    frontend = DynamoFrontend.of(words, _variables(recipe))
     return ({"pair_router": frontend.pair_router} if splits else {"router": frontend.router}), [*frontend.idle]
 
 

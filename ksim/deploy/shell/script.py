@@ -122,7 +122,7 @@ class Script:
 
     def _array(self, name: str, words: list[Token], variables: Variables) -> list[Token]:
         """Take in `NAME=(...)`; the words behind it."""
-        count = next((place for place, token in enumerate(words) if _raw(token).endswith(")")), len(words) - 1) + 1
+        count = next((index for index, token in enumerate(words) if _raw(token).endswith(")")), len(words) - 1) + 1
         elements = [word for token in words[:count] for word in self._expanded(token, variables)]
         elements[0] = evolve(elements[0], text=elements[0].text.partition("(")[2])
         elements[-1] = evolve(elements[-1], text=elements[-1].text.removesuffix(")"))

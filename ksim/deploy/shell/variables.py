@@ -1,7 +1,4 @@
-"""Variables of a shell script: what `$NAME` and `${NAME:-default}` stand for.
-
-The words of a shell script: quotes, backslashes, comments, operators, here-documents.
-"""
+"""The words of a shell script (quotes, comments, operators, here-documents), and the values of variables in them."""
 
 import ast
 import operator
@@ -20,7 +17,7 @@ _REDIRECTIONS = ("&>>", "&>", ">>", ">&", "<&", "<<<", "<<-", "<<", ">|", ">", "
 
 
 @frozen
-class Piece:
+class WordPiece:
     """A part of a word; in what was not in single quotes, `$` names variables."""
 
     text: str
@@ -37,7 +34,7 @@ class Token:
     line: int
     column: int
     text: str = ""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[WordPiece, ...] = ()
 
 
 @frozen
@@ -58,95 +55,95 @@ class Tokens:
     _due: list[_Due] = field(factory=list, init=False)
 
     def __iter__(self) -> Iterator[Token]:
-        place = 0
-        while place < len(self.text):
-            place, token = self._next(place)
+        index = 0
+        while index < len(self.text):
+            index, token = self._next(index)
             if token is not None:
                 yield token
-                place = self._note_document(token, place)
+                index = self._note_document(token, index)
             if token is not None and token.kind == "end":
                 for due in self._take_due():
-                    place, document = self._document(due, place)
+                    index, document = self._document(due, index)
                     yield document
-        yield Token("end", *self._at(place))
+        yield Token("end", *self._at(index))
 
-    def _next(self, place: int) -> tuple[int, Token | None]:
-        letter, rest = self.text[place], self.text[place:place + 3]
+    def _next(self, index: int) -> tuple[int, Token | None]:
+        letter, rest = self.text[index], self.text[index:index + 3]
         if letter == "\n":
-            return place + 1, Token("end", *self._at(place))
-        if (skipped := self._skipped(place)) > place:
+            return index + 1, Token("end", *self._at(index))
+        if (skipped := self._skipped(index)) > index:
             return skipped, None
         for kind, signs in (("redirection", _REDIRECTIONS), ("operator", _OPERATORS)):
             for sign in signs:
                 if rest.startswith(sign):
-                    return place + len(sign), Token(kind, *self._at(place), sign)
-        return self._word(place)
+                    return index + len(sign), Token(kind, *self._at(index), sign)
+        return self._word(index)
 
-    def _skipped(self, place: int) -> int:
+    def _skipped(self, index: int) -> int:
         """The place behind what says nothing: blanks, the end of a line that goes on, a comment, a descriptor."""
-        letter = self.text[place]
-        if letter == "\\" and self._blank_to_end(place + 1):
-            return self.text.find("\n", place) + 1
+        letter = self.text[index]
+        if letter == "\\" and self._blank_to_end(index + 1):
+            return self.text.find("\n", index) + 1
         if letter == "#":
-            end = self.text.find("\n", place)
-            return len(self.text) if end < 0 else end + self._goes_on(place)
-        descriptor = _DESCRIPTOR.match(self.text, place)
-        return descriptor.end() if descriptor else place + letter.isspace()
+            end = self.text.find("\n", index)
+            return len(self.text) if end < 0 else end + self._goes_on(index)
+        descriptor = _DESCRIPTOR.match(self.text, index)
+        return descriptor.end() if descriptor else index + letter.isspace()
 
-    def _blank_to_end(self, place: int) -> bool:
+    def _blank_to_end(self, index: int) -> bool:
         """Whether only blanks follow on the line: a backslash before them is meant to go on."""
-        end = self.text.find("\n", place)
-        return end >= 0 and not self.text[place:end].strip()
+        end = self.text.find("\n", index)
+        return end >= 0 and not self.text[index:end].strip()
 
-    def _goes_on(self, place: int) -> bool:
-        """Whether a comment at *place* stands alone between the lines of one command, as on many pages."""
-        before = self.text.rfind("\n", 0, place)
-        return not self.text[before + 1:place].strip() and self.text[:max(before, 0)].rstrip(" \t").endswith("\\")
+    def _goes_on(self, index: int) -> bool:
+        """Whether a comment at *index* stands alone between the lines of one command, as on many pages."""
+        before = self.text.rfind("\n", 0, index)
+        return not self.text[before + 1:index].strip() and self.text[:max(before, 0)].rstrip(" \t").endswith("\\")
 
-    def _at(self, place: int) -> tuple[int, int]:
-        return self.text.count("\n", 0, place) + 1, place - self.text.rfind("\n", 0, place)
+    def _at(self, index: int) -> tuple[int, int]:
+        return self.text.count("\n", 0, index) + 1, index - self.text.rfind("\n", 0, index)
 
     def _word(self, start: int) -> tuple[int, Token]:
-        pieces, place = [], start
-        while place < len(self.text) and not self._ends_word(place):
-            place, piece = self._piece(place)
+        pieces, index = [], start
+        while index < len(self.text) and not self._ends_word(index):
+            index, piece = self._piece(index)
             if piece is not None:
                 pieces.append(piece)
-        return place, Token("word", *self._at(start), pieces=tuple(pieces))
+        return index, Token("word", *self._at(start), pieces=tuple(pieces))
 
-    def _ends_word(self, place: int) -> bool:
-        return self.text[place] in " \t\n;|&<>" and not self.text.startswith("\\\n", place)
+    def _ends_word(self, index: int) -> bool:
+        return self.text[index] in " \t\n;|&<>" and not self.text.startswith("\\\n", index)
 
-    def _piece(self, place: int) -> tuple[int, Piece | None]:
-        letter = self.text[place]
+    def _piece(self, index: int) -> tuple[int, WordPiece | None]:
+        letter = self.text[index]
         if letter == "'":
-            end = self._closing("'", place)
-            return end + 1, Piece(self.text[place + 1:end], False, True)
+            end = self._closing("'", index)
+            return end + 1, WordPiece(self.text[index + 1:end], False, True)
         if letter == '"':
-            end = self._closing('"', place)
-            return end + 1, Piece(_unescaped(self.text[place + 1:end]), True, True)
+            end = self._closing('"', index)
+            return end + 1, WordPiece(_unescaped(self.text[index + 1:end]), True, True)
         if letter == "\\":
-            escaped = self.text[place + 1:place + 2]
-            return place + 2, None if escaped in ("\n", "") else Piece(escaped, False, True)
-        if self.text.startswith(("$(", "${"), place) or letter == "`":
-            end = self._substitution(place)
-            return end, Piece(self.text[place:end], True, False)
-        end = place + 1
+            escaped = self.text[index + 1:index + 2]
+            return index + 2, None if escaped in ("\n", "") else WordPiece(escaped, False, True)
+        if self.text.startswith(("$(", "${"), index) or letter == "`":
+            end = self._substitution(index)
+            return end, WordPiece(self.text[index:end], True, False)
+        end = index + 1
         while end < len(self.text) and not self._ends_word(end) and self.text[end] not in "'\"\\`" and (
                 not self.text.startswith(("$(", "${"), end)):
             end += 1
-        return end, Piece(self.text[place:end], True, False)
+        return end, WordPiece(self.text[index:end], True, False)
 
     def _closing(self, quote: str, start: int) -> int:
         """The place of the *quote* that closes that at *start*."""
-        place = start + 1
-        while place < len(self.text) and self.text[place] != quote:
-            inner = self._behind(place) if quote == '"' and self.text.startswith(("$(", "${"), place) else None
-            place = inner or place + (2 if self.text[place] == "\\" and quote == '"' else 1)
-        if place >= len(self.text):
+        index = start + 1
+        while index < len(self.text) and self.text[index] != quote:
+            inner = self._behind(index) if quote == '"' and self.text.startswith(("$(", "${"), index) else None
+            index = inner or index + (2 if self.text[index] == "\\" and quote == '"' else 1)
+        if index >= len(self.text):
             line, column = self._at(start)
             raise ConfigError(f"{self.where}line {line}, column {column}", f"the quote {quote} is left open")
-        return place
+        return index
 
     def _substitution(self, start: int) -> int:
         """The place behind `$(...)`, `${...}` or backquotes."""
@@ -160,41 +157,41 @@ class Tokens:
     def _behind(self, start: int) -> int | None:
         """The place behind `$(...)` or `${...}`; None where it is left open."""
         opened, closed, depth = self.text[start + 1], {"(": ")", "{": "}"}[self.text[start + 1]], 0
-        for place in range(start + 1, len(self.text)):
-            depth += (self.text[place] == opened) - (self.text[place] == closed)
+        for index in range(start + 1, len(self.text)):
+            depth += (self.text[index] == opened) - (self.text[index] == closed)
             if depth == 0:
-                return place + 1
+                return index + 1
         return None
 
-    def _note_document(self, token: Token, place: int) -> int:
+    def _note_document(self, token: Token, index: int) -> int:
         """Remember the mark that a here-document ends with, and go behind it."""
         if token.kind != "redirection" or token.text not in ("<<", "<<-"):
-            return place
-        while self.text[place:place + 1] in (" ", "\t"):
-            place += 1
-        if place >= len(self.text) or self._ends_word(place):
+            return index
+        while self.text[index:index + 1] in (" ", "\t"):
+            index += 1
+        if index >= len(self.text) or self._ends_word(index):
             raise ConfigError(f"{self.where}line {token.line}", f"{token.text} names no mark of its end")
-        place, word = self._word(place)
+        index, word = self._word(index)
         mark = "".join(piece.text for piece in word.pieces)
         self._due.append(_Due(mark, any(piece.quoted for piece in word.pieces), token.text == "<<-"))
-        return place
+        return index
 
     def _take_due(self) -> list[_Due]:
         due, self._due[:] = [*self._due], []
         return due
 
-    def _document(self, due: _Due, place: int) -> tuple[int, Token]:
-        """The here-document at *place*, and the place behind it; a missing mark ends it with the text."""
-        lines, start = [], place
-        while place < len(self.text):
-            end = self.text.find("\n", place) % (len(self.text) + 1)
-            line = self.text[place:end].lstrip("\t") if due.strip else self.text[place:end]
-            place = end + 1
+    def _document(self, due: _Due, index: int) -> tuple[int, Token]:
+        """The here-document at *index*, and the place behind it; a missing mark ends it with the text."""
+        lines, start = [], index
+        while index < len(self.text):
+            end = self.text.find("\n", index) % (len(self.text) + 1)
+            line = self.text[index:end].lstrip("\t") if due.strip else self.text[index:end]
+            index = end + 1
             if line.strip() == due.mark:
                 break
             lines.append(line)
-        content = Piece("\n".join(lines) + "\n", not due.literal, True)
-        return min(place, len(self.text)), Token("document", *self._at(start), pieces=(content,))
+        content = WordPiece("\n".join(lines) + "\n", not due.literal, True)
+        return min(index, len(self.text)), Token("document", *self._at(start), pieces=(content,))
 
 
 def _unescaped(text: str) -> str:
@@ -239,7 +236,7 @@ class Variables:
         else:
             self.values[name] = value
 
-    def filled(self, pieces: Sequence[Piece], where: str | None) -> str:
+    def filled(self, pieces: Sequence[WordPiece], where: str | None) -> str:
         """The text of *pieces*; raises ConfigError, which names *where*, for a variable without a value.
 
         Without *where*, such a variable stays as it is written.
@@ -247,14 +244,14 @@ class Variables:
         return "".join(self._fill(piece.text, where) if piece.expands else piece.text
                        for piece in self._with_defaults(pieces))
 
-    def words(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+    def words(self, pieces: Sequence[WordPiece], where: str | None) -> Iterator[str]:
         """The words of *pieces*: a variable outside quotes may be several, or none."""
         if any(not piece.quoted and piece.expands and "$" in piece.text for piece in pieces):
             yield from self._split(pieces, where)
         else:
             yield self.filled(pieces, where)
 
-    def _split(self, pieces: Sequence[Piece], where: str | None) -> Iterator[str]:
+    def _split(self, pieces: Sequence[WordPiece], where: str | None) -> Iterator[str]:
         word, begun = "", False
         for piece in self._with_defaults(pieces):
             text = self._fill(piece.text, where) if piece.expands else piece.text
@@ -270,7 +267,7 @@ class Variables:
         if word or begun:
             yield word
 
-    def _with_defaults(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
+    def _with_defaults(self, pieces: Sequence[WordPiece]) -> Iterator[WordPiece]:
         """*pieces* in which `${NAME:-'default'}` outside quotes is its default's own pieces, without their quotes."""
         for piece in pieces:
             match = _NAMED.fullmatch(piece.text) if piece.expands and not piece.quoted else None
@@ -360,10 +357,10 @@ def _chosen(text: str) -> int:
     condition, asks, rest = text.partition("?")
     if asks:
         depth = 0
-        for place, sign in enumerate(rest):
+        for index, sign in enumerate(rest):
             depth += (sign == "?") - (sign == ":")
             if depth < 0:
-                return _chosen(rest[:place] if _chosen(condition) else rest[place + 1:])
+                return _chosen(rest[:index] if _chosen(condition) else rest[index + 1:])
         raise ValueError(text)
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or "))
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ksim.deploy.exporting import PORT, Outgoing, OutgoingPool, comments
-from ksim.deploy.vllm_line import Flag
+from ksim.deploy.vllm_line import WrittenFlag
 
 __all__ = ["Vllm"]
 
@@ -19,7 +19,7 @@ class Vllm:
             parts.append(f"# {_heading(pool)}\n")
             several = len(outgoing.pools) > 1 or pool.replicas > 1
             for _ in range(pool.replicas):
-                parts.append(pool.line.text(*([Flag("--port", (str(port),))] if several else [])) + "\n")
+                parts.append(pool.line.text(*([WrittenFlag("--port", (str(port),))] if several else [])) + "\n")
                 port += 1
         return {"": "".join(parts)}
 

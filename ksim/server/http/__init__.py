@@ -1,5 +1,4 @@
-"""HTTP: where the server listens (`sockets`), and which requests it answers (`application`).
+"""HTTP: which requests the server answers (`application`), and how bodies are read and responses written (`streams`).
 
-A request's `body` is read whole.  A response goes out through a `sink`, piece by piece (`streams`), and the tokens of
-a stream past uvicorn (`wire`).  `http_metrics` counts requests, as middleware around the application.
+The tokens of a stream go out past uvicorn's ASGI (`wire`).  `http_metrics` counts requests, as middleware.
 """

@@ -5,7 +5,7 @@ from time import perf_counter
 
 from attrs import define, field
 
-from ksim.server.exposition import Family
+from ksim.server.exposition import MetricFamily
 from ksim.server.http.streams import App, Message, Receive, Send
 
 __all__ = ["HttpMetrics"]
@@ -26,22 +26,24 @@ class HttpMetrics:
 
     app: App
     handlers: Sequence[str]
-    requests: Family = field(init=False)
-    request_bytes: Family = field(init=False)
-    response_bytes: Family = field(init=False)
-    fine: Family = field(init=False)
-    seconds: Family = field(init=False)
+    requests: MetricFamily = field(init=False)
+    request_bytes: MetricFamily = field(init=False)
+    response_bytes: MetricFamily = field(init=False)
+    fine: MetricFamily = field(init=False)
+    seconds: MetricFamily = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.requests = Family("http_requests", "counter", "Requests by method, status and handler.")
-        self.request_bytes = Family("http_request_size_bytes", "summary", "Bytes of requests, by Content-Length.")
-        self.response_bytes = Family("http_response_size_bytes", "summary", "Bytes of answers, by Content-Length.")
-        self.fine = Family("http_request_duration_highr_seconds", "histogram", "Seconds to the end of the answer.",
-                           _FINE_SECONDS)
-        self.seconds = Family("http_request_duration_seconds", "histogram", "The same by handler.", _SECONDS)
+        self.requests = MetricFamily("http_requests", "counter", "Requests by method, status and handler.")
+        self.request_bytes = MetricFamily("http_request_size_bytes", "summary",
+                                          "Bytes of requests, by Content-Length.")
+        self.response_bytes = MetricFamily("http_response_size_bytes", "summary",
+                                           "Bytes of answers, by Content-Length.")
+        self.fine = MetricFamily("http_request_duration_highr_seconds", "histogram",
+                                 "Seconds to the end of the answer.", _FINE_SECONDS)
+        self.seconds = MetricFamily("http_request_duration_seconds", "histogram", "The same by handler.", _SECONDS)
 
     @property
-    def families(self) -> Sequence[Family]:
+    def families(self) -> Sequence[MetricFamily]:
         """All families of these metrics."""
         return self.requests, self.request_bytes, self.response_bytes, self.fine, self.seconds
 

@@ -1,12 +1,6 @@
-"""Responses written piece by piece from within the event loop, without a task that wakes up for each piece.
+"""The socket at which the server listens, bodies that are read up to a limit, and responses that are written in pieces.
 
-The response to a request, written from callbacks of a live fleet.
-
-The types of an ASGI application.
-
-Reading the body of an HTTP request: JSON up to a limit.
-
-The socket at which the server listens.
+A piece is written from within the event loop, without a task that wakes up for it.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """OpenAI's protocol as vLLM 0.33 speaks it.
 
-`api` reads a body into a reply and the requests of a fleet whose tokens it waits for.  On the way, `requests` has the
-fields and what is refused of them, `intake` makes requests and their answers, `replies` writes them for clients, and
-`served_model` knows names and limits.
+`api` makes a body into a reply, and into the requests of a fleet whose tokens it waits for.  `fields` reads and checks
+what a client asks, `prompts` its texts and images, `kinds` the types of its values; `reply` makes answers up and
+writes them, in the shapes of `formats`.
 """

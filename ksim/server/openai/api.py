@@ -1,7 +1,4 @@
-"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens.
-
-From a prompt to the request that an engine gets, and the answers that it will give.
-"""
+"""From the bodies of requests to requests of a live fleet, and the replies that wait for their tokens."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +26,10 @@ from ksim.server.openai.fields import (
     read,
 )
 from ksim.server.openai.formats import ChatFormat, CompletionFormat
-from ksim.server.openai.kinds import Served
+from ksim.server.openai.kinds import ServedModel
 from ksim.server.openai.prompts import (
     CHUNK,
-    Prompt,
+    ApiPrompt,
     Remember,
     block_names,
     chat_of,
@@ -42,7 +39,7 @@ from ksim.server.openai.prompts import (
     check_text,
     completion_prompts,
 )
-from ksim.server.openai.reply import Answer, Author, Head, Lengths, Reply
+from ksim.server.openai.reply import AnswerLengths, Author, MadeUpAnswer, Reply, ReplyHead
 from ksim.server.text import Chat, Tokenizer
 
 __all__ = ["Intake", "Prepared", "Api", "Generation"]
@@ -61,7 +58,7 @@ class Prepared:
 
     request: Request
     tokens: int
-    answers: Sequence[Answer]
+    answers: Sequence[MadeUpAnswer]
 
 
 @define(eq=False)
@@ -69,14 +66,14 @@ class Intake:
     """Makes requests of prompts for a `live` fleet.  KV events `remember` which tokens each block's name stands for."""
 
     live: Live
-    served: Served
+    served: ServedModel
     author: Author
-    lengths: Lengths
+    lengths: AnswerLengths
     remember: Remember | None = None
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
 
-    def prepare(self, asked: CompletionFields | ChatFields, prompt: Prompt, most: int | None, adapter: str,
-             headers: Mapping[str, str], prompts: int = 1) -> Prepared:
+    def prepare(self, asked: CompletionFields | ChatFields, prompt: ApiPrompt, most: int | None, adapter: str,
+                headers: Mapping[str, str], prompts: int = 1) -> Prepared:
         """The request for *prompt*, one of so many *prompts*, and at most *most* tokens; raises ApiError if it cannot
         be served."""
         request = self._request(asked, prompt, adapter, headers)
@@ -91,7 +88,7 @@ class Intake:
         answers = self._answers(asked, room, prompts)
         return Prepared(self._with_output(request, asked, prompt, answers, room), tokens, answers)
 
-    def _request(self, asked: CompletionFields | ChatFields, prompt: Prompt, adapter: str,
+    def _request(self, asked: CompletionFields | ChatFields, prompt: ApiPrompt, adapter: str,
                  headers: Mapping[str, str]) -> Request:
         """The request without its output; `Live.submit` sets its number and arrival."""
         return Request(
@@ -100,7 +97,7 @@ class Intake:
             session=asked.session_id or headers.get(_SESSION, ""), tenant=headers.get(_TENANT) or asked.user or "",
             prompt_logprobs=_prompt_logprobs(asked))
 
-    def _answers(self, asked: GenerateFields, most: int, prompts: int) -> list[Answer]:
+    def _answers(self, asked: GenerateFields, most: int, prompts: int) -> list[MadeUpAnswer]:
         """An answer for each sequence, of *most* tokens if it may not end by itself."""
         number, space = next(self._numbers), isinstance(asked, CompletionFields)
         exact = asked.ignore_eos or asked.use_beam_search or asked.min_tokens >= most
@@ -113,7 +110,7 @@ class Intake:
         return [self.author.answer(asked, (number, sequence), length, most, space)
                 for sequence, length in enumerate(lengths)]
 
-    def _with_output(self, request: Request, asked: GenerateFields, prompt: Prompt, answers: Sequence[Answer],
+    def _with_output(self, request: Request, asked: GenerateFields, prompt: ApiPrompt, answers: Sequence[MadeUpAnswer],
                      most: int) -> Request:
         """*request* with the lengths of its outputs, and names for all of its blocks."""
         outputs, beams = [len(answer.ids) for answer in answers], asked.sequences if asked.use_beam_search else 0
@@ -161,7 +158,7 @@ class Api:
     """
 
     live: Live
-    served: Served
+    served: ServedModel
     tokenizer: Tokenizer
     seed: int = 0
     remember: Remember | None = None
@@ -174,7 +171,7 @@ class Api:
     _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
-        lengths = Lengths(self.live.fleet.scenario.workload, self.seed)
+        lengths = AnswerLengths(self.live.fleet.scenario.workload, self.seed)
         self._intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
         self.live.log.subscribe(Refused, lambda event: self._refusal_statuses.update({event.request_id: event.status}))
         if self.tells_cached:
@@ -219,7 +216,7 @@ class Api:
             raise ApiError("Streaming is not currently supported with beam search", 400, "BadRequestError")
         return self.served.model(asked.model)
 
-    def _prompt(self, chat: Chat) -> Prompt:
+    def _prompt(self, chat: Chat) -> ApiPrompt:
         if chat.images:
             self.served.check_images()
         return chat_prompt(chat, self.tokenizer, self.served.max_model_len)
@@ -253,10 +250,10 @@ class Api:
         status = self._refusal_statuses.pop(number, 400)
         return status, "BadRequestError" if status == 400 else ""
 
-    def _head(self, kind: str, model: str, asked: GenerateFields, headers: Mapping[str, str]) -> Head:
+    def _head(self, kind: str, model: str, asked: GenerateFields, headers: Mapping[str, str]) -> ReplyHead:
         own = blake2b(f"{self.seed} {next(self._numbers)}".encode(), digest_size=8).hexdigest()
         name = headers.get("x-request-id") or asked.request_id or own
-        return Head(f"{kind}-{name}", int(self.clock()), model, self.served.fingerprint)
+        return ReplyHead(f"{kind}-{name}", int(self.clock()), model, self.served.fingerprint)
 
     def tokenize(self, body: Any) -> dict[str, Any]:
         """What `/tokenize` answers."""

@@ -1,7 +1,4 @@
-"""The fields of requests, as in vLLM 0.33, and how they are read from JSON.
-
-What vLLM 0.33 refuses although the types of the fields are right (its protocol.py and sampling_params.py).
-"""
+"""The fields of requests as in vLLM 0.33, and what vLLM refuses of them (its protocol.py and sampling_params.py)."""
 
 from collections.abc import Mapping
 from math import isfinite

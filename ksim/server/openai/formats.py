@@ -1,13 +1,4 @@
-"""What the replies of both APIs have in common, in vLLM's shapes.
-
-Replies of `/v1/chat/completions`, in vLLM's shapes.
-
-Streamed replies: server-sent events, one for each step that gives a sequence tokens.
-
-Replies of `/v1/completions`, in vLLM's shapes.
-
-Made-up log-probabilities in the shapes of vLLM: the sampled token is always the likeliest one.
-"""
+"""Replies of both APIs in vLLM's shapes: whole bodies, streams of server-sent events, and made-up log-probabilities."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +10,8 @@ from attrs import define, field, frozen
 
 from ksim.server.errors import ApiError
 from ksim.server.openai.fields import ChatFields, CompletionFields, GenerateFields
-from ksim.server.openai.prompts import Prompt
-from ksim.server.openai.reply import Answer, Head, Reply, WholeReply, to_json, usage
+from ksim.server.openai.prompts import ApiPrompt
+from ksim.server.openai.reply import MadeUpAnswer, Reply, ReplyHead, WholeReply, to_json, usage
 from ksim.server.text import Chat, Tokenizer
 
 __all__ = ["Chunk", "StreamedReply", "plain_chunks", "split_event", "sse_event", "Logprobs", "ReplyFormat",
@@ -90,7 +81,7 @@ def split_event(table: dict[str, Any], mark: str) -> tuple[bytes, bytes]:
     return before, after
 
 
-def plain_chunks(answers: Sequence[Answer], framed: Callable[[int, bool], tuple[bytes, bytes]]) -> Chunk:
+def plain_chunks(answers: Sequence[MadeUpAnswer], framed: Callable[[int, bool], tuple[bytes, bytes]]) -> Chunk:
     """Chunks that differ in their text alone: *framed* gives the bytes before and after it.
 
     *framed* is called with each choice, and whether it is its last chunk.
@@ -130,7 +121,7 @@ class Logprobs:
             offsets.append(start)
             start += len(token)
         alternatives = [{entry["token"]: entry["logprob"] for entry in likely[:max(self._number, 1)]}
-                 for likely in self._entries(ids, pieces)]
+                        for likely in self._entries(ids, pieces)]
         own: list[float | None] = [self._logprob(number) for number in ids]
         tops: list[dict[str, float] | None] = [*alternatives]
         if first and ids:
@@ -141,8 +132,8 @@ class Logprobs:
         """The log-probabilities of a prompt, by token ids."""
         pieces = [self.tokenizer.piece(number) for number in ids]
         places = [{str(number): {"logprob": entry["logprob"], "rank": rank, "decoded_token": entry["token"]}
-                 for rank, (number, entry) in enumerate(zip(self._likely(own), likely, strict=True), 1)}
-                for own, likely in zip(ids, self._entries(ids, pieces), strict=True)]
+                   for rank, (number, entry) in enumerate(zip(self._likely(own), likely, strict=True), 1)}
+                  for own, likely in zip(ids, self._entries(ids, pieces), strict=True)]
         return [None, *places[1:]]
 
     @property
@@ -187,9 +178,9 @@ class ReplyFormat(Generic[F]):
     """How an API writes `answers` to what was `asked` for.  Subclasses have the shapes of completions and of chats."""
 
     asked: F
-    head: Head
+    head: ReplyHead
     tokenizer: Tokenizer
-    answers: Sequence[Answer]
+    answers: Sequence[MadeUpAnswer]
 
     #: The `object` of a chunk, and of a whole reply.
     CHUNK_OBJECT: ClassVar[str] = ""
@@ -268,7 +259,7 @@ class ChatFormat(ReplyFormat[ChatFields]):
     """The answers to `chat`, whose prompt has `prompt_tokens` with its images."""
 
     chat: Chat
-    prompt: Prompt
+    prompt: ApiPrompt
     prompt_tokens: int
 
     CHUNK_OBJECT: ClassVar[str] = "chat.completion.chunk"
@@ -351,7 +342,7 @@ class ChatFormat(ReplyFormat[ChatFields]):
 class CompletionFormat(ReplyFormat[CompletionFields]):
     """The answers to `prompts`, the same number to each.  `prompt_tokens` are the tokens of each prompt."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[ApiPrompt]
     prompt_tokens: Sequence[int]
 
     CHUNK_OBJECT: ClassVar[str] = "text_completion"
@@ -402,7 +393,7 @@ class CompletionFormat(ReplyFormat[CompletionFields]):
         prompt = self.prompts[self._prompt(choice)]
         return [*prompt.ids, *ids], [*self._pieces(prompt), *pieces]
 
-    def _pieces(self, prompt: Prompt) -> list[str]:
+    def _pieces(self, prompt: ApiPrompt) -> list[str]:
         """A prompt's text, token by token; if the client sent a text, all of it is in the first piece."""
         if prompt.text is not None and self.asked.logprobs is None:
             return [prompt.text, *[""] * (len(prompt.ids) - 1)]

@@ -1,9 +1,7 @@
-"""Types of fields, with pydantic's error messages for values of other types.
+"""Types of fields, with pydantic's error messages for values of other types; and the model that is served.
 
 A kind is called with a value, its place in the request and a list of problems, to which it may add some.  It returns
 the value as vLLM reads it: an integer may be written "16" or 16.0.
-
-What is served: the model by its names, its LoRA adapters, and what requests may ask of it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +20,7 @@ from ksim.server.errors import invalid, not_found
 from ksim.simulation.fleet import Fleet
 
 __all__ = ["Kind", "Problem", "flag", "integer", "items", "literal", "needing", "number", "optional", "record", "table",
-           "text", "Served", "problem", "either"]
+           "text", "ServedModel", "problem", "either"]
 
 
 Problem = dict[str, Any]
@@ -193,7 +191,7 @@ def either(kinds: Sequence[Kind]) -> Kind:
 
 
 @frozen
-class Served:
+class ServedModel:
     """A fleet as clients know it.
 
     It answers to its `names`, with the first of them, and to its `adapters`.  A request may ask for `max_logprobs`
@@ -212,7 +210,7 @@ class Served:
     created: int = 0
 
     @classmethod
-    def of(cls, fleet: Fleet, names: Iterable[str] = (), created: int = 0) -> "Served":
+    def of(cls, fleet: Fleet, names: Iterable[str] = (), created: int = 0) -> "ServedModel":
         """What *fleet* serves, under its own name where it is given no *names*."""
         scenario, serves = fleet.scenario, [deployment.serve for deployment in fleet.deployments]
         first = fleet.deployments[0]

@@ -1,10 +1,6 @@
-"""Requests of clients: their fields, what vLLM refuses of them, their messages, images and prompts.
+"""Prompts of requests: texts, chats and images, their tokens, and the names of their blocks.
 
-Prompts: their tokens, the names of their blocks, and whether they fit the context.
-
-The messages of a chat request: roles, texts and images.
-
-Images of a chat: their sizes come from their headers, their identities from all of their bytes.
+The size of an image comes from its header, its identity from all of its bytes.
 """
 
 import base64
@@ -21,7 +17,7 @@ from ksim.server.errors import ApiError, invalid
 from ksim.server.openai.fields import ChatFields, CompletionFields, GenerateFields, TokenizeFields
 from ksim.server.text import Chat, Tokenizer
 
-__all__ = ["CHUNK", "Prompt", "Remember", "chat_prompt", "check_asked", "check_ids", "check_text",
+__all__ = ["CHUNK", "ApiPrompt", "Remember", "chat_prompt", "check_asked", "check_ids", "check_text",
            "completion_prompts", "block_names", "image_of", "chat_of"]
 
 
@@ -32,14 +28,14 @@ Remember = Callable[[int, Sequence[int]], Any]
 
 
 @frozen
-class Prompt:
+class ApiPrompt:
     """The token ids of a prompt, its text if the client sent one, and its images."""
 
     ids: Sequence[int]
     text: str | None = None
     images: Sequence[Image] = ()
 
-    def truncated(self, asked: GenerateFields, max_model_len: int) -> "Prompt":
+    def truncated(self, asked: GenerateFields, max_model_len: int) -> "ApiPrompt":
         """The prompt after `truncate_prompt_tokens`; -1 leaves room for one token of output."""
         kept = asked.truncate_prompt_tokens
         if kept is not None and kept < 0:
@@ -82,16 +78,16 @@ def check_text(characters: int, tokenizer: Tokenizer, max_model_len: int) -> Non
                       characters)
 
 
-def chat_prompt(chat: Chat, tokenizer: Tokenizer, max_model_len: int) -> Prompt:
+def chat_prompt(chat: Chat, tokenizer: Tokenizer, max_model_len: int) -> ApiPrompt:
     """The prompt that *chat* makes; images come after the text of their messages."""
     check_text(sum(len(text) for _, text in chat.messages), tokenizer, max_model_len)
     places = {number: len(tokenizer.chat(evolve(chat, messages=chat.messages[:number + 1], answered=False,
                                                 continued=True))) for number, _ in chat.images}
-    return Prompt(tokenizer.chat(chat), "", [evolve(image, at=places[number]) for number, image in chat.images])
+    return ApiPrompt(tokenizer.chat(chat), "", [evolve(image, at=places[number]) for number, image in chat.images])
 
 
 def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary: int,
-                       max_model_len: int) -> list[Prompt]:
+                       max_model_len: int) -> list[ApiPrompt]:
     """The prompts of a completion: one or several, each a text or token ids."""
     prompt = asked.prompt
     if not prompt:
@@ -102,8 +98,8 @@ def completion_prompts(asked: CompletionFields, tokenizer: Tokenizer, vocabulary
             check_text(len(part), tokenizer, max_model_len)
         else:
             check_ids(part, max(vocabulary, tokenizer.vocabulary))
-    return [Prompt(tokenizer.encode(part, asked.add_special_tokens), part) if isinstance(part, str) else Prompt(part)
-            for part in several]
+    return [ApiPrompt(tokenizer.encode(part, asked.add_special_tokens), part) if isinstance(part, str)
+            else ApiPrompt(part) for part in several]
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:

@@ -1,16 +1,7 @@
-"""Replies to clients.
+"""Replies to clients, and the answers in them, which are made up before their first token is due.
 
-Answers are made up in advance (`author`, `answer`, `lengths`, `logprobs`).  A `reply` is written as their tokens come,
-in `chunks` or as a whole.  `completion_format` and `chat_format` have the shapes of the two APIs, `reply_format` what
-they share.
-
-Replies: the tokens of a live fleet become chunks of a stream, or one body.
-
-Answers: the made-up tokens of a sequence, and where a stop string or a stop token ends them.
-
-The author of answers: words of one token each, which are known before the first one is due.
-
-Lengths of answers that end by themselves: those of the outputs of the scenario's workload.
+An `Author` makes an answer of words of one token each, as long as `AnswerLengths` says, up to a stop string or token.
+A `Reply` is written as the tokens of a live fleet come, in chunks or as a whole.
 """
 
 import json
@@ -25,16 +16,13 @@ from attrs import define, field, frozen
 
 from ksim.server.errors import ApiError
 from ksim.server.openai.fields import GenerateFields
-from ksim.server.openai.prompts import Prompt
+from ksim.server.openai.prompts import ApiPrompt
 from ksim.server.text import Tokenizer
 from ksim.workload.replay import Workload
 
-__all__ = ["Answer", "escaped", "stopped_by", "PromptListener", "Head", "Reply", "Sink", "WholeReply", "to_json",
-           "usage", "Author", "Lengths"]
-
 
 @frozen
-class Answer:
+class MadeUpAnswer:
     """The token `ids` of a sequence, and the `pieces` that they add to its text, also `escaped` as in JSON.
 
     `reason` is the finish_reason, and `stop` the stop string or stop token that has ended the answer, if one has.
@@ -66,7 +54,7 @@ class _Stop:
     size: int
 
 
-def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
+def stopped_by(answer: MadeUpAnswer, asked: GenerateFields) -> MadeUpAnswer:
     """*answer* up to the first stop token or stop string in it, after `min_tokens`."""
     stops = [*(asked.stop_token_ids or ()), *asked.stops]
     ends = [end for stop in stops if (end := _end(answer, stop, asked.min_tokens)) is not None]
@@ -75,10 +63,10 @@ def stopped_by(answer: Answer, asked: GenerateFields) -> Answer:
     first = min(ends, key=lambda end: end.tokens)
     visible = first.before + (first.size if asked.include_stop_str_in_output else 0)
     shown = _cut(answer.pieces[:first.tokens], visible)
-    return Answer(answer.ids[:first.tokens], shown, [*map(escaped, shown)], "stop", first.stop)
+    return MadeUpAnswer(answer.ids[:first.tokens], shown, [*map(escaped, shown)], "stop", first.stop)
 
 
-def _end(answer: Answer, stop: str | int, least: int) -> _Stop | None:
+def _end(answer: MadeUpAnswer, stop: str | int, least: int) -> _Stop | None:
     """Where *stop* ends *answer*, which has *least* tokens before it can."""
     if isinstance(stop, int):
         at = next((at for at, token in enumerate(answer.ids) if token == stop and at >= least), None)
@@ -103,7 +91,7 @@ def _cut(pieces: Sequence[str], visible: int) -> list[str]:
     return kept
 
 
-class Sink(Protocol):
+class ReplySink(Protocol):
     """Where a reply goes: an HTTP response (ksim.server.http.streams)."""
 
     def start(self, status: int, kind: str) -> None: ...
@@ -114,7 +102,7 @@ class Sink(Protocol):
 
 
 @frozen
-class Head:
+class ReplyHead:
     """What all parts of a reply have: `id`, `created`, `model` and system fingerprint."""
 
     id: str
@@ -158,11 +146,11 @@ class Reply:
     reported.  `refusal` gives the status and type of the error if a choice's request is refused.
     """
 
-    head: Head
-    prompts: Sequence[Prompt]
+    head: ReplyHead
+    prompts: Sequence[ApiPrompt]
     prompt_tokens: Sequence[int]
-    answers: Sequence[Answer]
-    sink: Sink = field(init=False)
+    answers: Sequence[MadeUpAnswer]
+    sink: ReplySink = field(init=False)
     refusal: Callable[[int], tuple[int, str]] = field(default=lambda first: (400, "BadRequestError"), init=False)
     over: bool = field(default=False, init=False)
     cached: int | None = field(default=None, init=False)
@@ -175,7 +163,7 @@ class Reply:
     def listeners(self) -> list[PromptListener]:
         """A listener for each prompt."""
         width = len(self.answers) // len(self.prompts)
-        return [PromptListener(self, place * width) for place in range(len(self.prompts))]
+        return [PromptListener(self, index * width) for index in range(len(self.prompts))]
 
     @abstractmethod
     def tokens(self, choice: int, count: int) -> None:
@@ -255,7 +243,7 @@ class Author:
         self._pieces = [f" {word}" for word in self.tokenizer.words]
         self._escaped = [escaped(piece) for piece in self._pieces]
 
-    def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, space: bool) -> Answer:
+    def answer(self, asked: GenerateFields, key: tuple[int, ...], length: int, most: int, space: bool) -> MadeUpAnswer:
         """An answer of *length* tokens, or of fewer if a stop string or stop token ends it.
 
         It ends for "length" if *most* tokens were allowed and it has them.  *key* is the sequence's number.  With
@@ -267,7 +255,7 @@ class Author:
         if not (space and self.tokenizer.leading_space):
             ids[0], pieces[0] = self.tokenizer.first_ids[places[0]], self.tokenizer.words[places[0]]
             as_json[0] = escaped(pieces[0])
-        answer = Answer(ids, pieces, as_json, "length" if length >= most else "stop")
+        answer = MadeUpAnswer(ids, pieces, as_json, "length" if length >= most else "stop")
         return stopped_by(answer, asked) if asked.stops or asked.stop_token_ids else answer
 
     def _places(self, key: tuple[int, ...], length: int) -> list[int]:
@@ -279,7 +267,7 @@ class Author:
 
 
 @define
-class Lengths:
+class AnswerLengths:
     """Draws output lengths of `workload`, the same ones for the same `seed`.
 
     A trace gives its own lengths in order, again and again.

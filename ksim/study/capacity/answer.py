@@ -9,7 +9,7 @@ from math import ceil, inf
 from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import KsimError, WorkerLost
-from ksim.results.numbers import NUMBERS
+from ksim.results.numbers import NUMBERS, OF_COST
 from ksim.study.capacity.judge import KEPT, Judge, Light, RateAnswer, SetUp, fewest
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import Target
@@ -17,9 +17,7 @@ from ksim.views.wording import number
 
 #: What a run costs, which compares set-ups, by the titles of the numbers: per output token, and per token of prompts
 #: and outputs together.
-COSTS = {key: NUMBERS[key].title for key in (
-    "dollars_per_million_output_tokens", "joules_per_output_token", "usd_per_million_tokens",
-    "joules_per_million_tokens")}
+COSTS = {key: NUMBERS[key].title for key in OF_COST}
 
 
 @frozen

@@ -20,7 +20,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.config import structure
 from ksim.foundation.errors import KsimError
-from ksim.results.metrics import DRIFT, drifted
+from ksim.results.series import DRIFT, drifted
 from ksim.results.steps import Floats
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
@@ -42,7 +42,7 @@ def watched(requests: Iterable[Request], log: Log, count: int) -> Iterator[Reque
     """*requests*, about *count* of them, as a cluster pulls them while it writes *log*.
 
     Raises Hopeless instead of the next one as soon as the backlog is sure to grow, by the rule of growth of
-    `ksim.results.metrics`.  It reads the log and changes nothing.
+    `ksim.results.series`.  It reads the log and changes nothing.
     """
     every = max(50, int(_EVERY * count))
     for number, request in enumerate(requests):

@@ -19,7 +19,6 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import DoesNotFit, KsimError
-from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
@@ -138,10 +137,10 @@ def at_light_load(targets: Sequence[Target], scenario: Scenario) -> Light:
     """Serve the first requests of *scenario*'s workload one by one; raises KsimError where it cannot run."""
     alone = scenario.with_values({"workload.max_concurrency": 1})
     result = play(Fleet.of(alone), islice(scenario.workload.requests(scenario.seed), _REQUESTS))
-    history, done = result.history, result.history.requests.completed
-    latencies = {target: latency(history, target.metric, done) for target in targets}
+    requests = result.history.requests
+    latencies = {target: requests.latencies(target.metric, requests.completed) for target in targets}
     bounds = {kind: insight.text for kind, insight in step_bounds(result.history, result.usage).items()}
-    times = latency(history, "e2el", done)
+    times = requests.latencies("e2el", requests.completed)
     return Light({target: _statistic(target, latencies[target]) for target in targets},
                  tuple(target for target in targets if _surely_missed(target, latencies[target])),
                  {metric: bounds[steps] for metric, steps in _STEPS.items() if steps in bounds},

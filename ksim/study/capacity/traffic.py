@@ -22,9 +22,8 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.rng import stream
 from ksim.results.history import History
-from ksim.results.pools import pool_summaries
+from ksim.results.measured import spent_dollars
 from ksim.results.steps import Bools
-from ksim.results.tiers import fleet_footprint, footprint
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit
@@ -271,21 +270,6 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
             "output_throughput": outputs / seconds,
             "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
             "joules_per_million_tokens": (dynamic + static) / millions}
-    dollars = _dollars(history, fleet, dynamic + static, seconds)
+    dollars = spent_dollars(history, dynamic + static, seconds, fleet.rates, fleet.pool_rates)
     return told if dollars is None else {**told, "dollars_per_million_output_tokens": dollars / of_outputs,
                                          "usd_per_million_tokens": dollars / millions}
-
-
-def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:
-    """What GPUs and energy cost; None where the scenario states neither."""
-    amounts = {"energy_joules": joules, "gpus": history.gpus, "duration": seconds, "generated_tokens": 1,
-               "completed": 1}
-    if fleet.pool_rates:
-        share = joules / max(float(history.steps.joules.sum()) + history.static_joules, 1e-300)
-        pools = {name: {**pool, "energy_joules": share * pool["energy_joules"]}
-                 for name, pool in pool_summaries(history).items()}
-        told = fleet_footprint({**amounts, "pools": pools}, fleet.rates, fleet.pool_rates)
-    else:
-        told = footprint(amounts, fleet.rates)
-    stated = [told[key] for key in ("energy_dollars", "gpu_dollars") if told[key] is not None]
-    return float(np.sum(stated)) if stated else None

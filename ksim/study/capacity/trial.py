@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 from ksim.flow.log import Log
 from ksim.foundation.errors import KsimError
 from ksim.results.history import History
-from ksim.results.metrics import saturation
+from ksim.results.series import saturation
 from ksim.results.steps import Bools, Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import serve

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def tuning_plot(tuning: Trials) -> "Picture":
     """The first objective of each trial and the best so far; of several objectives, the front."""
-    from ksim.views.figures.studies import ParetoMark, Scale, Trial, pareto_chart, search_chart
+    from ksim.views.figures.studies import ParetoMark, Scale, TrialMark, pareto_chart, search_chart
 
     scales = [Scale(objective.key, objective.maximise) for objective in tuning.wanted]
     if len(scales) > 1:
@@ -51,8 +51,8 @@ def tuning_plot(tuning: Trials) -> "Picture":
                  for point in tuning.ranked if not point.problem]
         return pareto_chart(tuning.title, f"{len(marks)} of {len(tuning.points)} trials count", scales, marks)
     numbers = {id(point.outcome): point.number for point in tuning.points}
-    trials = [Trial(numbers[id(point.outcome)], point.values[0], not point.problem, _settings(point.outcome.settings))
-              for point in tuning.ranked if point.values]
+    trials = [TrialMark(numbers[id(point.outcome)], point.values[0], not point.problem,
+                        _settings(point.outcome.settings)) for point in tuning.ranked if point.values]
     without = len(tuning.points) - len(trials)
     note = f"{len(tuning.points)} trials{f', {without} of them without a value' if without else ''}"
     return search_chart(tuning.title, note, scales[0].label, sorted(trials, key=lambda trial: trial.number),

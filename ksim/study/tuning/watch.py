@@ -16,7 +16,6 @@ from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
-from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.model_card import WorkloadSize
 from ksim.scenario.scenario import Scenario
@@ -112,9 +111,9 @@ class Watch:
             if self._ended < self._due:
                 yield self._wake
             result = so_far()
-            history, done = result.history, result.history.requests.completed
+            requests = result.history.requests
             missed = next((limit for limit in self.limits
-                           if limit.missed(1e3 * latency(history, limit.metric, done), size)), None)
+                           if limit.missed(1e3 * requests.latencies(limit.metric, requests.completed), size)), None)
             if missed is not None:
                 self._stop(missed, result.summary, size)
                 return

@@ -29,11 +29,11 @@ from ksim.views.charts import (
     Axis,
     Bars,
     Dots,
-    Line,
     Margins,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
     plain,
@@ -60,7 +60,7 @@ class Roof:
 
 
 @frozen
-class Kernel:
+class KernelMark:
     """A kernel: FLOP per byte, FLOP/s with the ends of its interval (nan if unknown), time and bound.
 
     `said` is told of it on a page.
@@ -87,32 +87,32 @@ def bound_of(row: Mapping[str, Any]) -> str:
     return max(BOUNDS, key=lambda name: row[f"{name}_share"] or 0.0)
 
 
-def marks_of(rows: Iterator[Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> Iterator[Kernel]:
+def marks_of(rows: Iterator[Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> Iterator[KernelMark]:
     """The kernels with both FLOP and bytes, with their intensity and rate."""
     for row in rows:
         if row["flops"] and row["bytes"] and row["gpu_seconds"]:
             said = (f"{row['label']} ({row['family']}): {percent(row['run_share'])} of the run,"
                     f" {percent(row['flops_share'])} of peak FLOP/s, {percent(row['bandwidth_share'])} of peak bytes/s"
                     ) if "run_share" in row else ""
-            yield Kernel(row["label"], row["flops"] / row["bytes"], row["flops"] / row["gpu_seconds"], row["seconds"],
-                       bound_of(row), said=said)
+            yield KernelMark(row["label"], row["flops"] / row["bytes"], row["flops"] / row["gpu_seconds"],
+                             row["seconds"], bound_of(row), said=said)
 
 
 @frozen
-class Step:
+class StepMarks:
     """What a panel shows: its title, its kernels that fit on a roofline, and their share of its time.
 
     It may have `roofs` of its own, those of the GPUs that ran it.
     """
 
     title: str
-    marks: Sequence[Kernel]
+    marks: Sequence[KernelMark]
     share: float = 1.0
     roofs: Sequence[Roof] = ()
 
 
-def roofline_panel(step: Step, roofs: Sequence[Roof], every: Sequence[Kernel], near: float = _NEAR, room: float = 100.0,
-          least: float = 0.0) -> Panel:
+def roofline_panel(step: StepMarks, roofs: Sequence[Roof], every: Sequence[KernelMark], near: float = _NEAR,
+                   room: float = 100.0, least: float = 0.0) -> Panel:
     """A roofline: an axis for *every* mark with *room* to the right, and names that marks *near* each other share.
 
     Kernels with less than the *least* share of the time have no name.
@@ -133,15 +133,15 @@ def _roofs(roofs: Sequence[Roof], left: float, right: float) -> Iterator[Mark]:
     for roof in roofs:
         x = np.array([left, roof.flops / roof.bandwidth, 1e3 * right])  # straight lines on logarithmic scales
         name = f"{roof.name}, " if roof.name else ""
-        yield Line(x, np.minimum(roof.flops, roof.bandwidth * x), colour=INK, width=1.3,
-                   hover=f"{name}{roof.flops / 1e12:,.0f} TFLOP/s, {roof.bandwidth / 1e12:.1f} TB/s")
+        yield Polyline(x, np.minimum(roof.flops, roof.bandwidth * x), colour=INK, width=1.3,
+                       hover=f"{name}{roof.flops / 1e12:,.0f} TFLOP/s, {roof.bandwidth / 1e12:.1f} TB/s")
         yield Text(f"{name}{roof.flops / 1e12:,.0f} TFLOP/s", right, roof.flops, align="right", shift=(0, 4))
     for bandwidth in sorted({roof.bandwidth for roof in roofs}):
         middle = (left * min(roof.flops for roof in roofs) / bandwidth) ** 0.5
         yield Text(f"{bandwidth / 1e12:.1f} TB/s", middle, bandwidth * middle, align="right", shift=(-7, 3))
 
 
-def _dots(marks: Sequence[Kernel], near: float, least: float) -> Iterator[Dots]:
+def _dots(marks: Sequence[KernelMark], near: float, least: float) -> Iterator[Dots]:
     """The kernels by their bound, the largest first: the area of each is its share of the time."""
     total = sum(mark.seconds for mark in marks)
     names = _names(sorted(marks, key=lambda mark: (-mark.seconds, mark.label)), near, least * total)
@@ -154,9 +154,9 @@ def _dots(marks: Sequence[Kernel], near: float, least: float) -> Iterator[Dots]:
                        high=[mark.high for mark in own], hover=[mark.said or mark.label for mark in own])
 
 
-def _names(marks: Sequence[Kernel], near: float, least: float) -> dict[Kernel, str]:
+def _names(marks: Sequence[KernelMark], near: float, least: float) -> dict[KernelMark, str]:
     """What stands beside each mark: those near each other share a text, which stands at the one with most time."""
-    clusters: list[list[Kernel]] = []
+    clusters: list[list[KernelMark]] = []
     for mark in marks:
         close = next((cluster for cluster in clusters if _distance(mark, cluster[0]) < near), None)
         clusters.append([mark]) if close is None else close.append(mark)
@@ -169,7 +169,7 @@ def _names(marks: Sequence[Kernel], near: float, least: float) -> dict[Kernel, s
     return texts
 
 
-def _distance(one: Kernel, other: Kernel) -> float:
+def _distance(one: KernelMark, other: KernelMark) -> float:
     """The distance of two marks, in decades."""
     return max(abs(log10(one.intensity / other.intensity)), abs(log10(one.rate / other.rate)))
 
@@ -181,10 +181,10 @@ def run_roofline(history: History, usage: KernelUsage, title: str = "Roofline") 
     """
     note = ("a mark for every kernel: its area the share of GPU time, its colour what limits it; marks in one place"
             " share a label")
-    steps = [Step(name, list(marks_of(_rows(work_columns(usage, which)))), roofs=_peaks(engines))
+    steps = [StepMarks(name, list(marks_of(_rows(work_columns(usage, which)))), roofs=_peaks(engines))
              for name, which, engines in _kinds(history)]
     return Picture(title, _panels(steps, _peaks(history.engines)), note, max(10, 5 * len(steps)), 5.4, len(steps),
-                 Margins(left=0.85, columns=0.9))
+                   Margins(left=0.85, columns=0.9))
 
 
 def _peaks(engines: Sequence[EngineBuilt]) -> list[Roof]:
@@ -199,15 +199,15 @@ def _rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _kinds(history: History) -> Iterator[tuple[str, Bools, Sequence[EngineBuilt]]]:
     """The title of each panel, its steps, and the engines that have roofs of their own in it."""
     if history.pools:
-        for place, name in enumerate(history.pools):
+        for index, name in enumerate(history.pools):
             engines = [built for built in history.engines if built.pool == name]
-            yield f"Steps of pool {name}", history.pool[history.steps.engine] == place, engines
+            yield f"Steps of pool {name}", history.pool[history.steps.engine] == index, engines
     else:
         with_prompts = history.steps.prefills > 0
         yield from (("Decode steps", ~with_prompts, ()), ("Steps with prompt tokens", with_prompts, ()))
 
 
-def step_roofline(title: str, roofs: Sequence[Roof], steps: Sequence[Step]) -> Picture:
+def step_roofline(title: str, roofs: Sequence[Roof], steps: Sequence[StepMarks]) -> Picture:
     """Rooflines of *steps*, a panel for each: FLOP/s of each kernel over its FLOP per byte."""
     note = "a mark for every kernel: its area the share of the step's time, its colour what limits it"
     if any(not isnan(mark.low) for step in steps for mark in step.marks):
@@ -215,7 +215,7 @@ def step_roofline(title: str, roofs: Sequence[Roof], steps: Sequence[Step]) -> P
     return Picture(title, _panels(steps, roofs, near=_SAME, room=8.0), note, 1.5 + 5.75 * len(steps), 6.2, len(steps))
 
 
-def _panels(steps: Sequence[Step], roofs: Sequence[Roof], **more: float) -> list[Panel]:
+def _panels(steps: Sequence[StepMarks], roofs: Sequence[Roof], **more: float) -> list[Panel]:
     """A panel for each of *steps*; the last one names the bounds of all."""
     every = [mark for step in steps for mark in step.marks]
     made = [roofline_panel(step, roofs, every, **more) for step in steps]
@@ -266,8 +266,8 @@ def eta_map(title: str, gpus: Sequence[str], steps: Mapping[str, Sequence[Family
                 max([4.0, *(2.5 * mark.high / mark.low for mark in every)]))
     panels = [Panel(step, x, y, [*_zones(zones, x, y), *_families(marks)]) for step, marks in steps.items()]
     return Picture(title, panels, "a mark for every family: its area the share of the step's time, its line from the"
-                 " least eta to the largest", width, 6.4, len(steps),
-                 footer=textwrap.fill(f"GPUs: {', '.join(gpus)}", int(13 * width)))
+                   " least eta to the largest", width, 6.4, len(steps),
+                   footer=textwrap.fill(f"GPUs: {', '.join(gpus)}", int(13 * width)))
 
 
 def _rooted(title: str, low: float, high: float) -> Axis:
@@ -288,13 +288,13 @@ def _zones(zones: Sequence[ZoneArea], x: Axis, y: Axis) -> Iterator[Mark]:
                    shift=(7 if at_left else -7, -7 if last else 7))
     for across, ends in ((False, {edge for zone in zones for edge in zone.eta if left < edge < right}),
                          (True, {edge for zone in zones for edge in zone.spread if bottom < edge < top})):
-        yield from (Rule(edge, GREY, across, width=0.9) for edge in sorted(ends - {inf}))
+        yield from (RuleLine(edge, GREY, across, width=0.9) for edge in sorted(ends - {inf}))
 
 
 def _families(marks: Sequence[FamilyMark]) -> Iterator[Mark]:
     marks = sorted(marks, key=lambda mark: -mark.share)
     for mark in marks:
-        yield Line([mark.low, mark.high], [mark.high / mark.low] * 2, colour=GREY, width=0.9)
+        yield Polyline([mark.low, mark.high], [mark.high / mark.low] * 2, colour=GREY, width=0.9)
     yield Dots([mark.eta for mark in marks], [mark.high / mark.low for mark in marks], "", BLUE,
                [max(_SMALLEST_DOT, _LARGEST_DOT * sqrt(mark.share)) for mark in marks], opacity=0.8,
                texts=[mark.name for mark in marks])
@@ -327,7 +327,7 @@ def energy_chart(history: History, found: list[FamilyShare], title: str = "Energ
             f" kernels by their time{shown_span(history)[1]}")
     left = 0.35 + 0.075 * max([len(name_of(row)) for row in bars], default=0)
     return Picture(title, [_watts(history), _joules(bars)], note, 10, 5.6 + 0.28 * len(bars),
-                 margins=Margins(left=left, rows=1.3, bottom=0.4))
+                   margins=Margins(left=left, rows=1.3, bottom=0.4))
 
 
 def name_of(row: FamilyShare) -> str:
@@ -353,7 +353,7 @@ def shares_chart(found: Sequence[FamilyShare]) -> Picture:
              for name, colour, shift in (("time", BLUE, -0.17), ("energy", ORANGE, 0.17))]
     most = max([max(mark.lengths) for mark in marks if len(mark.lengths)], default=0.0)
     return Picture("", [Panel("", Axis("share of all", 0, 1.05 * most or 1.0, percent=True),
-                            Axis.names([*map(name_of, found)]), marks, legend="above")])
+                              Axis.names([*map(name_of, found)]), marks, legend="above")])
 
 
 def _watts(history: History) -> Panel:
@@ -361,10 +361,10 @@ def _watts(history: History) -> Panel:
     middles = (edges[:-1] + edges[1:]) / 2
     whole, static = (series.means(edges) / history.gpus for series in (power(history), all_static_power(history)))
     limit = max(built.limit_watts for built in history.engines)
-    marks: list[Mark] = [Line(middles, whole, "dynamic", ORANGE, width=1.0, area=0.75),
-                         Line(middles, static, "static", GREY, width=1.0, area=1.0)]
+    marks: list[Mark] = [Polyline(middles, whole, "dynamic", ORANGE, width=1.0, area=0.75),
+                         Polyline(middles, static, "static", GREY, width=1.0, area=1.0)]
     if np.isfinite(limit):
-        marks += [Rule(limit, RED, across=True, name=f"limit {number(limit)} W"), *_above_limit(history)]
+        marks += [RuleLine(limit, RED, across=True, name=f"limit {number(limit)} W"), *_above_limit(history)]
     top = 1.2 * max(float(whole.max()), limit if np.isfinite(limit) else 0.0)
     return Panel("Watts per GPU", Axis(SECONDS, 0, edges[-1]), Axis("", 0, top, most=5), marks,
                  f"mean {number(float(whole.mean()))} W, every point the mean over {number(float(edges[1]))} s",
@@ -427,9 +427,9 @@ def composition(history: History, usage: KernelUsage, which: Bools | None = None
     columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else [])
     columns.append(history.host_waits[some])
     bins = np.log2(np.maximum(history.steps.tokens[some], 1)).astype(np.int64)
-    present, place = np.unique(bins, return_inverse=True)
-    counts = np.bincount(place, minlength=len(present))
-    grouped = np.stack([sums(place, column, len(present)) for column in columns], axis=1)
+    present, index = np.unique(bins, return_inverse=True)
+    counts = np.bincount(index, minlength=len(present))
+    grouped = np.stack([sums(index, column, len(present)) for column in columns], axis=1)
     parts = [names[i] for i in kept] + ([_OTHER] if rest else []) + [WAITING[HOST]]
     return Composition(present, counts, parts, grouped / counts[:, None])
 
@@ -438,22 +438,22 @@ def composition_chart(history: History, usage: KernelUsage, title: str = "Steps"
                       which: Bools | None = None) -> Picture:
     """Steps by the tokens in their batch: their duration above, the shares of kernel families and host below."""
     data = composition(history, usage, which)
-    ticks = {place: f"{2 ** exponent:,}\n({steps:,})" for place, exponent, steps in zip(
+    ticks = {index: f"{2 ** exponent:,}\n({steps:,})" for index, exponent, steps in zip(
         data.places.tolist(), data.bins.tolist(), data.steps.tolist(), strict=True)}
     x = Axis("tokens in the batch, from this number up to twice it (and how many steps had them)", -0.6,
              float(data.places[-1]) + 0.6, ticks=ticks, grid=False)
     return Picture(title, [_durations(data, x), _stacks(data, x)], "what a step is made of: means over the steps with"
-                 " about as many tokens in a batch", 10, 6.2, shared=True,
-                 margins=Margins(right=0.75 + 0.085 * max(map(len, data.parts)), rows=0.45, bottom=0.8))
+                   " about as many tokens in a batch", 10, 6.2, shared=True,
+                   margins=Margins(right=0.75 + 0.085 * max(map(len, data.parts)), rows=0.45, bottom=0.8))
 
 
 def _durations(data: Composition, x: Axis) -> Panel:
     milliseconds = 1e3 * data.seconds.sum(axis=1)
     marks: list[Mark] = [
-        Line(data.places[part], milliseconds[part], colour=INK, dots=5.0)
+        Polyline(data.places[part], milliseconds[part], colour=INK, dots=5.0)
         for part in np.split(np.arange(len(data.bins)), 1 + np.flatnonzero(np.diff(data.bins) > 1))]
-    marks += [Text(number(value), place, value, INK, align="center", shift=(0, 6))
-              for place, value in zip(data.places.tolist(), milliseconds.tolist(), strict=True)]
+    marks += [Text(number(value), index, value, INK, align="center", shift=(0, 6))
+              for index, value in zip(data.places.tolist(), milliseconds.tolist(), strict=True)]
     return Panel("Milliseconds per step", x, Axis.log("", 0.5 * float(milliseconds.min()),
                                                       4 * float(milliseconds.max()), 4), marks)
 
@@ -464,8 +464,8 @@ def _stacks(data: Composition, x: Axis) -> Panel:
     marks: list[Mark] = [Bars(data.places, share, part, colour, begin, across=False, thickness=0.74)
                          for part, colour, share, begin in zip(data.parts, _colours(data.parts), shares.T, begins.T,
                                                                strict=True)]
-    marks += [Text("no steps between", place - 1, 0.5, align="center", valign="center", upright=True)
-              for place in data.places[1:][np.diff(data.bins) > 1].tolist()]
+    marks += [Text("no steps between", index - 1, 0.5, align="center", valign="center", upright=True)
+              for index in data.places[1:][np.diff(data.bins) > 1].tolist()]
     return Panel("Share of the step", x, Axis("", 0, 1, percent=True, most=5), marks, legend="right", tall=2.2)
 
 

@@ -30,11 +30,11 @@ from ksim.views.charts import (
     Axis,
     Bars,
     Dots,
-    Line,
     Margins,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Text,
     reach,
 )
@@ -67,8 +67,8 @@ def _compositions(history: History) -> Iterator[tuple[str, str, Bools | None]]:
     """The name, the pool and the steps of each figure of steps: one figure for each pool that had any."""
     if not history.pools:
         yield "composition", "", None
-    for place, name in enumerate(history.pools):
-        which = history.pool[history.steps.engine] == place
+    for index, name in enumerate(history.pools):
+        which = history.pool[history.steps.engine] == index
         if which.any():
             yield f"composition-{name}", f" of pool {name}", which
 
@@ -113,8 +113,8 @@ def distribution(name: str, values: Floats, limit: float | None, summary: Mappin
     axis = _axis(x, reach(np.append(few, largest)), marked[99], limit)
     right = float(axis.high or 0.0)
     inside = {share: value for share, value in marked.items() if value <= right}
-    curve = Line(np.append(x, max(right, x[-1])), np.append(shares, 1.0), things, BLUE, area=0.10,
-                 steps=len(x) <= 60, hover="%{y:.1%} within %{x:,.4~g} ms")
+    curve = Polyline(np.append(x, max(right, x[-1])), np.append(shares, 1.0), things, BLUE, area=0.10,
+                     steps=len(x) <= 60, hover="%{y:.1%} within %{x:,.4~g} ms")
     dots = Dots([*inside.values()], [share / 100 for share in inside], "percentiles", BLUE, 5.0,
                 texts=[f"p{share}  {number(value)}" for share, value in inside.items()], below=True,
                 hover=[f"p{share}: {number(value)} ms" for share, value in inside.items()])
@@ -124,8 +124,8 @@ def distribution(name: str, values: Floats, limit: float | None, summary: Mappin
     if outside := int((values > right).sum()):
         notes.append((f"{outside:,} beyond the axis, up to {number(largest, UP)} ms", FAINT))
     notes += [(f"p{share}  {number(value)}, beyond the axis", INK) for share, value in marked.items() if value > right]
-    return Panel(TITLES[name], axis, y, [*_intervals(name, summary), curve, dots,
-                                         *([Rule(limit, RED, width=1.2)] if limit is not None else []), *_noted(notes)])
+    target = [RuleLine(limit, RED, width=1.2)] if limit is not None else []
+    return Panel(TITLES[name], axis, y, [*_intervals(name, summary), curve, dots, *target, *_noted(notes)])
 
 
 def step_of(values: Floats) -> tuple[Floats, Floats]:
@@ -155,13 +155,13 @@ def _intervals(name: str, summary: Mapping[str, Any]) -> Iterator[Mark]:
     for statistic, share in (("median", 0.5), ("p99", 0.99)):
         low, high = (summary.get(f"{statistic}_{name}_{side}_ms") for side in ("low", "high"))
         if low is not None and high is not None:
-            yield Line([low, high], [share, share], colour=PURPLE, width=3.0, hover="")
+            yield Polyline([low, high], [share, share], colour=PURPLE, width=3.0, hover="")
 
 
 def _noted(notes: list[tuple[str, str]]) -> Iterator[Text]:
     """The target, and what is beyond the axis; at the lower right, under the curve."""
-    for place, (text, colour) in enumerate(notes):
-        yield Text(text, 0.98, 0.03 + 0.075 * place, colour, "panel", "right", boxed=True)
+    for index, (text, colour) in enumerate(notes):
+        yield Text(text, 0.98, 0.03 + 0.075 * index, colour, "panel", "right", boxed=True)
 
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens; links that are shown.
@@ -204,7 +204,7 @@ class Moments:
         counts = sums((steps.time[inside] / edges[1]).astype(np.int64), tokens[inside], len(edges))[:_BINS]
         who = "" if history.pools else "fullest engine: " * (len(history.engines) > 1) + "up to"
         usage = float(steps.kv_usage.max(initial=0.0))
-        pools = {name: np.flatnonzero(history.pool == place).tolist() for place, name in enumerate(history.pools)} or {
+        pools = {name: np.flatnonzero(history.pool == index).tolist() for index, name in enumerate(history.pools)} or {
             "": list(range(len(history.engines)))}
         gpus = {name: sum(history.engines[own].ranks * history.engines[own].stages for own in places)
                 for name, places in pools.items()}
@@ -225,7 +225,7 @@ def over_time(moments: Moments, title: str = "The run over time") -> Picture:
     cache usage, and watts per GPU.
     """
     watts = next(iter(moments.watts.values()))
-    idle = [] if moments.idle is None else [Rule(moments.idle, FAINT, across=True)]
+    idle = [] if moments.idle is None else [RuleLine(moments.idle, FAINT, across=True)]
     mean = "" if moments.idle is None else f"mean {number(float(watts.mean()))} W, idle {number(moments.idle)} W"
     panels = [
         _panel("Requests", moments, moments.requests, tall=1.4),
@@ -261,19 +261,19 @@ def _coloured(curves: Curves, colour: str) -> Iterator[tuple[str, Floats, str]]:
         yield name, values, own if len(curves) > 1 else colour
 
 
-def _curve(end: float, name: str, values: Floats, colour: str) -> Line:
+def _curve(end: float, name: str, values: Floats, colour: str) -> Polyline:
     """The means between equal times as a curve over a pale area."""
     edges = np.linspace(0, end, len(values) + 1)
-    return Line((edges[:-1] + edges[1:]) / 2, values, name, colour, width=1.3, area=0.15,
-                hover="%{y:,.4~g} at %{x:,.4~g} s")
+    return Polyline((edges[:-1] + edges[1:]) / 2, values, name, colour, width=1.3, area=0.15,
+                    hover="%{y:,.4~g} at %{x:,.4~g} s")
 
 
 def _rates(moments: Moments) -> Panel:
     """Arrivals and completions per second; a burst of arrivals may leave the axis."""
     marks: list[Mark] = []
     for (name, values), colour in zip(moments.rates.items(), (ORANGE, GREEN), strict=False):
-        marks.append(Line(np.linspace(0, moments.end, len(values) + 1), np.append(values, values[-1]), name, colour,
-                          width=1.3, steps=True, hover="%{y:,.4~g} at %{x:,.4~g} s"))
+        marks.append(Polyline(np.linspace(0, moments.end, len(values) + 1), np.append(values, values[-1]), name, colour,
+                              width=1.3, steps=True, hover="%{y:,.4~g} at %{x:,.4~g} s"))
     offered = moments.rates["offered"]
     most, top = float(offered.max(initial=0.0)), reach(np.concatenate([*moments.rates.values()]))
     if most > top:
@@ -284,7 +284,7 @@ def _rates(moments: Moments) -> Panel:
 
 
 @frozen(eq=False)
-class Link:
+class LinkCurve:
     """A link: its capacity in bytes/s, and the share of it in use over the run: mean, peak, and means of equal times.
     """
 
@@ -295,15 +295,15 @@ class Link:
     use: Floats
 
 
-def links_of(history: History) -> tuple[float, str, list[Link]]:
+def links_of(history: History) -> tuple[float, str, list[LinkCurve]]:
     """The end of the axis and a note on it, and the busiest links; none in a run whose links nobody used."""
     end, note = shown_span(history)
     edges = np.linspace(0, end, _BINS + 1)
-    return end, note, [Link(each.name, each.capacity, each.mean, each.use.peak, each.use.means(edges))
+    return end, note, [LinkCurve(each.name, each.capacity, each.mean, each.use.peak, each.use.means(edges))
                        for each in series.busiest(history, _LINKS)]
 
 
-def links_chart(title: str, links: Sequence[Link], count: int, end: float, note: str = "") -> Picture:
+def links_chart(title: str, links: Sequence[LinkCurve], count: int, end: float, note: str = "") -> Picture:
     """A panel for each of the busiest *links* of *count*: the share of its capacity in use over the run."""
     panels = [Panel(link.name, _seconds(end), _upwards([link.use], percent=True),
                     [_curve(end, "", link.use, ORANGE)],
@@ -330,15 +330,15 @@ def breakdown_chart(title: str, note: str, panels: Mapping[str, Mapping[str, Flo
     """
     bars = sum(map(len, panels.values()))
     return Picture(title, [_stack(name, each, shown) for name, each in panels.items()], note, 10,
-                 1.6 + 0.75 * len(panels) + 0.42 * bars, legend="right")
+                   1.6 + 0.75 * len(panels) + 0.42 * bars, legend="right")
 
 
 def _stack(title: str, bars: Mapping[str, Floats], shown: Sequence[str]) -> Panel:
     seconds = 1e3 * np.array(list(bars.values())).reshape(len(bars), len(shown))
     begins, totals = np.cumsum(seconds, axis=1) - seconds, seconds.sum(axis=1)
-    marks: list[Mark] = [Bars(np.arange(len(bars)), seconds[:, place], group, COLOURS.get(group, GREY),
-                              begins[:, place], hover="%{customdata:,.4~g} ms of %{fullData.name}")
-                         for place, group in enumerate(shown)]
+    marks: list[Mark] = [Bars(np.arange(len(bars)), seconds[:, index], group, COLOURS.get(group, GREY),
+                              begins[:, index], hover="%{customdata:,.4~g} ms of %{fullData.name}")
+                         for index, group in enumerate(shown)]
     marks.append(Bars(np.arange(len(bars)), np.zeros(len(bars)), begins=totals, texts=[*map(number, totals.tolist())],
                       hover=""))
     return Panel(title, _milliseconds(1.12 * float(totals.max(initial=0.0))), Axis.names([*bars]), marks,
@@ -349,8 +349,8 @@ def changes_chart(title: str, note: str, rows: Sequence[Mapping[str, tuple[Float
                   shown: Sequence[str]) -> Picture:
     """A row of panels for each metric: from one run's total to the other's, group by group."""
     widest = max(map(len, rows))
-    panels = [_waterfall(name, 1e3 * before, 1e3 * after, shown, named=not place)
-              for row in rows for place, (name, (before, after)) in enumerate(row.items())]
+    panels = [_waterfall(name, 1e3 * before, 1e3 * after, shown, named=not index)
+              for row in rows for index, (name, (before, after)) in enumerate(row.items())]
     return Picture(title, panels, note, 3.7 * widest + 1.4, 3.2 * len(rows) + 0.8, widest)
 
 

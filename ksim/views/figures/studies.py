@@ -1,12 +1,8 @@
-"""How a set-up fares as the rate rises: the share of requests within each target, and goodput, with bands.
+"""Figures of studies and of traces.
 
-The Pareto front between objectives: all points, and the front labelled with the settings behind it.
-
-A number of a sweep's points over a setting or another number, with intervals where points have replications.
-
-How a tuning went: the objective of each trial, and the best so far.
-
-Routers side by side: a line for each, a panel for each number, and a dot for each age of the signals they see.
+Those of studies show the share of requests within each target and goodput as the rate rises, the Pareto front between
+objectives, a number of a sweep over a setting, the trials of a tuning, and routers side by side.  Those of traces show
+when requests arrive and how long they are, and how often a prefix cache hits, by its size.
 """
 
 import math
@@ -16,26 +12,32 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
+from ksim.results.steps import Floats
 from ksim.views.charts import (
     BLUE,
+    FAINT,
     GREEN,
     GREY,
     INK,
     ORANGE,
     PALETTE,
+    PURPLE,
     RED,
     Axis,
     Dots,
-    Line,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
+    Text,
     plain,
     prefix,
+    reach,
     wide_axis,
 )
 from ksim.views.figures import Picture
+from ksim.views.wording import number
 
 #: The content of capacity.json, or a part of it.
 Answer = Mapping[str, Any]
@@ -58,20 +60,20 @@ def capacity_panels(answer: Answer, fewest: int) -> Iterator[tuple[str, Panel]]:
     searched = any(one["highest_rate"] for one, _ in tried)
     for name in (*answer["targets"], _GOODPUT) if tried else ():
         marks: list[Mark] = []
-        for place, (one, points) in enumerate(tried):
-            waits = place >= _DRAWN or (searched and not one["highest_rate"])
-            marks += _set_up(one, points, name, PALETTE[place % len(PALETTE)], fewest, waits)
+        for index, (one, points) in enumerate(tried):
+            waits = index >= _DRAWN or (searched and not one["highest_rate"])
+            marks += _set_up(one, points, name, PALETTE[index % len(PALETTE)], fewest, waits)
         x = Axis("requests/s", 0, _reach(answer, tried))
         if answer["rate"]:
-            marks.append(Rule(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
+            marks.append(RuleLine(answer["rate"], INK, dash="dot", name=f"{answer['rate']:g} requests/s, as asked"))
         if name == _GOODPUT:
-            marks.append(Line([0, x.high], [0, x.high], "every request", GREY, "dash", 1.0, hover=""))
+            marks.append(Polyline([0, x.high], [0, x.high], "every request", GREY, "dash", 1.0, hover=""))
             yield name, Panel("Goodput: requests/s within all targets, below the dashed line of every request", x,
                               Axis("goodput, requests/s", 0), marks, legend="upper left")
             continue
         if share := share_of(name):
-            marks.append(Rule(share, RED, across=True, width=1.2))
-        sure = [value for one in marks if isinstance(one, Line)
+            marks.append(RuleLine(share, RED, across=True, width=1.2))
+        sure = [value for one in marks if isinstance(one, Polyline)
                 for value, hollow in zip(one.y, one.hollow, strict=True) if not hollow]
         least = max(0.0, min(min(sure, default=0.0) - 0.05, 0.9))
         yield name, Panel(f"Requests within {name}", x,
@@ -110,11 +112,11 @@ def _set_up(one: Answer, points: Sequence[Answer], name: str, colour: str, fewes
     ends = [estimate["interval"] if known else None for known, (_, estimate) in zip(sure, found, strict=True)]
     low, high = ([math.nan if interval is None else value if interval[end] is None else interval[end]
                   for value, interval in zip(values, ends, strict=True)] for end in (0, 1))
-    yield Line([point["rate"] for point, _ in found], values, set_up_name(one), colour, dots=5.0, low=low, high=high,
-               hollow=[not known for known in sure], waits=waits,
-               hover=("%{y:,.4~g}" if name == _GOODPUT else "%{y:.2%}") + " at %{x:,.4~g} requests/s")
+    yield Polyline([point["rate"] for point, _ in found], values, set_up_name(one), colour, dots=5.0, low=low,
+                   high=high, hollow=[not known for known in sure], waits=waits,
+                   hover=("%{y:,.4~g}" if name == _GOODPUT else "%{y:.2%}") + " at %{x:,.4~g} requests/s")
     if (highest := one["highest_rate"]) and not waits:
-        yield Rule(highest["rate"], colour, dash="", width=1.2)
+        yield RuleLine(highest["rate"], colour, dash="", width=1.2)
         yield Span(highest["interval"][0] or 0.0, highest["interval"][1] or 2 * points[-1]["rate"], colour)
 
 
@@ -157,35 +159,35 @@ def pareto_chart(title: str, note: str, scales: Sequence[Scale], marks: Sequence
     Between two objectives, the front is the edge of a shaded area, in which every point is dominated.
     """
     if len(scales) == 1:
-        marks = [evolve(mark, values=(mark.values[0], float(place))) for place, mark in enumerate(marks, 1)]
+        marks = [evolve(mark, values=(mark.values[0], float(index))) for index, mark in enumerate(marks, 1)]
     y = wide_axis(scales[0].label, [mark.values[0] for mark in marks])
     panels = []
-    for place, scale in enumerate(scales[1:] or [None], 1):
-        x = wide_axis(scale.label, [mark.values[place] for mark in marks]) if scale else Axis(
+    for index, scale in enumerate(scales[1:] or [None], 1):
+        x = wide_axis(scale.label, [mark.values[index] for mark in marks]) if scale else Axis(
             "point", 0.5, max(len(marks), 1) + 0.5)
-        drawn: list[Mark] = [*_points(marks, place)]
+        drawn: list[Mark] = [*_points(marks, index)]
         if len(scales) == 2 and marks:
             drawn.append(_front(scales, marks, x, y))
         panels.append(Panel("", x, y, drawn, legend="best"))
     return Picture(title, panels, note, 8.0 if len(scales) == 1 else 1.2 + 6.8 * len(panels), 5.6, len(panels))
 
 
-def _points(marks: Sequence[ParetoMark], place: int) -> Iterator[Dots]:
+def _points(marks: Sequence[ParetoMark], index: int) -> Iterator[Dots]:
     """The marks, those of the front with their names; marks at the same position share one."""
     beaten = [mark.values for mark in marks if not mark.on_front]
     if beaten:
-        yield Dots([values[place] for values in beaten], [values[0] for values in beaten], "beaten", GREY, _SMALL)
+        yield Dots([values[index] for values in beaten], [values[0] for values in beaten], "beaten", GREY, _SMALL)
     shared: dict[tuple[float, float], list[str]] = {}
     leading = [mark for mark in marks if mark.on_front]
     for mark in leading[:_NAMED]:
-        shared.setdefault((mark.values[place], mark.values[0]), []).append(mark.name)
-    texts = ["; ".join(shared.pop((mark.values[place], mark.values[0]), [])) for mark in leading]
+        shared.setdefault((mark.values[index], mark.values[0]), []).append(mark.name)
+    texts = ["; ".join(shared.pop((mark.values[index], mark.values[0]), [])) for mark in leading]
     if leading:
-        yield Dots([mark.values[place] for mark in leading], [mark.values[0] for mark in leading], "on the front", BLUE,
+        yield Dots([mark.values[index] for mark in leading], [mark.values[0] for mark in leading], "on the front", BLUE,
                    _LARGE, texts=texts)
 
 
-def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axis) -> Line:
+def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axis) -> Polyline:
     """The area that the front dominates, and its edge: between two points, it takes the worse value of both."""
     corners = sorted({mark.values for mark in marks if mark.on_front}, key=lambda values: values[1],
                      reverse=scales[1].maximise)
@@ -193,7 +195,7 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
                         for axis, scale in ((x, scales[1]), (y, scales[0])))
     places = [*(values[1] for values in corners for _ in range(2)), worst_x]
     edge = [worst_y, *(values[0] for values in corners for _ in range(2))]
-    return Line(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
+    return Polyline(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
 
 
 @frozen
@@ -206,23 +208,23 @@ class Curve:
 
 def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) -> Picture:
     """The *curves*, one for each value of *by*, if that is a name; places that are texts stand in their order."""
-    places = list(dict.fromkeys(place for curve in curves for place, *_ in curve.points))
-    texts = {place: at for at, place in enumerate(places)} if any(isinstance(place, str) for place in places) else {}
+    places = list(dict.fromkeys(index for curve in curves for index, *_ in curve.points))
+    texts = {index: at for at, index in enumerate(places)} if any(isinstance(index, str) for index in places) else {}
     marks: list[Mark] = []
-    for number, curve in enumerate(curves):
-        colour, at = PALETTE[number % len(PALETTE)], [texts.get(place, place) for place, *_ in curve.points]
+    for row, curve in enumerate(curves):
+        colour, at = PALETTE[row % len(PALETTE)], [texts.get(index, index) for index, *_ in curve.points]
         values, widths = [value for _, value, _ in curve.points], [width for *_, width in curve.points]
-        marks.append(Line(at, values, curve.name, colour, dots=5.0))
+        marks.append(Polyline(at, values, curve.name, colour, dots=5.0))
         if any(width > 0 for width in widths):
             marks.append(Dots(at, values, colour=colour, size=6.5, low=np.subtract(values, widths),
                               high=np.add(values, widths)))
-    across = Axis(x, ticks={at: str(place) for place, at in texts.items()}) if texts else Axis(x)
+    across = Axis(x, ticks={at: str(index) for index, at in texts.items()}) if texts else Axis(x)
     panel = Panel("", across, Axis(y), marks, legend="best" if by else "", legend_title=by)
     return Picture(title, [panel], f"{y} over {x}{f', by {by}' if by else ''}")
 
 
 @frozen
-class Trial:
+class TrialMark:
     """A trial of a tuning: its number, its value, whether it counts, and its settings."""
 
     number: int
@@ -231,7 +233,7 @@ class Trial:
     said: str = ""
 
 
-def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], maximise: bool = False) -> Picture:
+def search_chart(title: str, note: str, label: str, trials: Sequence[TrialMark], maximise: bool = False) -> Picture:
     """Each of *trials*; the line is the best of those that count."""
     marks: list[Mark] = []
     for counts, colour, name in ((False, GREY, "does not count"), (True, BLUE, "counts")):
@@ -242,13 +244,13 @@ def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], max
     if found := best_so_far(trials, maximise):
         numbers, values = [trial.number for trial in found], [trial.value for trial in found]
         last = max(trial.number for trial in trials)
-        marks.append(Line([*numbers, last], [*values, values[-1]], "best so far", GREEN, steps=True))
+        marks.append(Polyline([*numbers, last], [*values, values[-1]], "best so far", GREEN, steps=True))
     return Picture(title, [Panel("", Axis("trial"), Axis(label), marks, legend="best" if trials else "")], note)
 
 
-def best_so_far(trials: Sequence[Trial], maximise: bool) -> list[Trial]:
+def best_so_far(trials: Sequence[TrialMark], maximise: bool) -> list[TrialMark]:
     """Those of *trials* that count and are better than all before."""
-    found: list[Trial] = []
+    found: list[TrialMark] = []
     for trial in trials:
         if trial.counts and (not found or (trial.value > found[-1].value if maximise else
                                            trial.value < found[-1].value)):
@@ -282,11 +284,11 @@ def routers_chart(title: str, panels: Mapping[str, Sequence[Dot]]) -> Picture:
     columns = min(3, max(1, len(panels)))
     rows = -(-len(panels) // columns)
     lanes = len({dot.lane for dot in dots})
-    made = [routers_panel(name, panel, routers, ages, named=place % columns == 0)
-            for place, (name, panel) in enumerate(panels.items())]
+    made = [routers_panel(name, panel, routers, ages, named=index % columns == 0)
+            for index, (name, panel) in enumerate(panels.items())]
     return Picture(title, made, _note(panels, ages), 11.0,
-                 1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), columns,
-                 legend="below" if len(ages) > 1 else "", legend_title="age of signals")
+                   1.5 + rows * (0.8 + (0.2 + 0.04 * lanes) * max(3, len(routers))), columns,
+                   legend="below" if len(ages) > 1 else "", legend_title="age of signals")
 
 
 def _note(panels: Mapping[str, Sequence[Dot]], ages: Sequence[str]) -> str:
@@ -300,7 +302,7 @@ def _note(panels: Mapping[str, Sequence[Dot]], ages: Sequence[str]) -> str:
 def routers_panel(name: str, panel: Sequence[Dot], routers: Sequence[str], ages: Sequence[str],
                   named: bool = True) -> Panel:
     """A number of all *routers*, a dot for each of *ages*; every second line is shaded."""
-    marks: list[Mark] = [Span(place - 0.5, place + 0.5, GREY, across=True) for place in range(1, len(routers), 2)]
+    marks: list[Mark] = [Span(index - 0.5, index + 0.5, GREY, across=True) for index in range(1, len(routers), 2)]
     for age in ages:
         own = [dot for dot in panel if dot.age == age]
         marks.append(Dots([dot.value for dot in own], [routers.index(dot.router) + dot.lane for dot in own], age,
@@ -325,10 +327,85 @@ def _spread(title: str, values: Sequence[float]) -> Axis:
 def speculation_chart(title: str, note: str, said: str, batches: Sequence[int], without: Sequence[float],
                       speculative: Sequence[float], pays: int) -> Picture:
     """TPOT for each of *batches*; a line where speculation stops to pay, if it does among them, as is *said* above."""
-    marks: list[Mark] = [Line(batches, [1e3 * seconds for seconds in each], name, colour, dots=4.0)
+    marks: list[Mark] = [Polyline(batches, [1e3 * seconds for seconds in each], name, colour, dots=4.0)
                          for name, colour, each in (("plain", GREY, without), ("with speculation", BLUE, speculative))]
     if 0 < pays < batches[-1]:
-        marks.append(Rule(pays, ORANGE, width=1.8, name=f"pays up to {pays}"))
+        marks.append(RuleLine(pays, ORANGE, width=1.8, name=f"pays up to {pays}"))
     x = Axis("sequences that decode", scale="log2", ticks={batch: f"{batch:,}" for batch in batches})
     panel = Panel(said, x, Axis("time per output token, ms", 0, most=5), marks, legend="upper left")
     return Picture(title, [panel], note, 7.2, 4.4)
+
+
+_BINS = 30
+
+
+def trace_chart(arrivals: Sequence[float], prompts: Sequence[int], outputs: Sequence[int], title: str) -> Picture:
+    """Arrival rate over time, and distributions of prompt lengths, output lengths and times between arrivals.
+
+    *arrivals* are in seconds, in any order; *prompts* and *outputs* in tokens.
+    """
+    times = np.sort(np.asarray(arrivals, dtype=np.float64))
+    tokens = int(np.sum(prompts)), int(np.sum(outputs))
+    panels = [_rate(times), _lengths("Prompt length", np.asarray(prompts, np.float64), BLUE),
+              _lengths("Output length", np.asarray(outputs, np.float64), GREEN), _gaps(np.diff(times))]
+    note = f"{len(times):,} requests, {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens"
+    return Picture(title, panels, note, 10, 7, 3)
+
+
+def _rate(times: Floats) -> Panel:
+    """Requests per second; a note counts the few that arrive long after all others."""
+    title, axis = "Requests per second", "seconds from the start of the trace"
+    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    if span <= 0:
+        return Panel(title, Axis(axis), Axis(), [Text("all at once", 0.5, 0.5, of="panel", align="center")],
+                     wide=True)
+    end = float(times[0]) + reach(times - times[0], room=1.1)
+    edges = np.linspace(times[0], end, max(10, min(150, len(times) // 4)) + 1)
+    rates = np.histogram(times, edges)[0] / np.diff(edges)
+    shown = times[times <= end]
+    mean = (len(shown) - 1) / (float(shown[-1] - shown[0]) or span)
+    late = len(times) - len(shown)
+    said = f"mean {number(mean)}" + (f"; {late:,} later, the last at {number(float(times[-1]))} s" if late else "")
+    return Panel(title, Axis(axis, edges[0], edges[-1]), Axis("", 0),
+                 [Polyline(edges, np.append(rates, rates[-1]), "", ORANGE, width=1.3, steps=True, area=0.25),
+                  RuleLine(mean, across=True)], said, wide=True)
+
+
+def _lengths(title: str, lengths: Floats, colour: str) -> Panel:
+    """A histogram over a logarithmic axis."""
+    if not len(lengths):
+        return Panel(title, Axis("tokens"), Axis(), [])
+    low, high = max(1.0, float(lengths.min())), float(lengths.max())
+    edges = np.geomspace(low * 0.9, max(high, low) * 1.1, _BINS + 1)
+    shares = np.histogram(lengths, edges)[0] / len(lengths)
+    median, tail = np.percentile(lengths, (50, 99)).tolist()
+    marks: list[Mark] = [Polyline(edges, np.append(shares, shares[-1]), "", colour, width=0.8, steps=True, area=0.45),
+                         RuleLine(median), RuleLine(tail),
+                         Text(f"p50 {median:,.0f}\np99 {tail:,.0f}", 0.98, 0.97, INK, "panel", "right", "top",
+                              boxed=True)]
+    return Panel(title, Axis.log("tokens", float(edges[0]), float(edges[-1]), 6),
+                 Axis("share of requests", 0, percent=True, most=5), marks)
+
+
+def _gaps(gaps: Floats) -> Panel:
+    """The time between arrivals, compared with a Poisson process of the same rate."""
+    x, y = Axis("times the mean", 0, 5, most=5), Axis("share of arrivals", 0, 1.02, percent=True, most=5)
+    if not len(gaps) or gaps.mean() <= 0:
+        return Panel("Between two arrivals", x, y, [])
+    shares, points = np.linspace(0, 1, 401), np.linspace(0, 5, 200)
+    marks = [Polyline(points, 1 - np.exp(-points), "Poisson", FAINT, "dash", 1.2),
+             Polyline(np.quantile(gaps / gaps.mean(), shares), shares, "trace", PURPLE)]
+    return Panel("Between two arrivals", x, y, marks, legend="lower right",
+                 legend_title=f"variation {number(float(gaps.std() / gaps.mean()))}")
+
+
+def cache_chart(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], ends: Mapping[str, float], title: str,
+                unit: str) -> Picture:
+    """A line of hit *rates* over rising *sizes*, in *unit*, for each policy; tiers are marked at their *ends*."""
+    marks: list[Mark] = [Polyline(sizes, shares, policy, colour)
+                         for colour, (policy, shares) in zip(PALETTE, rates.items(), strict=False)]
+    for name, end in ends.items():
+        marks += [RuleLine(end), Text(f"{name} ", end, 0.99, of="over", align="right", valign="top", upright=True)]
+    x = Axis.log(f"{unit} (logarithmic)", min(sizes), max(sizes[-1], 1.01 * sizes[0]), 9)
+    panel = Panel("Hits, share of prompt tokens", x, Axis("", 0, percent=True, most=5), marks, legend="upper left")
+    return Picture(f"Prefix cache: {title}", [panel], "one cache that sees all requests in order", 8.6, 4.8)

@@ -31,7 +31,7 @@ def page_of(directory: Path) -> str:
         from ksim.views.page.studies.reading import Study
 
         return study_page(Study.read(directory)).html()
-    from ksim.views.page.reading import Run
+    from ksim.views.page.reading import SavedRun
     from ksim.views.page.run import run_page
 
-    return run_page(Run.read(directory)).html()
+    return run_page(SavedRun.read(directory)).html()

@@ -16,9 +16,8 @@ from attrs import define, field
 from ksim import __version__
 from ksim.foundation.errors import KsimError
 from ksim.views.charts import Chart
-from ksim.views.html import Markup, element, together
 from ksim.views.page.drawing import DARK, Figure, drawn
-from ksim.views.tables import Table, html
+from ksim.views.tables import Markup, Table, element, html, together
 
 
 def told(value: Any, shown: str, key: str, pool: str | None = None) -> Markup:

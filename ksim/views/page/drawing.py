@@ -25,10 +25,10 @@ from ksim.views.charts import (
     Bars,
     Chart,
     Dots,
-    Line,
     Mark,
     Panel,
-    Rule,
+    Polyline,
+    RuleLine,
     Span,
     Text,
 )
@@ -87,8 +87,8 @@ def drawn(chart: Chart, height: int) -> Figure:
     above, below = (22 / height, (14 if chart.shared else 44) / height) if several else (0.0, 0.0)
     room = 1 - above - (len(chart.panels) - 1) * (above + below)
     top, whole = 1 - above, sum(panel.tall for panel in chart.panels)
-    for place, panel in enumerate(chart.panels):
-        own, last = "" if place == 0 else str(place + 1), place == len(chart.panels) - 1
+    for index, panel in enumerate(chart.panels):
+        own, last = "" if index == 0 else str(index + 1), index == len(chart.panels) - 1
         x, y, low = ("x" if chart.shared else f"x{own}"), f"y{own}", max(0.0, top - room * panel.tall / whole)
         if not chart.shared or last:
             layout[f"xaxis{x[1:]}"] = _axis(panel.x, anchor=y, matches=None)
@@ -152,7 +152,7 @@ def _traces(mark: Mark) -> Iterator[dict[str, Any]]:
 
 
 @_traces.register
-def _lines(mark: Line) -> Iterator[dict[str, Any]]:
+def _lines(mark: Polyline) -> Iterator[dict[str, Any]]:
     shared = {"type": "scatter", "name": safe(mark.name), "legendgroup": safe(mark.name) or None,
               "visible": "legendonly" if mark.waits else True}
     if len(mark.low):
@@ -213,12 +213,12 @@ def _hover(template: str, name: str) -> dict[str, Any]:
 
 def _shapes(mark: Mark, x: str, y: str) -> Iterator[dict[str, Any]]:
     """Lines and areas across a panel."""
-    if not isinstance(mark, Rule | Span):
+    if not isinstance(mark, RuleLine | Span):
         return
-    low, high = (mark.at, mark.at) if isinstance(mark, Rule) else (mark.low, mark.high)
+    low, high = (mark.at, mark.at) if isinstance(mark, RuleLine) else (mark.low, mark.high)
     ends = {"x0": 0, "x1": 1, "xref": f"{x} domain", "y0": low, "y1": high, "yref": y} if mark.across else {
         "y0": 0, "y1": 1, "yref": f"{y} domain", "x0": low, "x1": high, "xref": x}
-    if isinstance(mark, Rule):
+    if isinstance(mark, RuleLine):
         yield {"type": "line", **ends, "line": {"color": mark.colour, "width": 1.2 * mark.width,
                                                 "dash": mark.dash or "solid"}}
     else:
@@ -243,7 +243,7 @@ def _text(mark: Text, panel: Panel, x: str, y: str) -> dict[str, Any]:
 
 def pale(colour: str, share: float = 0.14) -> str:
     """*colour*, nearly transparent: it suits a light and a dark page."""
-    red, green, blue = (int(colour[place: place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(colour[index: index + 2], 16) for index in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"
 
 

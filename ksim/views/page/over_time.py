@@ -7,13 +7,13 @@ import numpy as np
 from ksim.results.series import Series
 from ksim.results.steps import Bools, Floats, sums
 from ksim.views.figures.run import Moments
-from ksim.views.page.reading import Run
+from ksim.views.page.reading import SavedRun
 
 #: Points of a curve, and bins for requests, of which there are far fewer than tokens.
 _POINTS, _REQUEST_BINS = 480, 96
 
 
-def saved_moments(run: Run, points: int = _POINTS, bins: int = _REQUEST_BINS) -> Moments:
+def saved_moments(run: SavedRun, points: int = _POINTS, bins: int = _REQUEST_BINS) -> Moments:
     """Quantities over the whole run, as means of so many equal times, and of so many for arrivals and completions."""
     requests, end = run.requests, run.duration
     edges = np.linspace(0, end, points + 1)
@@ -39,13 +39,13 @@ def _between(begin: Floats, end: Floats) -> Series:
     return Series.of_changes(np.concatenate([begin, end]), changes)
 
 
-def _tokens(run: Run, edges: Floats) -> Floats:
+def _tokens(run: SavedRun, edges: Floats) -> Floats:
     """Output tokens per second between *edges*."""
     places = np.clip(np.searchsorted(edges, run.steps["time_s"], side="right") - 1, 0, len(edges) - 2)
     return np.asarray(sums(places, run.steps["samples"].astype(float), len(edges) - 1) / np.diff(edges))
 
 
-def _pools(run: Run) -> Iterator[tuple[str, Bools, int, float, float]]:
+def _pools(run: SavedRun) -> Iterator[tuple[str, Bools, int, float, float]]:
     """Each pool, or the whole run: its name, its steps, its GPUs, its KV blocks, and its mean static watts."""
     steps, summary = run.steps, run.summary
     names = dict.fromkeys(built["pool"] for built in run.engines) if "pools" in summary else {}
@@ -58,14 +58,14 @@ def _pools(run: Run) -> Iterator[tuple[str, Bools, int, float, float]]:
         yield name, which, part["gpus"], blocks, (part["static_energy_joules"] or 0.0) / run.duration
 
 
-def _blocks(run: Run) -> float:
+def _blocks(run: SavedRun) -> float:
     """The KV blocks of all engines, as if they had the same number, from the peak in the summary."""
     steps, peak = run.steps, run.summary["kv_cache_usage_peak"]
     most = float(steps["kv_blocks"].max(initial=0))
     return len(np.unique(steps["engine"])) * most / peak if peak else 1.0
 
 
-def _kept(run: Run, which: Bools) -> Series:
+def _kept(run: SavedRun, which: Bools) -> Series:
     """KV blocks in use on the engines of these steps."""
     steps = {name: column[which] for name, column in run.steps.items()}
     changes, times = [np.zeros(0)], [np.zeros(0)]
@@ -81,7 +81,7 @@ def _kept(run: Run, which: Bools) -> Series:
     return Series.of_changes(np.concatenate(times), np.concatenate(changes))
 
 
-def _dynamic(run: Run, which: Bools) -> Series:
+def _dynamic(run: SavedRun, which: Bools) -> Series:
     """Dynamic watts of these steps."""
     begin, end = run.steps["start_s"][which], run.steps["end_s"][which]
     power = run.steps["joules"][which] / np.maximum(end - begin, 1e-12)

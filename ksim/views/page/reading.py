@@ -25,7 +25,7 @@ STREAMED = "this run was written with --stream, which keeps neither kernels nor 
 
 
 @define(eq=False, slots=False)
-class Run:
+class SavedRun:
     """A saved run: its summary, and its tables, each read when it is asked for.
 
     `overview` is empty for streamed runs and those of an older ksim.
@@ -38,7 +38,7 @@ class Run:
     overview: Mapping[str, Any] = field(factory=dict)
 
     @classmethod
-    def read(cls, directory: Path) -> "Run":
+    def read(cls, directory: Path) -> "SavedRun":
         """Read what is small; raises ConfigError where there is no run, DataError where files are damaged."""
         whole = Whole.read(directory)
         path = directory / "scenario.toml"

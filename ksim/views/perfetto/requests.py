@@ -1,12 +1,9 @@
-"""The phases of each request, and arrows from it to its steps.
+"""Requests, their KV transfers and the links of a fleet, on tracks of a trace.
 
-Queued, prefill, decode and preempted are spans nested in the request's own, and so is the time before its engine has it
-and between two engines.
-Arrows go to the step after every admission, to that of the first token, and to that of the last; those of a split
-request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between slices
-of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
-
-KV transfers on tracks of their own, one for each prefill engine and more where they overlap; counters of links.
+The phases of a request (queued, prefill, decode, preempted, and the time before and between engines) are spans inside
+its own.  Arrows go to the step after every admission, to that of the first token and to that of the last; those of a
+split request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between
+slices of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +17,6 @@ from ksim.flow.events import Admitted
 from ksim.flow.log import only
 from ksim.results import arrow
 from ksim.results.history import History
-from ksim.results.requests import STATUS, Requests
 from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats, Ints, ints
 from ksim.views.perfetto.tracks import (
@@ -71,14 +67,14 @@ def side_by_side(source: Ints, begin: Ints, end: Ints) -> tuple[Ints, list[int]]
     tracks: list[int] = []
     busy: dict[int, list[tuple[int, int]]] = {}
     chosen = np.zeros(len(source), np.int64)
-    for place, (engine, since, until) in enumerate(zip(source.tolist(), begin.tolist(), end.tolist(), strict=True)):
+    for index, (engine, since, until) in enumerate(zip(source.tolist(), begin.tolist(), end.tolist(), strict=True)):
         queue = busy.setdefault(engine, [])
         if queue and queue[0][0] <= since:
             _, track = heappop(queue)
         else:
             track = len(tracks)
             tracks.append(engine)
-        chosen[place] = track
+        chosen[index] = track
         heappush(queue, (until, track))
     return chosen, tracks
 
@@ -94,8 +90,8 @@ def transfer_slices(history: History, transfers: Transfers, stride: int) -> Iter
         return
     of = process(history)
     yield (",\n" + name_of("process", of, 0, "KV transfers")).encode()
-    for track, place in enumerate(transfers.tracks):
-        yield (",\n" + name_of("thread", of, 1 + track, f"from engine {history.engines[place].engine}")).encode()
+    for track, index in enumerate(transfers.tracks):
+        yield (",\n" + name_of("thread", of, 1 + track, f"from engine {history.engines[index].engine}")).encode()
     splits, requests, numbers = history.splits, history.requests, ints(history.engines, "engine")
     shown = np.flatnonzero(transfers.row % stride == 0)
     order = shown[np.lexsort((transfers.begin[shown], transfers.track[shown]))]
@@ -156,7 +152,7 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
     ends = np.where(np.isnan(ends), history.duration, ends)
     found = phases(requests.arrival, _received(history), _moves(history), requests.came, requests.first, ends,
                    _hand_overs(history))
-    arguments = _arguments(requests)
+    arguments = _arguments(history)
     row, name, edge, time, argument = _edges(found, requests.arrival, ends, stride)
     for begin in range(0, len(row), _BLOCK):
         part = slice(begin, begin + _BLOCK)
@@ -166,11 +162,12 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
             microseconds(time[part]), [taken(arguments, argument[part])], "}")
 
 
-def _arguments(requests: Requests) -> pa.Array:
+def _arguments(history: History) -> pa.Array:
     """The arguments of each request's span, and an empty text at the end."""
+    requests = history.requests
     (texts,) = joined(
         ',"args":{"request":', whole(requests.ids), ',"prompt":', whole(requests.prompt), ',"output":',
-        whole(requests.output), ',"status":"', picked(STATUS, requests.status_numbers), '"}')
+        whole(requests.output), ',"status":"', picked(requests.STATUS, requests.status_numbers), '"}')
     return pa.concat_arrays([texts, arrow.texts([""])])
 
 
@@ -307,9 +304,9 @@ def _arrows(timed: StageTimes, transfers: Transfers, sources: Ints, stride: int)
 
 def _stops(timed: StageTimes, transfers: Transfers, stride: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Where arrows of each request go, in the order of time: its row, process and thread, and the time in ns."""
-    (row, place), steps = _visited(timed, stride), timed.history.steps
-    columns = (row, engine_process(0) + steps.engine[steps.stage_step_rows[place]], 1 + timed.stage[place],
-               timed.begin[place] + (timed.end - timed.begin)[place] // 2)
+    (row, index), steps = _visited(timed, stride), timed.history.steps
+    columns = (row, engine_process(0) + steps.engine[steps.stage_step_rows[index]], 1 + timed.stage[index],
+               timed.begin[index] + (timed.end - timed.begin)[index] // 2)
     some = np.flatnonzero(transfers.row % stride == 0)
     if not len(some):
         return columns
@@ -344,8 +341,8 @@ def _next_steps(timed: StageTimes, engines: Ints, times: Ints) -> Ints:
     """The row of the first step that each of these *engines* scheduled at these *times* or later; -1 for none."""
     steps, places = timed.history.steps, timed.history.steps.places(engines)
     found = np.full(len(times), -1)
-    for place in range(len(timed.history.engines)):
-        rows, mine = steps.rows(place), places == place
+    for index in range(len(timed.history.engines)):
+        rows, mine = steps.rows(index), places == index
         ahead = np.searchsorted(steps.scheduled[rows], times[mine])
         found[mine] = np.where(ahead < rows.stop - rows.start, rows.start + ahead, -1)
     return found

@@ -1,11 +1,6 @@
-"""Tracks of each engine beside its steps: what the host does, and counters of queue, batch, cache and power.
+"""Engines on tracks of a trace: host work, steps by pipeline stage, loads of LoRA adapters, and counters.
 
-Many lines of JSON at once, out of columns.
-
-A slice for every step on each pipeline stage, and the names of processes and threads.
-
-Loads of LoRA adapters, on a thread of each engine that has some: from when its worker turns to one until the copies
-are launched.
+Events are made as columns of JSON text, many lines at once.
 """
 
 import json
@@ -96,10 +91,10 @@ class StageTimes:
         steps = history.steps
         stage, blocks = steps.stage_steps.stage, steps.stage_steps.blocks
         begin, end = np.zeros(len(stage), np.int64), np.zeros(len(stage), np.int64)
-        for place, built in enumerate(history.engines):
-            ready = steps.start[steps.rows(place)]
+        for index, built in enumerate(history.engines):
+            ready = steps.start[steps.rows(index)]
             for number in range(built.stages):
-                rows = np.flatnonzero((steps.engine[steps.stage_step_rows] == place) & (stage == number))
+                rows = np.flatnonzero((steps.engine[steps.stage_step_rows] == index) & (stage == number))
                 begin[rows], end[rows], ready = _steps_in_turn(ready, steps.stage_steps.seconds[rows])
         sizes = {key: sum(block.repeat * len(block.places) for block in plan)
                  for key, plan in dict(zip(map(id, blocks), blocks, strict=True)).items()}
@@ -139,16 +134,16 @@ FIRST_RANK = 100
 _BLOCK = 1 << 12
 
 
-def engine_process(place: int) -> int:
-    """The process id of the engine at *place*."""
-    return _FIRST_ENGINE + place
+def engine_process(index: int) -> int:
+    """The process id of the engine at *index*."""
+    return _FIRST_ENGINE + index
 
 
 def process_names(history: History, model: str = "", subject: str = "") -> Iterator[str]:
     """Name the processes and threads, and put them in order."""
     yield name_of("process", REQUESTS_PROCESS, 0, f"requests: {subject}" if subject else "requests")
-    for place, built in enumerate(history.engines):
-        process = engine_process(place)
+    for index, built in enumerate(history.engines):
+        process = engine_process(index)
         gpus, pool = f"{built.ranks * built.stages} x {built.gpu}", f", {built.pool}" if built.pool else ""
         yield name_of("process", process, 0, f"engine {built.engine}{pool}: {model or built.name} on {gpus}")
         for stage in range(built.stages):
@@ -196,8 +191,8 @@ _NAMES = {MAKES: "host: schedule and prepare", TAKES: "host: take in tokens"}
 def host_slices(history: History, stride: int) -> Iterator[bytes | memoryview]:
     """Both tracks of each engine, of every *stride*-th step."""
     steps = history.steps
-    for place in range(len(history.engines)):
-        rows, process = steps.rows(place), engine_process(place)
+    for index in range(len(history.engines)):
+        rows, process = steps.rows(index), engine_process(index)
         for thread, name, begin, end in ((MAKES, "schedule", steps.scheduled[rows], steps.prepared[rows]),
                                          (TAKES, "take in", steps.end[rows], steps.taken[rows])):
             yield (",\n" + name_of("thread", process, thread, _NAMES[thread])).encode()
@@ -221,8 +216,8 @@ def _in_turn(begin: Floats, end: Floats) -> tuple[Ints, Ints]:
 def counters(history: History, stride: int) -> Iterator[memoryview]:
     """The counters of each engine, each at the steps it changes in; of those, every *stride*-th."""
     steps = history.steps
-    for place in range(len(history.engines)):
-        process, rows = engine_process(place), steps.rows(place)
+    for index in range(len(history.engines)):
+        process, rows = engine_process(index), steps.rows(index)
         idle = history.idle_after[rows] > 0
         times = np.concatenate([steps.scheduled[rows], steps.end[rows][idle]])
         order = np.argsort(times, kind="stable")
@@ -233,7 +228,7 @@ def counters(history: History, stride: int) -> Iterator[memoryview]:
         if not np.isnan(steps.stage_steps.scaling.clock).any() and len(times):
             clocks = np.rint(1e-6 * _of_steps(history, rows)).astype(np.int64)
             yield from counter("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
-        power = engine_power(history, place)
+        power = engine_power(history, index)
         yield from counter("watts", process, power.times[::stride], np.rint(power.values[::stride]).astype(np.int64))
 
 
@@ -261,11 +256,11 @@ _THREAD = FIRST_RANK - 1
 def adapter_slices(history: History) -> Iterator[bytes | memoryview]:
     """The names of the threads, and every load."""
     loads = history.log.columns(AdapterLoaded)
-    for place, built in enumerate(history.engines):
+    for index, built in enumerate(history.engines):
         some = np.flatnonzero(loads["engine"] == built.engine)
         if not len(some):
             continue
-        process = engine_process(place)
+        process = engine_process(index)
         yield (",\n" + name_of("thread", process, _THREAD, "adapters")).encode()
         end = _adapters_in_turn(loads["time"][some], loads["seconds"][some])
         begin = end - np.rint(1e9 * loads["seconds"][some]).astype(np.int64)
@@ -280,7 +275,7 @@ def adapter_slices(history: History) -> Iterator[bytes | memoryview]:
 def _adapters_in_turn(times: Floats, seconds: Floats) -> Ints:
     """When each load ends, in nanoseconds: those of one step follow on each other, the last ends at their time."""
     after = np.zeros(len(times))
-    for place in range(len(times) - 2, -1, -1):
-        if times[place] == times[place + 1]:
-            after[place] = after[place + 1] + seconds[place + 1]
+    for index in range(len(times) - 2, -1, -1):
+        if times[index] == times[index + 1]:
+            after[index] = after[index + 1] + seconds[index + 1]
     return np.rint(1e9 * (times - after)).astype(np.int64)

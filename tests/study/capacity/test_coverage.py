@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import capacity_crn
-from ksim.results.metrics import drifted
+from ksim.results.series import drifted
 from ksim.study.capacity.early_stop import grows
 from ksim.study.capacity.judge import highest_rate
 from ksim.study.capacity.targets import Target

@@ -6,7 +6,7 @@ from attrs import evolve
 
 from ksim.flow.log import Log
 from ksim.results.history import History
-from ksim.results.metrics import saturation
+from ksim.results.series import saturation
 from ksim.simulation.simulate import serve
 from ksim.study.capacity.early_stop import Hopeless, grows, setup, watched
 from ksim.study.capacity.targets import Target

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.views.charts import Axis, Bars, Chart, Dots, Line, Panel, Rule, Span, Text, decades
+from ksim.views.charts import Axis, Bars, Chart, Dots, Panel, Polyline, RuleLine, Span, Text, decades
 from ksim.views.drawing import drawn as on_paper
 from ksim.views.page.drawing import drawn
 from tests.properties import examples
 
-LINE = Line([1, 10, 100], [1.0, 2.0, 4.0], "line", dots=4.0, hollow=(False, True, False), low=[1, np.nan, 3],
-            high=[2, np.nan, 5])
+LINE = Polyline([1, 10, 100], [1.0, 2.0, 4.0], "line", dots=4.0, hollow=(False, True, False), low=[1, np.nan, 3],
+                high=[2, np.nan, 5])
 DOTS = Dots([2.0, 20.0], [1.5, 3.0], "dots", texts=("a <b>", ""), low=[1.0, np.nan], high=[2.0, np.nan])
 BARS = Bars([2, 3], [4.0, 5.0], "bars", begins=[1.0, 2.0])
-MARKS = [LINE, DOTS, Line([1, 100], [9.0, 9.0], "later", waits=True), BARS, Rule(50.0), Rule(2.5, across=True),
-         Span(5.0, 7.0), Text("said", 10.0, 2.0), Text("corner", 0.5, 0.9, of="panel")]
+MARKS = [LINE, DOTS, Polyline([1, 100], [9.0, 9.0], "later", waits=True), BARS, RuleLine(50.0),
+         RuleLine(2.5, across=True), Span(5.0, 7.0), Text("said", 10.0, 2.0), Text("corner", 0.5, 0.9, of="panel")]
 CHART = Chart("A chart", [Panel("above", Axis.log("x", 0.5, 200.0), Axis("y", 0, 10), MARKS, legend="upper left"),
                           Panel("below", Axis("x"), Axis.names(["one", "two"]), [BARS], tall=2.0)])
 

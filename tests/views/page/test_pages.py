@@ -18,13 +18,13 @@ from pyarrow import parquet
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.study.directory import StudyDirectory
 from ksim.views.charts import PALETTE
-from ksim.views.html import breakable, element
 from ksim.views.page import page_of, write_page
 from ksim.views.page.document import table
 from ksim.views.page.drawing import DARK, safe
-from ksim.views.page.reading import Run
+from ksim.views.page.reading import SavedRun
 from ksim.views.page.run.lead import MOST, kept
 from ksim.views.page.studies.reading import YARDSTICK, Study
+from ksim.views.tables import breakable, element
 from tests.properties import examples
 from tests.views.page.browser import KINDS
 from tests.views.page.made_up import EVIL
@@ -161,7 +161,7 @@ def test_a_tune_counts_only_what_keeps_its_bounds(directories):
 
 
 def test_long_runs_keep_the_slowest_requests_and_every_nth_other(directories):
-    run, count = Run.read(directories["streamed"]), 3 * MOST
+    run, count = SavedRun.read(directories["streamed"]), 3 * MOST
     latency = np.random.default_rng(0).lognormal(size=count)
     run.requests = {"id": np.arange(count), "status": np.full(count, "completed"), "e2e_s": latency,
                     "ttft_s": latency[::-1]}
@@ -169,7 +169,7 @@ def test_long_runs_keep_the_slowest_requests_and_every_nth_other(directories):
     assert len(rows) <= MOST and {0, count - 1} <= {*rows.tolist()} and (np.diff(rows) > 0).all()
     for column in (latency, latency[::-1]):
         assert {*np.argsort(-column)[:1000].tolist()} <= {*rows.tolist()}
-    assert len(kept(Run.read(directories["run"]))) == 80
+    assert len(kept(SavedRun.read(directories["run"]))) == 80
 
 
 def test_studies_without_an_answer_say_so(directories, tmp_path):

@@ -1,7 +1,7 @@
-"""The page of one run: each section reads a `Run` and adds to a `Document`."""
+"""The page of one run: each section reads a `SavedRun` and adds to a `Document`."""
 
 from ksim.views.page.document import Document
-from ksim.views.page.reading import Run
+from ksim.views.page.reading import SavedRun
 from ksim.views.page.run import kernels, latency, lead
 
 #: In the order of the page.
@@ -10,7 +10,7 @@ SECTIONS = (lead.add_insights, latency.add_latency, latency.add_timeline, kernel
             latency.add_routing, latency.add_settings)
 
 
-def run_page(run: Run) -> Document:
+def run_page(run: SavedRun) -> Document:
     """The page of *run*."""
     document = Document(run.subject, f"ksim run · {run.directory.name}", scripts=("requests.js",))
     document.lead.extend(lead.lead(run))

@@ -1,9 +1,4 @@
-"""Where the GPUs' time and energy went: kernel families, waiting and idle time.
-
-Kernels under the roofline: FLOP/s of one GPU over FLOP per byte.
-
-Where requests' time went: the phases behind the mean, the median and the p99 of TTFT, TPOT and E2EL.
-"""
+"""The sections of a page on GPUs: time and energy by kernel family, the roofline, and the phases of latencies."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -11,12 +6,12 @@ from typing import Any
 
 from ksim.results.attribution import METRICS, Breakdown, by_group, groups
 from ksim.results.kernels import families
-from ksim.results.numbers import number_of
+from ksim.results.numbers import OF_WORK, number_of
 from ksim.views.charts import Chart
 from ksim.views.figures.kernels import (
     WAITING,
     Roof,
-    Step,
+    StepMarks,
     bound_of,
     marks_of,
     name_of,
@@ -25,10 +20,10 @@ from ksim.views.figures.kernels import (
     shares_chart,
 )
 from ksim.views.figures.run import breakdown_chart
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, details, missing, note, table
-from ksim.views.page.reading import STREAMED, Run
+from ksim.views.page.reading import STREAMED, SavedRun
 from ksim.views.page.run.lead import shown
+from ksim.views.tables import Markup, element
 from ksim.views.wording import measure, number, outwards, percent, written
 
 _MOST = 12
@@ -37,7 +32,7 @@ _NEAR, _LEAST = 0.35, 0.02
 Row = Mapping[str, Any]
 
 
-def add_kernels(document: Document, run: Run) -> None:
+def add_kernels(document: Document, run: SavedRun) -> None:
     """Add shares of time and energy by family, the numbers of the GPUs, and every kernel."""
     title, facts = "Where the GPUs' time and energy went", element("dl", *_facts(run), cls="facts")
     if run.kernels is None:
@@ -51,22 +46,16 @@ def add_kernels(document: Document, run: Run) -> None:
                             110 + 40 * min(_MOST, len(found)))
     document.section("kernels", title, drawn, facts,
                      details(f"All {len(run.kernels)} kernels", table(*_every(run), "Kernels, most time first",
-                                                                     sortable=True)))
+                                                                      sortable=True)))
 
 
-#: The numbers of work and energy, as far as a run has them.
-_FACTS = ("gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "mean_step_ms",
-          "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", "preemptions",
-          "prefill_energy_joules", "decode_energy_joules", "idle_energy_joules")
-
-
-def _facts(run: Run) -> Iterator[Markup]:
-    for row in map(number_of, _FACTS):
+def _facts(run: SavedRun) -> Iterator[Markup]:
+    for row in map(number_of, OF_WORK):
         yield element("div", element("dt", row.title),
                       element("dd", shown(run.summary, row.key, partial(written, row))))
 
 
-def _every(run: Run) -> tuple[list[str], list[list[Any]]]:
+def _every(run: SavedRun) -> tuple[list[str], list[list[Any]]]:
     """All kernels: time, work, bound, and how close to the roofline."""
     assert run.kernels is not None
     rows = []
@@ -82,7 +71,7 @@ def _every(run: Run) -> tuple[list[str], list[list[Any]]]:
             ">eta", ">J", "bound", "heaviest shape"], rows
 
 
-def add_roofline(document: Document, run: Run) -> None:
+def add_roofline(document: Document, run: SavedRun) -> None:
     """Add the roofline; a run without kernels that compute has none."""
     title = "Kernels on the roofline"
     if run.kernels is None:
@@ -96,7 +85,7 @@ def add_roofline(document: Document, run: Run) -> None:
                " its colour what limits most of it; kernels right beside each other share a text. Lines are the data"
                " sheet's peaks, for 16-bit numbers.")
     marks = list(marks_of(rows))
-    drawn = roofline_panel(Step("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
+    drawn = roofline_panel(StepMarks("", marks), _roofs(run, rows), marks, _NEAR, 25, _LEAST)
     columns = ("kernel", ">FLOP per byte", ">FLOP/s", ">of peak FLOP/s", ">of peak bytes/s", "bound")
     document.section("roofline", title, document.figure("roofline", Chart("", [drawn]), caption, columns,
                                                         list(_rows(rows)), 460))
@@ -109,7 +98,7 @@ def _rows(rows: list[Row]) -> Iterator[list[str]]:
                percent(row["bandwidth_share"]), bound_of(row)]
 
 
-def _roofs(run: Run, rows: list[Row]) -> list[Roof]:
+def _roofs(run: SavedRun, rows: list[Row]) -> list[Roof]:
     """The peaks of each kind of GPU."""
     if run.engines:
         return roofs_of([(built["gpu"], built["peak_flops"], built["peak_bandwidth"]) for built in run.engines])
@@ -118,7 +107,7 @@ def _roofs(run: Run, rows: list[Row]) -> list[Roof]:
                  row["bytes"] / row["gpu_seconds"] / row["bandwidth_share"])]
 
 
-def add_phases(document: Document, run: Run) -> None:
+def add_phases(document: Document, run: SavedRun) -> None:
     """Add a figure of stacked bars for each latency."""
     title = "Where requests' time went"
     if run.breakdown is None:
@@ -133,14 +122,14 @@ def add_phases(document: Document, run: Run) -> None:
 def _figure(document: Document, breakdown: Breakdown) -> Markup:
     titles, parts = groups(breakdown.names), {
         key: by_group(column, breakdown.names) for key, column in breakdown.statistics().items()}
-    seen = [place for place in range(len(titles)) if any(part[place] > 1e-3 * part.sum() for part in parts.values())]
-    rows = [[titles[place], *(number(1e3 * float(part[place])) for part in parts.values())] for place in seen]
+    seen = [index for index in range(len(titles)) if any(part[index] > 1e-3 * part.sum() for part in parts.values())]
+    rows = [[titles[index], *(number(1e3 * float(part[index])) for part in parts.values())] for index in seen]
     caption = ("Milliseconds of each phase behind the mean, the median and the p99. A percentile's phases are those of"
                " the requests around it, scaled to its value.")
     panels = {metric.upper(): {key.partition("_")[0]: part[seen] for key, part in parts.items()
                                if key.endswith(f"_{metric}")} for metric in METRICS}
     panels = {metric: bars for metric, bars in panels.items() if bars}
-    drawn = breakdown_chart("", "", panels, [titles[place] for place in seen])
+    drawn = breakdown_chart("", "", panels, [titles[index] for index in seen])
     return document.figure("phases", drawn, caption, ("phase, ms", *(f">{_title(key)}" for key in parts)), rows,
                            200 + 150 * len(panels))
 

@@ -1,13 +1,4 @@
-"""Latency distributions of the completed requests, with their targets and intervals.
-
-The run over time: requests, rates, tokens, KV cache and power.
-
-Fleets: the pools side by side, KV transfers between engines, and the busiest links.
-
-What the router chose, engine by engine, and what it saw of the engines then.
-
-All settings of the run, those that were set first, and all numbers of its summary.
-"""
+"""The sections of a page on requests: latencies, the run over time, pools, transfers, routing, and all settings."""
 
 import json
 from collections import defaultdict
@@ -20,24 +11,23 @@ import numpy as np
 import pyarrow as pa
 
 from ksim.foundation.errors import KsimError
-from ksim.results.numbers import LATENCIES, PERCENTILES
+from ksim.results.numbers import LATENCIES, PERCENTILES, REPORTED_STATISTICS, latency_key, pool_numbers
 from ksim.results.steps import Bools, Floats, Ints, sums
 from ksim.views.charts import Chart
-from ksim.views.figures.run import TITLES, Link, Moments, distribution, links_chart, over_time
-from ksim.views.html import Markup, breakable, element
+from ksim.views.figures.run import TITLES, LinkCurve, Moments, distribution, links_chart, over_time
 from ksim.views.page.document import Document, details, missing, note, table, told
 from ksim.views.page.over_time import saved_moments
-from ksim.views.page.reading import Run
+from ksim.views.page.reading import SavedRun
 from ksim.views.page.run.lead import shown
-from ksim.views.pools_text import pool_numbers
 from ksim.views.run_directory import flat
+from ksim.views.tables import Markup, breakable, element
 from ksim.views.wording import measure, number, percent, written
 
 #: Distributions that are drawn; gaps between tokens are in no table, so that only their percentiles are known.
 _DRAWN = ("ttft", "tpot", "e2el", "queue")
 
 
-def add_latency(document: Document, run: Run) -> None:
+def add_latency(document: Document, run: SavedRun) -> None:
     """Add the table of all latencies, and a distribution of each that is kept by request."""
     if not run.summary["completed"]:
         document.section("latency", "Latency", missing("No request completed, so there are no latencies."))
@@ -46,15 +36,14 @@ def add_latency(document: Document, run: Run) -> None:
     document.section("latency", "Latency", _table(run), *_remarks(run), element("div", *panels, cls="grid"))
 
 
-def _table(run: Run) -> Markup:
-    statistics = ("mean", *(f"p{share}" for share in PERCENTILES))
-    rows = [[TITLES[name], *(shown(run.summary, f"{statistic}_{name}_ms") for statistic in statistics)]
+def _table(run: SavedRun) -> Markup:
+    rows = [[TITLES[name], *(shown(run.summary, latency_key(name, statistic)) for statistic in REPORTED_STATISTICS)]
             for name in LATENCIES]
-    return table(("Latency, ms", *(f">{statistic}" for statistic in statistics)), rows,
+    return table(("Latency, ms", *(f">{statistic}" for statistic in REPORTED_STATISTICS)), rows,
                  "Latencies of completed requests in milliseconds")
 
 
-def _remarks(run: Run) -> Iterator[Markup]:
+def _remarks(run: SavedRun) -> Iterator[Markup]:
     if run.summary.get("extrapolated_share"):
         yield note(shown(run.summary, "extrapolated_share", percent), " of the kernels' time is in shapes outside what"
                    " was measured. Intervals say how far kernels' times may be off; effects on batches and queues are"
@@ -63,14 +52,14 @@ def _remarks(run: Run) -> Iterator[Markup]:
         yield note("Percentiles of streamed runs are within 0.1 % of the exact values.")
 
 
-def _panel(document: Document, run: Run, name: str) -> Markup | None:
+def _panel(document: Document, run: SavedRun, name: str) -> Markup | None:
     values = run.latency(name)
     values = values[~np.isnan(values)]
     if not len(values):
         return missing(f"{TITLES[name]}: no request has one.")
     caption = element("span", element("strong", TITLES[name]),
                       f": share of {len(values):,} requests that took at most so long.")
-    rows = [(f"p{share}", shown(run.summary, f"p{share}_{name}_ms")) for share in PERCENTILES]
+    rows = [(f"p{share}", shown(run.summary, latency_key(name, f"p{share}"))) for share in PERCENTILES]
     panel = distribution(name, values, run.targets.get(name), run.summary)
     return document.figure(f"latency-{name}", Chart("", [panel]), caption, ("share", ">ms"), rows, 300)
 
@@ -78,7 +67,7 @@ def _panel(document: Document, run: Run, name: str) -> Markup | None:
 _TABLE_ROWS = 12
 
 
-def add_timeline(document: Document, run: Run) -> None:
+def add_timeline(document: Document, run: SavedRun) -> None:
     """Add five panels, one above the other, over the same seconds."""
     moments = saved_moments(run)
     caption = (f"Each point is the mean over {number(run.duration / len(moments.tokens))} s, of offered and served"
@@ -96,12 +85,12 @@ def _timeline_table(moments: Moments) -> tuple[list[str], list[list[str]]]:
               **{f"KV cache, %{f', {pool}' * bool(pool)}": 100 * values for pool, values in moments.kv.items()},
               **{f"W per GPU{f', {pool}' * bool(pool)}": values for pool, values in moments.watts.items()}}
     edges = np.linspace(0, moments.end, _TABLE_ROWS + 1).tolist()
-    rows = [[f"{number(begin)} to {number(end)}", *(number(float(values[place])) for values in curves.values())]
-            for place, (begin, end) in enumerate(pairwise(edges))]
+    rows = [[f"{number(begin)} to {number(end)}", *(number(float(values[index])) for values in curves.values())]
+            for index, (begin, end) in enumerate(pairwise(edges))]
     return ["seconds", *(f">{name}" for name in curves)], rows
 
 
-def _timeline_remarks(run: Run) -> Iterator[Any]:
+def _timeline_remarks(run: SavedRun) -> Iterator[Any]:
     if run.summary["preemptions"]:
         yield note("Preempted requests count as running until they end.")
     if not run.engines:
@@ -109,7 +98,7 @@ def _timeline_remarks(run: Run) -> Iterator[Any]:
                    " blocks.")
 
 
-def add_pools(document: Document, run: Run) -> None:
+def add_pools(document: Document, run: SavedRun) -> None:
     """Add the fleet; nothing for a run without pools."""
     if pools := run.summary.get("pools"):
         document.section("pools", "The fleet, by pool", _pools_table(pools), *_transfers(run), _links(document, run))
@@ -122,7 +111,7 @@ def _pools_table(pools: Mapping[str, Any]) -> Markup:
     return table(("", *(f">{name}" for name in pools)), rows, "Pools side by side")
 
 
-def _transfers(run: Run) -> Iterator[Markup]:
+def _transfers(run: SavedRun) -> Iterator[Markup]:
     """What went from engine to engine."""
     requests = run.requests
     if "prefill_engine" not in requests or np.isnan(requests["prefill_engine"].astype(float)).all():
@@ -140,13 +129,13 @@ def _transfers(run: Run) -> Iterator[Markup]:
     yield table(columns, rows, "KV transfers between engines")
 
 
-def _links(document: Document, run: Run) -> Markup:
+def _links(document: Document, run: SavedRun) -> Markup:
     links = run.overview.get("links")
     if not links:
         return missing("The use of links is not known: the run was streamed, or written by an older ksim.")
     if not links["busiest"]:
         return element("p", "No link was used.")
-    shown = [Link(each["name"], each["capacity"], each["mean"], each["peak"], np.array(each["use"]))
+    shown = [LinkCurve(each["name"], each["capacity"], each["mean"], each["peak"], np.array(each["use"]))
              for each in links["busiest"]]
     caption = (f"The busiest of {links['count']:,} links, each in its own direction: share of its capacity in use, each"
                f" point the mean over {number(run.duration / len(shown[0].use))} s.")
@@ -160,7 +149,7 @@ _SEEN = {"outstanding": "outstanding", "waiting": "waiting", "running": "running
          "prefix_hit_tokens": "tokens cached"}
 
 
-def add_routing(document: Document, run: Run) -> None:
+def add_routing(document: Document, run: SavedRun) -> None:
     """Add the choices of a router that looks at engines; other runs have none."""
     routing = run.routing
     if routing is None or not len(routing):
@@ -211,7 +200,7 @@ def _means(engines: Ints, values: Floats, which: Bools) -> dict[int, float | Non
 _SUBJECT = ("model", "gpu", "system", "nodes", "workload", "slo", "pools")
 
 
-def add_settings(document: Document, run: Run) -> None:
+def add_settings(document: Document, run: SavedRun) -> None:
     """Add the settings that were set, those that are defaults, the file, and all numbers."""
     if not run.settings:
         document.section("settings", "Settings and numbers", missing("scenario.toml is missing."), _numbers(run))
@@ -229,7 +218,7 @@ def add_settings(document: Document, run: Run) -> None:
         details("scenario.toml", element("pre", element("code", run.scenario), tabindex="0")), _numbers(run))
 
 
-def defaults(run: Run) -> Mapping[str, Any] | None:
+def defaults(run: SavedRun) -> Mapping[str, Any] | None:
     """The settings of a scenario that names the same model and GPU, and nothing else; None if it cannot be made."""
     from ksim.scenario.defaults import Deployment
     from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
@@ -250,7 +239,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _numbers(run: Run) -> Markup:
+def _numbers(run: SavedRun) -> Markup:
     return details("All numbers of summary.json", table(("key", ">value"), _every(run.summary), "Numbers of the run"))
 
 

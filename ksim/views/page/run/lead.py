@@ -1,12 +1,6 @@
-"""The answer of a run: a sentence, and the few numbers that matter, with their intervals.
-
-What stands out in a run, warnings first.
-
-Any request of the run: its numbers, its phases, and its place among all others.
+"""The first sections of a page: the answer in a sentence and cards, insights, single requests, and missed targets.
 
 The page holds the columns of all requests, or where there are very many, of the slowest ones and of every n-th other.
-
-Requests that missed their targets, and why: the phases in which they spent more time than the others.
 """
 
 from collections import Counter
@@ -18,19 +12,20 @@ from typing import Any
 import numpy as np
 
 from ksim.results.attribution import by_group, groups
+from ksim.results.numbers import latency_key
 from ksim.results.steps import Bools, Floats, Ints
 from ksim.views.charts import BLUE, GREY
 from ksim.views.figures.run import COLOURS, breakdown_chart
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, missing, note, table, told
 from ksim.views.page.drawing import Figure, axis, dots, figure, numbers
-from ksim.views.page.reading import STREAMED, Run
+from ksim.views.page.reading import STREAMED, SavedRun
+from ksim.views.tables import Markup, element
 from ksim.views.wording import DOWN, UP, endings, number, percent
 
 Summary = Mapping[str, Any]
 
 
-def lead(run: Run) -> Iterator[Markup]:
+def lead(run: SavedRun) -> Iterator[Markup]:
     """The sentence, then a card for each subject."""
     yield element("p", *_sentence(run), cls="lead")
     cards = [*_latencies(run.summary), *_throughput(run.summary), *_targets(run), *_energy(run.summary),
@@ -45,7 +40,7 @@ def shown(summary: Summary, key: str, show: Callable[[Any], str] = number) -> Ma
     return told(summary.get(key), show(summary.get(key)), key)
 
 
-def _sentence(run: Run) -> Iterator[Any]:
+def _sentence(run: SavedRun) -> Iterator[Any]:
     summary = run.summary
     counts = ", ".join(f"{count:,} {word}" for count, word in endings(summary))
     if not summary["completed"]:
@@ -61,7 +56,7 @@ def _sentence(run: Run) -> Iterator[Any]:
     yield from _verdict(run)
 
 
-def _verdict(run: Run) -> Iterator[Any]:
+def _verdict(run: SavedRun) -> Iterator[Any]:
     """Whether the run met its targets, and whether its latencies mean anything."""
     if run.targets:
         yield " "
@@ -87,7 +82,7 @@ def _latencies(summary: Summary) -> Iterator[Markup]:
 
 def _statistics(summary: Summary, name: str) -> Iterator[tuple[Any, ...]]:
     for statistic, word in (("median", "median"), ("p99", "p99")):
-        yield (shown(summary, f"{statistic}_{name}_ms"), element("span", " ms ", word, cls="unit"),
+        yield (shown(summary, latency_key(name, statistic)), element("span", " ms ", word, cls="unit"),
                *_interval(summary, f"{statistic}_{name}_low_ms", f"{statistic}_{name}_high_ms"))
 
 
@@ -107,7 +102,7 @@ def _throughput(summary: Summary) -> Iterator[Markup]:
                  *(offered if summary["offered_request_rate"] is not None else ())))
 
 
-def _targets(run: Run) -> Iterator[Markup]:
+def _targets(run: SavedRun) -> Iterator[Markup]:
     if not run.targets:
         yield _card("Targets", ("-",), ("none is set ([slo] of the scenario)",))
         return
@@ -138,7 +133,7 @@ def _cost(summary: Summary) -> Iterator[Markup]:
                   if summary[key] is not None))
 
 
-def add_insights(document: Document, run: Run) -> None:
+def add_insights(document: Document, run: SavedRun) -> None:
     """Add the insights; nothing where a run has none."""
     entries = [element("li", element("strong", "Warning: ") if insight.warning else None, insight.text,
                        cls="warning" if insight.warning else None) for insight in run.insights]
@@ -157,7 +152,7 @@ _COUNTS = ("id", "engine", "prompt_tokens", "output_tokens", "cached_tokens", "p
 _TEXTS = ("status", "reason", "session", "tenant")
 
 
-def add_chooser(document: Document, run: Run) -> None:
+def add_chooser(document: Document, run: SavedRun) -> None:
     """Add the chooser, whose contents requests.js fills in."""
     if not len(run.requests["id"]):
         document.section("request", "Choose a request", missing("No request arrived."))
@@ -176,7 +171,7 @@ def add_chooser(document: Document, run: Run) -> None:
                      element("div", id="chosen", aria_live="polite"), phases, element("div", id="chosen-phases"))
 
 
-def kept(run: Run) -> Ints:
+def kept(run: SavedRun) -> Ints:
     """The rows that the page holds, in order of arrival."""
     count = len(run.requests["id"])
     if count <= MOST:
@@ -186,7 +181,7 @@ def kept(run: Run) -> Ints:
     return np.unique(np.concatenate([slow, late, np.linspace(0, count - 1, MOST - _SLOWEST).astype(np.int64)]))
 
 
-def columns(run: Run, rows: Ints) -> dict[str, Any]:
+def columns(run: SavedRun, rows: Ints) -> dict[str, Any]:
     """The columns of these requests: times in microseconds, unknown ones null."""
     requests = run.requests
     made: dict[str, Any] = {name: _whole(1e6 * requests[column][rows]) for name, column in _MICRO.items()}
@@ -204,13 +199,13 @@ def _whole(values: Any) -> list[int | None]:
     return [None if isnan(value) else round(value) for value in values.astype(float).tolist()]
 
 
-def _phases(run: Run, rows: Ints) -> dict[str, Any] | None:
+def _phases(run: SavedRun, rows: Ints) -> dict[str, Any] | None:
     """Microseconds of each group of phases, up to the first token and after it, of requests that have them."""
     if run.breakdown is None:
         return None
-    place = np.full(len(run.requests["id"]), -1)
-    place[run.phase_rows] = np.arange(len(run.phase_rows))
-    there = place[rows]
+    index = np.full(len(run.requests["id"]), -1)
+    index[run.phase_rows] = np.arange(len(run.phase_rows))
+    there = index[rows]
     titles = groups(run.breakdown.names)
     parts = [by_group(seconds, run.breakdown.names)[there] for seconds in (run.breakdown.to_first, run.breakdown.after)]
     used = [at for at in range(len(titles)) if any(part[there >= 0, at].any() for part in parts)]
@@ -258,7 +253,7 @@ def _controls() -> Markup:
 _MOST = 100
 
 
-def add_missed(document: Document, run: Run) -> None:
+def add_missed(document: Document, run: SavedRun) -> None:
     """Add how many requests missed, what took their time, and the worst of them."""
     title = "Requests that missed their targets"
     if not run.targets:
@@ -271,13 +266,13 @@ def add_missed(document: Document, run: Run) -> None:
         document.section("missed", title, *_counts(run), *_why(document, run), _worst(run))
 
 
-def _counts(run: Run) -> Iterator[Markup]:
+def _counts(run: SavedRun) -> Iterator[Markup]:
     parts = [f"{int(late.sum()):,} of {int(run.completed.sum()):,} completed requests took longer than"
              f" {number(run.targets[name])} ms ({name.upper()})" for name, late in run.late.items() if late.any()]
     yield element("p", f"{'; '.join(parts)}.")
 
 
-def _why(document: Document, run: Run) -> Iterator[Any]:
+def _why(document: Document, run: SavedRun) -> Iterator[Any]:
     """For each target: the mean phases of those that missed and of those that met it."""
     if run.breakdown is None:
         yield missing(f"Why is not known: {STREAMED}.")
@@ -290,31 +285,31 @@ def _why(document: Document, run: Run) -> Iterator[Any]:
             yield _figure(document, run, name, seconds, mine)
 
 
-def _figure(document: Document, run: Run, name: str, seconds: Floats, late: Bools) -> Markup:
+def _figure(document: Document, run: SavedRun, name: str, seconds: Floats, late: Bools) -> Markup:
     assert run.breakdown is not None
     titles = groups(run.breakdown.names)
     slow, fast = (1e3 * seconds[which].sum(axis=0) / max(which.sum(), 1) for which in (late, ~late))
     order = np.argsort(-slow, kind="stable").tolist()
-    shown = [place for place in order if slow[place] + fast[place] > 0.01 * slow.sum()]
-    first = Counter(titles[place] for place in seconds[late].argmax(axis=1).tolist()).most_common(1)[0]
+    shown = [index for index in order if slow[index] + fast[index] > 0.01 * slow.sum()]
+    first = Counter(titles[index] for index in seconds[late].argmax(axis=1).tolist()).most_common(1)[0]
     count = int(late.sum())
     caption = (f"{name.upper()}: mean milliseconds in each phase of the {count:,} request{'s' if count > 1 else ''}"
                f" over the target of {number(run.targets[name])} ms, beside all others. The largest phase of"
                f" {'all' if first[1] == count else f'{first[1]:,}'} of them is {first[0]}.")
-    rows = [(titles[place], number(float(slow[place])), number(float(fast[place])),
-             number(float(slow[place] - fast[place]))) for place in shown]
+    rows = [(titles[index], number(float(slow[index])), number(float(fast[index])),
+             number(float(slow[index] - fast[index]))) for index in shown]
     bars = {"missed": slow[shown] / 1e3, **({"met": fast[shown] / 1e3} if (~late).any() else {})}
-    drawn = breakdown_chart("", "", {"": bars}, [titles[place] for place in shown])
+    drawn = breakdown_chart("", "", {"": bars}, [titles[index] for index in shown])
     return document.figure(f"missed-{name}", drawn, caption, ("phase, ms", ">missed", ">met", ">difference"), rows, 210)
 
 
-def _worst(run: Run) -> Markup:
+def _worst(run: SavedRun) -> Markup:
     """The requests that are furthest over a target, by how many times."""
     over = np.stack([np.nan_to_num(run.latency(name)) / limit for name, limit in run.targets.items()])
     most, count = over.max(axis=0), int(run.missed.sum())
     order = np.argsort(-np.where(run.missed, most, -1.0), kind="stable")[: min(_MOST, count)]
-    names, place = list(run.targets), {row: at for at, row in enumerate(run.phase_rows.tolist())}
-    rows = [_row(run, row, names[over[:, row].argmax()], float(most[row]), place.get(row)) for row in order.tolist()]
+    names, index = list(run.targets), {row: at for at, row in enumerate(run.phase_rows.tolist())}
+    rows = [_row(run, row, names[over[:, row].argmax()], float(most[row]), index.get(row)) for row in order.tolist()]
     columns = ("request", ">arrival, s", *(f">{name.upper()}, ms" for name in run.targets), ">times the target",
                "missed most", "~mostly in", ">prompt", ">output")
     made = table(columns, rows, "Requests furthest over their targets first", sortable=True)
@@ -322,13 +317,13 @@ def _worst(run: Run) -> Markup:
     return element("div", element("div", made, cls="tall"), left)
 
 
-def _row(run: Run, row: int, name: str, over: float, place: int | None) -> list[Any]:
+def _row(run: SavedRun, row: int, name: str, over: float, index: int | None) -> list[Any]:
     requests, ident = run.requests, int(run.requests["id"][row])
     chosen = element("button", f"{ident}", type="button", cls="choose", data_request=ident,
                      aria_label=f"Show request {ident}")
     return [(chosen, ident), _sorted(float(requests["arrival_s"][row])),
             *(_sorted(float(run.latency(target)[row])) for target in run.targets), (f"{over:.2f}", over),
-            name.upper(), _missed_phases(run, name, place),
+            name.upper(), _missed_phases(run, name, index),
             *(_sorted(int(requests[key][row])) for key in ("prompt_tokens", "output_tokens"))]
 
 
@@ -336,12 +331,12 @@ def _sorted(value: float) -> tuple[str, float]:
     return number(None if isnan(value) else value), value
 
 
-def _missed_phases(run: Run, name: str, place: int | None) -> str:
+def _missed_phases(run: SavedRun, name: str, index: int | None) -> str:
     """The phases of a request in which most of the latency *name* went."""
-    if run.breakdown is None or place is None:
+    if run.breakdown is None or index is None:
         return "-"
-    parts = {"ttft": run.breakdown.to_first[place], "tpot": run.breakdown.after[place]}
-    whole = run.breakdown.to_first[place] + run.breakdown.after[place]
+    parts = {"ttft": run.breakdown.to_first[index], "tpot": run.breakdown.after[index]}
+    whole = run.breakdown.to_first[index] + run.breakdown.after[index]
     seconds = by_group(parts.get(name, whole), run.breakdown.names)
     return ", ".join(f"{title} {percent(share, 0)}" for title, share in _largest(seconds, groups(run.breakdown.names)))
 
@@ -350,4 +345,4 @@ def _largest(seconds: Floats, titles: Sequence[str], most: int = 3) -> list[tupl
     """The groups with the most seconds that are more than a twentieth of all, and their shares."""
     whole = float(seconds.sum()) or 1.0
     order = np.argsort(-seconds, kind="stable")[:most].tolist()
-    return [(titles[place], float(seconds[place]) / whole) for place in order if seconds[place] > 0.05 * whole]
+    return [(titles[index], float(seconds[index]) / whole) for index in order if seconds[index] > 0.05 * whole]

@@ -8,10 +8,10 @@ from ksim.study.capacity.answer import COSTS
 from ksim.study.capacity.targets import FEWEST
 from ksim.views.charts import Chart
 from ksim.views.figures.studies import Answer, capacity_panels, set_up_name, tried_rates
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, missing, note, table
 from ksim.views.page.studies.reading import Study
 from ksim.views.page.studies.sections import toml
+from ksim.views.tables import Markup, element
 from ksim.views.wording import DOWN, UP, number, percent
 
 

@@ -14,13 +14,13 @@ from attrs import define, frozen
 
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import in_one_unit
-from ksim.results.numbers import MORE, number_of
+from ksim.results.numbers import MORE, OF_STUDIES, number_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import SATURATED, Objective, Requirement
 from ksim.study.routers.plan import is_yardstick
 from ksim.study.rows import OK, Row
-from ksim.views.html import Markup, element
+from ksim.views.tables import Markup, element
 from ksim.views.wording import number, outwards
 
 #: Why a router that the others are held against is no rival of theirs.
@@ -151,17 +151,10 @@ def _capacity(directory: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-#: Numbers that tables and cards show first, where a study has them.
-SHOWN = ("mean_latency_regret_ms", "mean_regret_ms", "usd_per_million_tokens", "joules_per_million_tokens",
-         "request_throughput", "request_goodput", "slo_attainment", "output_throughput", "median_ttft_ms",
-         "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms", "joules_per_output_token",
-         "average_watts", "gpus")
-
-
 def shown_keys(study: Study) -> list[str]:
     """The numbers of a study that its table shows: the objectives, and those that most ask for."""
     known = {key for point in study.points for key in point.means}
-    return [*dict.fromkeys(key for key in (*study.objectives, *SHOWN) if key in known)]
+    return [*dict.fromkeys(key for key in (*study.objectives, *OF_STUDIES) if key in known)]
 
 
 def mean(point: Point, key: str) -> Markup | str:

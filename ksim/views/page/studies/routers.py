@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ksim.results.numbers import DRAWN_OF_ROUTERS, number_of
 from ksim.study.routers.plan import is_yardstick
 from ksim.study.routers.telling import (
     COLUMNS,
@@ -19,13 +20,13 @@ from ksim.study.routers.telling import (
 from ksim.study.rows import SweepPoint, points_of
 from ksim.views.charts import Chart
 from ksim.views.figures.studies import routers_panel
-from ksim.views.html import Markup, element
 from ksim.views.page.document import Document, note, table
 from ksim.views.page.studies.reading import Study
+from ksim.views.tables import Markup, element
 
 #: The numbers that are drawn, with the titles of their axes.
-_DRAWN = {"mean_latency_regret_ms": "mean e2e regret, ms", "mean_regret_ms": "mean regret, ms",
-          "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
+_DRAWN = {key: number_of(key).title for key in ("mean_latency_regret_ms", *DRAWN_OF_ROUTERS[:2])} | {
+    "prefix_cache_hit_rate": "share of prompt tokens found on the GPU"}
 
 
 def add_routers(document: Document, study: Study) -> None:

@@ -1,6 +1,7 @@
-"""The activity of an engine at each moment, as cumulative seconds.
+"""What requests and engines do at each moment of a run.
 
-The shares of a step's GPU seconds that belong to decodes and to prompts, by kernel family.
+`Stints` are the times in which a request is among the running ones: it prefills, decodes or recomputes.  `Shares` has
+the shares of prompts and decodes in the GPU seconds of a step, and `Activity` the seconds of an engine by what it does.
 """
 
 from functools import cached_property
@@ -8,12 +9,178 @@ from functools import cached_property
 import numpy as np
 from attrs import define, frozen
 
-from ksim.flow.events import AdapterLoaded
+from ksim.flow.events import AdapterLoaded, Admitted
+from ksim.flow.log import Columns, only
 from ksim.flow.steps import KernelKind
-from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage
-from ksim.results.steps import Floats, Ints, Steps, each, offsets, shares
+from ksim.results.steps import Bools, Floats, Ints, Steps, each, offsets, shares
+
+PREFILL, DECODE, PREEMPTED, AGAIN = range(4)
+
+
+@frozen(eq=False)
+class Stints:
+    """The times of requests among the running ones: columns of (stints,), request by request.
+
+    A stint lasts from an admission by the engine at the place `engine`, with `known` tokens of which `cached` were
+    found, to the request's last step before it is preempted or done.  `begin` is the row of its engine's first step in
+    it.  `first` is the row of the step of its first token, -1 without one.  What the stint computes before that comes
+    from steps before `before`.
+
+    The stints of a split request on its prefill engine have `leg` 0, all other stints 1.  With a stint on the prefill
+    engine `ahead`, all but one token were loaded: it decodes from the beginning.
+    """
+
+    row: Ints
+    leg: Ints
+    engine: Ints
+    admitted: Floats
+    cached: Ints
+    known: Ints
+    begin: Ints
+    first: Ints
+    before: Ints
+    caught_up: Floats
+    end: Floats
+    again: Bools
+    ahead: Bools
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def state(self) -> Ints:
+        """The state of each stint until it has caught up."""
+        loaded = self.ahead & (self.known - self.cached <= 1)
+        return np.where(self.again, AGAIN, np.where(loaded, DECODE, PREFILL))
+
+
+@frozen(eq=False)
+class PromptChunks:
+    """Prompt chunks of stints: `step` computed `new` tokens after `context` ones, for the row `stint` of `Stints`."""
+
+    stint: Ints
+    step: Ints
+    new: Ints
+    context: Ints
+
+
+@define(eq=False, slots=False)
+class Stretches:
+    """The stints of all completed requests; in between, they are preempted.
+
+    *ends* says when the GPUs finish each step.  A preempted request still gets its tokens in flight, and counts as
+    preempted when their step has ended.
+    """
+
+    history: History
+    ends: Floats
+
+    @cached_property
+    def stints(self) -> Stints:
+        """The stints in the order of their requests."""
+        requests, (row, leg, events) = self.history.requests, self._admissions()
+        admitted, engine = events["time"], self.history.steps.places(events["engine"])
+        number = _numbered(2 * row + leg)
+        begin, until = self._first_step(engine, admitted), self._preempted(2 * row + leg, number)
+        # Preempted after its last token was scheduled, one is not admitted again; other sequences of it may go on.
+        until[np.append(row[1:] != row[:-1], True) & (leg == 1)] = np.inf
+        before = self._first_step(engine, until)
+        own, others = requests.runs.place(row, begin), requests.runs.place(row, before)
+        steps = requests.token_steps
+        last, some = self.ends[steps[requests.first[row + 1] - 1]], own < others
+        first = np.where(some, steps[np.minimum(own, len(steps) - 1)], -1)
+        through = np.where(others > requests.first[row], self.ends[steps[others - 1]], 0.0)
+        if len(self.history.splits):
+            last, first, through = self._on_prefill_engines(row, leg, begin, before, (last, first, through))
+        end = np.minimum(np.maximum(np.maximum(np.minimum(until, last), through), admitted), last)
+        caught_up = np.where(first >= 0, np.minimum(self.ends[first], end), end)
+        return Stints(
+            row=row, leg=leg, engine=engine, admitted=admitted, cached=events["cached"], known=events["known"],
+            begin=begin, first=first, before=before, caught_up=caught_up, end=end, again=number > 0,
+            ahead=np.append(False, row[1:] == row[:-1]) & (leg == 1) & (number == 0))
+
+    def _on_prefill_engines(self, row: Ints, leg: Ints, begin: Ints, before: Ints, ends: tuple[Floats, Ints, Floats],
+                            ) -> tuple[Floats, Ints, Floats]:
+        """The same *ends* of stints, but that those of leg 0 end with the step of the last prompt token."""
+        splits, (last, first, through) = self.history.splits, ends
+        mine = np.flatnonzero(leg == 0)
+        index = np.searchsorted(splits.row, row[mine])
+        step, until = splits.last_prefill[index], np.fmin(splits.prefilled, splits.admitted)[index]
+        reached = (begin[mine] <= step) & (step < before[mine])
+        last[mine] = np.where(np.isnan(until), np.fmax(splits.queued[index], 0.0), until)
+        first[mine], through[mine] = np.where(reached, step, -1), np.where(reached, until, 0.0)
+        return last, first, through
+
+    def _admissions(self) -> tuple[Ints, Ints, Columns]:
+        """Admissions of completed requests: row of the request, which leg of it, columns of the events.
+
+        Leg 0 comes first, though a decode engine may begin before the other one: it may compute the prompt by itself.
+        """
+        requests, events = self.history.requests, self.history.events[Admitted]
+        rows = requests.rows(events["request_id"])
+        legs = self._legs(rows, events)
+        order = np.argsort(2 * rows + legs, kind="stable")
+        order = order[requests.completed[rows[order]]]
+        return rows[order], legs[order], only(events, order)
+
+    def _legs(self, rows: Ints, events: Columns) -> Ints:
+        """0 for events of the requests at *rows* on the engine that prefills them for another one, else 1."""
+        source = self.history.requests.prefill_engine[rows]
+        return np.where(source == self.history.steps.places(events["engine"]), 0, 1)
+
+    def _preempted(self, key: Ints, number: Ints) -> Floats:
+        """When requests were preempted for the *number*-th time, from 0; inf where they were not.
+
+        The *key* is twice the row of the request plus the leg.
+        """
+        requests = self.history.requests
+        rows = requests.rows(requests.preempted["request_id"])
+        keys = 2 * rows + self._legs(rows, requests.preempted)
+        order = np.argsort(keys, kind="stable")
+        first, times = offsets(np.bincount(keys, minlength=2 * len(requests))), requests.preempted["time"][order]
+        index = first[key] + number
+        return np.where(index < first[key + 1], np.append(times, np.inf)[np.minimum(index, len(times))], np.inf)
+
+    def _first_step(self, engine: Ints, times: Floats) -> Ints:
+        """The row of the first step that an engine scheduled at or after each of these times."""
+        steps, found = self.history.steps, np.zeros(len(times), np.int64)
+        for index in range(len(self.history.engines)):
+            rows, which = steps.rows(index), engine == index
+            found[which] = rows.start + np.searchsorted(steps.scheduled[rows], times[which])
+        return found
+
+    @cached_property
+    def prompt_chunks(self) -> PromptChunks:
+        """The chunks that stints compute, step by step; a chunk belongs to the latest admission of its request."""
+        steps, stints = self.history.steps, self.stints
+        step, scale = steps.chunk_step, len(steps) + 1
+        rows, known = self.history.requests.find(steps.chunk_request)
+        source = np.append(self.history.requests.prefill_engine, -1)[rows]
+        keys = 2 * rows + np.where(source == steps.engine[step], 0, 1)
+        own = 2 * stints.row + stints.leg
+        stint = np.searchsorted(own * scale + stints.begin, keys * scale + step, side="right") - 1
+        known &= stint >= 0
+        known[known] = own[stint[known]] == keys[known]
+        return PromptChunks(stint[known], step[known], steps.chunk_tokens[known], steps.chunk_context[known])
+
+    def table(self) -> tuple[Ints, Ints, Ints, Floats, Floats]:
+        """Stretches as columns: the row of the request, the place of its engine, its state, beginning and end."""
+        stints = self.stints
+        rows, begin, caught_up, end = stints.row, stints.admitted, stints.caught_up, stints.end
+        again = np.flatnonzero((rows[1:] == rows[:-1]) & (stints.leg[1:] == stints.leg[:-1]))
+        states = np.concatenate([stints.state, np.full(len(stints), DECODE), np.full(len(again), PREEMPTED)])
+        begins = np.concatenate([begin, caught_up, end[again]])
+        ends = np.maximum(begins, np.concatenate([caught_up, end, begin[again + 1]]))
+        engines = np.concatenate([stints.engine, stints.engine, stints.engine[again]])
+        return np.concatenate([rows, rows, rows[again]]), engines, states, begins, ends
+
+
+def _numbered(rows: Ints) -> Ints:
+    """The number of equal values before each of *rows*, which are sorted."""
+    return np.arange(len(rows)) - np.searchsorted(rows, rows)
+
 
 #: The family of all communication between GPUs.
 COMMUNICATION = "communication"
@@ -34,7 +201,7 @@ def sizes(new: Ints, context: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 @frozen
-class Part:
+class SharedKernels:
     """Kernels of one family that are shared in the same way.
 
     `by` is TOKENS, PAIRS or KEYS.  *pooled* kernels work for the tokens of all data-parallel ranks.
@@ -45,7 +212,7 @@ class Part:
     pooled: bool = False
 
     @classmethod
-    def of(cls, kind: KernelKind) -> "Part":
+    def of(cls, kind: KernelKind) -> "SharedKernels":
         """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
         if kind.group:
             return cls(COMMUNICATION, TOKENS)
@@ -67,7 +234,7 @@ class Shares:
     usage: KernelUsage
 
     def __attrs_post_init__(self) -> None:
-        self.parts, self.seconds = self.usage.seconds_by(Part.of)
+        self.parts, self.seconds = self.usage.seconds_by(SharedKernels.of)
         self.by = each(self.parts, lambda part: part.by)
 
     @cached_property
@@ -161,8 +328,8 @@ class Activity:
     def loads(self) -> Floats:
         """Seconds in which the worker loads adapters for each step."""
         found, loads = np.zeros(len(self._steps)), self.history.log.columns(AdapterLoaded)
-        for place, built in enumerate(self.history.engines if len(loads["time"]) else ()):
-            rows, which = self._steps.rows(place), loads["engine"] == built.engine
+        for index, built in enumerate(self.history.engines if len(loads["time"]) else ()):
+            rows, which = self._steps.rows(index), loads["engine"] == built.engine
             steps = rows.start + np.searchsorted(self._steps.prepared[rows], loads["time"][which])
             np.add.at(found, steps, loads["seconds"][which])
         return found
@@ -202,7 +369,7 @@ class Activity:
     @cached_property
     def _curves(self) -> list["_Curve"]:
         """The curve of each engine."""
-        return [self._curve(self._steps.rows(place)) for place in range(len(self.history.engines))]
+        return [self._curve(self._steps.rows(index)) for index in range(len(self.history.engines))]
 
     def _curve(self, rows: slice) -> "_Curve":
         added = np.zeros((DECODES + len(self.shares.families), 1 + rows.stop - rows.start))
@@ -213,8 +380,8 @@ class Activity:
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
         found = np.zeros((len(engine), DECODES + len(self.shares.families)))
-        for place, curve in enumerate(self._curves):
-            which = engine == place
+        for index, curve in enumerate(self._curves):
+            which = engine == index
             found[which] = curve.by(end[which]) - curve.by(begin[which])
         return found
 
@@ -239,6 +406,6 @@ class _Curve:
         passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
         found = np.empty((len(times), len(self.added)))
         for knot, which in enumerate((slice(UPDATE, SCHEDULE), slice(SCHEDULE, LAUNCH), slice(LAUNCH, None))):
-            low, high = (self.added[which, (place + 2 - knot) // 3].T for place in (before, after))
+            low, high = (self.added[which, (index + 2 - knot) // 3].T for index in (before, after))
             found[:, which] = low + passed[:, None] * (high - low)
         return found

@@ -4,7 +4,7 @@ docs/explain.md defines the phases.  `Breakdown` has those of a saved run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,11 @@ from pyarrow import ArrowException
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import parquet_table
-from ksim.results import gateway
+from ksim.results import activity
+from ksim.results.activity import Activity, PromptChunks, Shares, Stretches
 from ksim.results.arrow import table
-from ksim.results.attribution import activity, stretches
-from ksim.results.attribution.activity import Activity, Shares
-from ksim.results.attribution.stretches import DELIVERY, HANDOVER, UPDATE, PromptChunks, Stretches
-from ksim.results.gateway import has_adapters
-from ksim.results.history import History
-from ksim.results.steps import Floats, Ints, sums
-from ksim.results.tiers import loading_seconds
+from ksim.results.history import History, Splits
+from ksim.results.steps import Bools, Floats, Ints, sums
 
 #: The parts of a request's time: up to its first token, and from there to its last.
 TO_FIRST, AFTER = "to_first", "after"
@@ -32,6 +28,13 @@ INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefil
 LOADING = "kv_load"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
+UPDATE, DELIVERY = "update", "delivery"
+HOP, ROOM, TRANSFER, CONTENTION, NEXT_STEP = "hop", "room", "transfer", "contention", "next_step"
+#: The phases that only split requests have, and the group in which each is shown.
+HANDOVER = {HOP: "hop", ROOM: "wait for room", TRANSFER: "KV transfer", CONTENTION: "KV contention",
+            NEXT_STEP: "next step"}
+#: What follows the last prompt token: the prefill engine's host takes in and delivers its answer, and then those.
+AFTER_PREFILL = (UPDATE, DELIVERY, *HANDOVER)
 HELD, BACK_OFF = "held", "back_off"
 COMMUNICATION = "communication"
 #: Prefixes of the names of kernel families.
@@ -143,7 +146,7 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log), history.log.gated,
+        names = phases(does.shares.families[:-1], history.fleet, history.has_adapters, history.log.gated,
                        bool(history.tiers))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
@@ -160,15 +163,14 @@ class _Partition:
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
         if HELD in self.names:
-            self._add(0, HELD, rows, gateway.held(requests))
-            self._add(0, BACK_OFF, rows, gateway.backed_off(requests))
+            self._add(0, HELD, rows, requests.held)
+            self._add(0, BACK_OFF, rows, requests.backed_off)
             self._add(0, INTAKE, rows, requests.received - requests.reached)
         else:
             self._add(0, INTAKE, rows, requests.received - requests.arrival)
         loading = np.zeros(len(rows))
         if self.history.tiers:
-            loading = np.minimum(requests.queue, loading_seconds(self.history.events, self.history.copied_rows,
-                                                         requests.received, requests.admitted))
+            loading = self.history.loading
             self._add(0, LOADING, rows, loading)
         self._add(0, QUEUE, rows, requests.queue - loading)
 
@@ -176,8 +178,8 @@ class _Partition:
         """Add the time of split requests between the GPUs of their two engines."""
         if not len(self.history.splits):
             return
-        rows, moments = stretches.moments(self.history.splits)
-        for (begin, end), name in zip(pairwise(moments.T), stretches.PHASES, strict=True):
+        rows, moments = _moments(self.history.splits)
+        for (begin, end), name in zip(pairwise(moments.T), AFTER_PREFILL, strict=True):
             for part in range(2):
                 since, until = self._clipped(part, rows, begin, end)
                 self._add(part, name, rows, until - since)
@@ -214,7 +216,7 @@ class _Partition:
         rows, engines, states, begin, end = self.stretches.table()
         for part in range(2):
             since, until = self._clipped(part, rows, begin, end)
-            lost = states == stretches.PREEMPTED
+            lost = states == activity.PREEMPTED
             self._add(part, PREEMPTED, rows[lost], (until - since)[lost])
             runs = ~lost & (until > since)
             spent = self.activity.between(engines[runs], since[runs], until[runs])
@@ -226,7 +228,7 @@ class _Partition:
             self._add(part, name, rows, spent[:, column])
         if LOADS in self.names:
             self._add(part, LOADS, rows, spent[:, activity.LOADS])
-        decodes, decoding = spent[:, activity.DECODES:], states == stretches.DECODE
+        decodes, decoding = spent[:, activity.DECODES:], states == activity.DECODE
         for family, column in zip(self._families(DECODE), decodes.T, strict=True):
             self._add(part, family, rows[decoding], column[decoding])
         self._add(part, OTHERS_DECODE, rows[~decoding], decodes[~decoding].sum(axis=1))
@@ -247,16 +249,42 @@ class _Partition:
             inside = np.where(ends > starts, (until - since) / np.where(ends > starts, ends - starts, 1.0), 0.0)
             mine = own * inside[:, None]
             self._add(part, OTHERS_PREFILL, rows, -mine.sum(axis=1))
-            self._add(part, RECOMPUTATION, rows[states == stretches.AGAIN], mine[states == stretches.AGAIN].sum(axis=1))
-            for state, prefix in ((stretches.PREFILL, PREFILL), (stretches.DECODE, DECODE)):
+            self._add(part, RECOMPUTATION, rows[states == activity.AGAIN], mine[states == activity.AGAIN].sum(axis=1))
+            for state, prefix in ((activity.PREFILL, PREFILL), (activity.DECODE, DECODE)):
                 which, names = states == state, self._families(prefix)
-                for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
-                    self._add(part, names[place], rows[which], column[which])
+                for index, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
+                    self._add(part, names[index], rows[which], column[which])
 
     def _own_seconds(self, chunks: PromptChunks) -> Floats:
         """GPU seconds of each chunk by `Shares.parts`; at most those of all prompts in its step."""
         shares = self.activity.shares.of(chunks.step, chunks.new, chunks.context)
         return np.minimum(self.activity.seconds(chunks.step) * shares, self.activity.prompts(chunks.step))
+
+
+def _moments(splits: Splits) -> tuple[Ints, Floats]:
+    """The rows of completed requests that two engines ran; when each of `AFTER_PREFILL` began, and the last one ended.
+
+    A phase begins when the one before it ends.  Where a connector moves KV behind the prefill, much of the hand-over is
+    over by then: a phase that ended before the one ahead of it takes no time.  The decode engine's first admission is
+    the end of all.
+    """
+    requests = splits.requests
+    which = requests.completed[splits.row] & ~np.isnan(splits.admitted)
+    taken = np.append(requests.steps.taken, np.nan)[splits.last_prefill]
+    begin = np.where(splits.handed, requests.first_token[splits.row], splits.prefilled)
+    begin = np.where(np.isnan(begin), splits.queued, begin)
+    taken, answered = (np.where(splits.awaited, times, np.nan) for times in (taken, splits.answered))
+    ends = [begin, taken, answered, splits.queued, np.where(np.isnan(splits.loaded), splits.admitted, splits.allocated)]
+    reached = np.stack([np.minimum(end, splits.admitted) for end in accumulate(ends, np.fmax)], axis=1)[which]
+    return splits.row[which], np.concatenate([reached, _transfers(splits, reached[:, -1:], which)], axis=1)
+
+
+def _transfers(splits: Splits, begin: Floats, which: Bools) -> Floats:
+    """When what is left of each transfer from *begin* on could have ended, did end, and the decode engine went on."""
+    began, loaded, alone, admitted = (column[which, None] for column in (
+        splits.began, splits.loaded, splits.alone, splits.admitted))
+    end = np.fmax(begin, np.fmin(loaded, admitted))
+    return np.concatenate([np.fmin(np.fmax(begin, began) + alone, end), end, admitted], axis=1)
 
 
 #: What a run is judged by, and the statistics of it; shares of the requests, from the fastest, whose phases a

@@ -1,41 +1,18 @@
-"""What a run says of its gateway: how often requests were refused and tried again, and how long they were held.
+"""The numbers that only runs with a feature have: of a gateway, of LoRA adapters, and of KV beyond the GPUs."""
 
-What a run says of LoRA adapters: how often they were loaded, from where, and how long workers took over that.
-"""
-
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import define, field
 
-from ksim.flow.events import GONE_AFTER_REFUSAL, AdapterLoaded, Held, Refused
+from ksim.flow.events import AdapterLoaded, Copied, EngineBuilt
 from ksim.flow.log import Log
-from ksim.results.history import History
+from ksim.results.history import tiers_of
+from ksim.results.numbers import Summary
 from ksim.results.requests import Requests
-from ksim.results.steps import Bools, Floats, Ints, ratio, sums
-
-__all__ = ["GatewayTotals", "attempts", "backed_off", "gateway_summary", "held", "adapter_summary", "has_adapters"]
-
-
-def attempts(requests: Requests) -> Ints:
-    """How often the client of each request sent it."""
-    refused = requests.events[Refused]
-    rows = requests.rows(refused["request_id"])
-    sent = 1 + np.bincount(rows[~refused["last"]], minlength=len(requests))
-    sent[[row for row, reason in requests.reasons.items() if reason == GONE_AFTER_REFUSAL]] -= 1
-    return sent
-
-
-def held(requests: Requests) -> Floats:
-    """Seconds of each request in the queue of the gateway."""
-    events = requests.events[Held]
-    return sums(requests.rows(events["request_id"]), events["time"] - events["since"], len(requests))
-
-
-def backed_off(requests: Requests) -> Floats:
-    """Seconds in which the client of each request that was routed waited to send it again."""
-    return np.maximum(requests.reached - requests.arrival - held(requests), 0.0)
+from ksim.results.steps import Bools, Floats, Ints, ratio
 
 
 @define
@@ -59,7 +36,7 @@ class _Counts:
         self.seconds += float(waits[which].sum())
         self.longest = max(self.longest, float(waits[which].max(initial=0.0)))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Its numbers, as summary.json has them."""
         mean = ratio(self.seconds, self.held)
         return {"rejected": self.rejected, "attempts": self.attempts, "retries": self.attempts - self.requests,
@@ -76,24 +53,22 @@ class GatewayTotals:
 
     def add(self, requests: Requests, which: Bools) -> None:
         """Add the requests in *which*."""
-        sent, waits, names = attempts(requests), held(requests), _tenants(requests)
+        sent, waits, names = requests.attempts, requests.held, _tenants(requests)
         self.whole.add(requests, which, sent, waits)
         for name in dict.fromkeys(names[which].tolist()):
             self.tenants.setdefault(name, _Counts()).add(requests, which & (names == name), sent, waits)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """The numbers of summary.json that runs with a gateway have; tenants only where requests name some."""
         named = {name: {"requests": counts.requests, "completed": counts.completed, **counts.summary()}
                  for name, counts in sorted(self.tenants.items())}
         return {**self.whole.summary(), **({"tenants": named} if set(named) - {""} else {})}
 
 
-def gateway_summary(history: History) -> dict[str, Any]:
-    """The same of a whole run; none of a run without a gateway."""
-    if not history.log.gated:
-        return {}
+def gateway_summary(requests: Requests) -> Summary:
+    """The numbers of summary.json that runs with a gateway have."""
     totals = GatewayTotals()
-    totals.add(history.requests, np.ones(len(history.requests), dtype=bool))
+    totals.add(requests, np.ones(len(requests), dtype=bool))
     return totals.summary()
 
 
@@ -102,14 +77,9 @@ def _tenants(requests: Requests) -> Any:
     return np.array([request.tenant for request in asked], dtype=object)
 
 
-def has_adapters(log: Log) -> bool:
-    """Whether any engine of the run has slots for adapters."""
-    return any(built.max_loras for built in log.engines)
-
-
-def adapter_summary(log: Log) -> dict[str, Any]:
+def adapter_summary(log: Log) -> Summary:
     """The numbers of summary.json that runs with adapters have; none of other runs."""
-    if not has_adapters(log):
+    if not any(built.max_loras for built in log.engines):
         return {}
     loads = log.columns(AdapterLoaded)
     return {
@@ -118,3 +88,41 @@ def adapter_summary(log: Log) -> dict[str, Any]:
         "lora_reads": int(loads["read"].sum()),
         "lora_load_seconds": float(loads["seconds"].sum()),
     }
+
+
+@define(eq=False)
+class Copies:
+    """Copies by where they came from and went: how many, their bytes, and the seconds that each took."""
+
+    counts: dict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))
+    bytes: dict[tuple[str, str], float] = field(factory=lambda: defaultdict(float))
+    seconds: dict[tuple[str, str], float] = field(factory=lambda: defaultdict(float))
+
+    @classmethod
+    def of(cls, log: Log) -> "Copies":
+        """All copies of a run."""
+        made = cls()
+        for event in log.of(Copied):
+            made.add(event)
+        return made
+
+    def add(self, event: Copied) -> None:
+        """Count one copy."""
+        way = event.source, event.target
+        self.counts[way] += 1
+        self.bytes[way] += event.bytes
+        self.seconds[way] += event.time - event.began
+
+
+def tier_summary(engines: Iterable[EngineBuilt], copies: Copies) -> Summary:
+    """The numbers of summary.json that runs with tiers have, by the names of vLLM's metrics; none of other runs."""
+    tiers = tiers_of(engines)
+    if not tiers:
+        return {}
+    made: Summary = {}
+    for name, way in (("load", ("cpu", "gpu")), ("store", ("gpu", "cpu"))):
+        made |= {f"kv_offload_{name}s": copies.counts[way], f"kv_offload_{name}_bytes": copies.bytes[way],
+                 f"kv_offload_{name}_time": copies.seconds[way]}
+    for tier in tiers[1:]:
+        made |= {f"{tier}_read_bytes": copies.bytes[tier, "cpu"], f"{tier}_write_bytes": copies.bytes["cpu", tier]}
+    return made

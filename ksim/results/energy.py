@@ -1,4 +1,4 @@
-"""The joules of each request, its share of its steps' energy; and the numbers of summary.json that follow.
+"""The joules of each request, as its share of the energy of its steps, and the numbers of summary.json about energy.
 
 docs/energy.md says how joules are shared.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import Decoded, EngineBuilt
-from ksim.results.attribution.activity import KEYS, PAIRS, TOKENS, Part, Shares, sizes
+from ksim.results.activity import KEYS, PAIRS, TOKENS, SharedKernels, Shares, sizes
 from ksim.results.history import History
 from ksim.results.numbers import Summary
 from ksim.results.steps import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
@@ -54,7 +54,7 @@ class Energy:
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by (tokens, pairs, keys): (steps, 3)."""
         seconds = self.shares.seconds
-        _, dynamic = self.shares.usage.joules_by(Part.of)
+        _, dynamic = self.shares.usage.joules_by(SharedKernels.of)
         whole = seconds.sum(axis=1)
         watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
         pooled = np.zeros(len(self.static))
@@ -205,7 +205,7 @@ def energy_summary(spent: Energy) -> Summary:
     several = done & (requests.output > 1)
     return {
         **energy_interval(history.engines, history.static_joules, float(steps.joules.sum()),
-                   product(steps.joules, steps.per_engine("reach"))),
+                          product(steps.joules, steps.per_engine("reach"))),
         "prefill_energy_joules": spent.prefill,
         "decode_energy_joules": spent.decode,
         "idle_energy_joules": spent.idle,
