@@ -4,7 +4,7 @@
 SLOW = frozenset({
     # Whole runs, held against theory and measurements.
     "anchors/test_attention_kinds.py", "anchors/test_calibrated_oracles.py", "anchors/test_queueing.py",
-    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_comparison.py",
+    "anchors/test_serving_runs.py", "research/test_serving.py", "research/test_serving_command.py",
     "workload/test_extracts.py",
     # Profiles, fitted and judged.
     "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_fit_constants.py",

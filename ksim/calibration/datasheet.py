@@ -148,7 +148,7 @@ def _ranged(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, flo
 
 def _estimated(sheet: Mapping[str, Any], power: Mapping[str, Any], where: str) -> Gpu:
     """Return the GPU with estimates for what *power* leaves out."""
-    from ksim.calibration.power.extrapolation import of_data_sheet, placeholder
+    from ksim.calibration.power import of_data_sheet, placeholder
 
     gpu = structure(Gpu, {**sheet, "power": plain(placeholder(power["limit"], power.get("idle", 0)))}, where)
     try:

@@ -26,7 +26,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "`--on ray`: studies on many machines"),
     "pandas": (("pandas",), "`to_pandas()` of results in Python"),
     "testing": (("hypothesis",), "`ksim.testing`: property tests of your own plug-ins"),
-    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, `ksim validate energy`, and fits of the oracle `learned`"),
+    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, and fits of the oracle `learned`"),
     "browser": (("playwright",), "tests of pages in a browser"),
 }
 OK, NOTE, BROKEN = "ok", "note", "broken"

@@ -7,13 +7,10 @@ import pytest
 import typer
 
 from ksim.cli import app
-from tests.calibration.samples import EXTRACT, gemm
+from tests.calibration.samples import EXTRACT
 from tests.cli.command import ROOT, SCENARIO, TRACE
 from tests.cli.on_a_terminal import WIDTHS, missing, played
 from tests.validation.benchmarks import fabricate as benchmarks
-from tests.validation.energy_tables import boards, kernels
-from tests.validation.serving.fabricate import record, run, sent
-from tests.validation.transfer_rows import row, table
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
 #: Calls that take a moment, and others: together, at least one of each command.
@@ -37,9 +34,7 @@ SLOW = [
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
     "calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
-    "validate energy energy", "validate serving runs", "validate steps runs", "validate schedule schedules",
-    "validate serving vllm.json agg.json --scenario s.toml",
-    "validate transfers transfers.csv",
+    "validate schedule schedules", "validate serving vllm.json agg.json --scenario s.toml",
 ]
 #: Not run here: it answers until it is stopped.
 ENDLESS = {("serve",)}
@@ -79,15 +74,10 @@ def measurements(folder):
     (folder / "sweep" / "kernels_rms_norm.csv").write_text("t,h,gpu,latency_us\n" + "".join(
         f"{t},{h},NVIDIA H200,{2 + t * h / 1e6}\n" for h in (1024, 2048, 4096) for t in (1, 16, 256, 512)))
     shutil.copy(EXTRACT / "kernels_rms_norm.parquet", folder)
-    for name in ("energy", "runs", "schedules"):
-        (folder / name).mkdir()
-    kernels(folder / "energy")
-    boards(folder / "energy", *(gemm(m=m) for m in range(1, 11)))
-    record(folder / "runs", [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))])
+    (folder / "schedules").mkdir()
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
-    table(folder, row(bytes=1e8, seconds=1.1e-3), row(bytes=1e9, seconds=7e-3), row(kind="p2p_prefix_pull_cpu_to_cpu"))
 
 
 @pytest.fixture(scope="module")
