@@ -16,7 +16,7 @@ import typer
 from attrs import frozen
 
 from ksim.cli.completers import Completer, flag, is_flag, names, number, pool, setting, several, words
-from ksim.cli.help import Group
+from ksim.cli.help import HelpGroup
 from ksim.foundation.errors import ConfigError
 
 #: By this variable a shell asks for completions.
@@ -175,11 +175,14 @@ _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
 _FLAGS = ("--install-completion", "--show-completion")
 
 
-class MainGroup(Group):
-    """`ksim`, whose flags about completion need no name of a shell."""
+class MainGroup(HelpGroup):
+    """`ksim`, whose flags about completion need no name of a shell, and whose `--trust` may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse *args* with the shells that the flags lack: those of the environment."""
+        """Parse *args* with the shells that the flags lack, those of the environment, and with `--trust` in front."""
+        ours = args[:args.index("--")] if "--" in args else args
+        if "--trust" in ours:
+            args = ["--trust", *(word for word in ours if word != "--trust"), *args[len(ours):]]
         place = next((args.index(flag) + 1 for flag in _FLAGS if flag in args[:1]), None)
         if place is not None and args[place:place + 1] in ([], ["-h"], ["--help"]):
             args = [*args[:place], Path(os.environ.get("SHELL", "")).name or "?", *args[place:]]

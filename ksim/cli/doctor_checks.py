@@ -26,7 +26,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "`--on ray`: studies on many machines"),
     "pandas": (("pandas",), "`to_pandas()` of results in Python"),
     "testing": (("hypothesis",), "`ksim.testing`: property tests of your own plug-ins"),
-    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, and fits of the oracle `learned`"),
+    "fit": (("scikit-learn", "scipy"), "`ksim gpu calibrate`, and fits of the oracle `learned`"),
     "browser": (("playwright",), "tests of pages in a browser"),
 }
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -124,7 +124,7 @@ def data() -> Iterator[Finding]:
     measured = [name for name in catalog.entries("gpus") if name in profiles]
     yield Finding("catalogue", "gpus_with_profile", measured, ", ".join(measured))
     without = [name for name in catalog.entries("gpus") if name not in profiles]
-    remedy = ("times on these come from the oracle `learned`, out of other GPUs; `ksim sweep-kernels` and `ksim"
+    remedy = ("times on these come from the oracle `learned`, out of other GPUs; `ksim gpu points` and `ksim"
               " calibrate` make a profile")
     yield Finding("catalogue", "gpus_without_profile", without, f"{', '.join(without) or 'none'}",
                   NOTE if without else OK, remedy if without else "")

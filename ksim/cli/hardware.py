@@ -1,8 +1,8 @@
 """`ksim gpu new`: write the file of a GPU from its data sheet.
 
-`ksim model`: the parts of a model, and the GPUs on which it fits.
+`ksim gpu points` and `ksim gpu calibrate`: choose kernels to measure on a GPU, and fit its profile to them.
 
-`ksim sweep-kernels` and `ksim calibrate`: choose kernels to measure on a GPU, and fit its profile to them.
+`ksim model`: the parts of a model, and the GPUs on which it fits.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ksim.cli.flags import JsonFile, Wide, console, say, status, with_serve_flags, words_of, write_json
-from ksim.cli.help import App, Command
+from ksim.cli.flags import JsonFile, Wide, console, say, status, with_step_flags, words_of, write_json
+from ksim.cli.help import App, HelpCommand
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import checked_unit, quantity
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ksim.specs.hardware import Gpu
 
 
-app = App(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
+app = App(help="Describe GPUs that the catalogue lacks, and calibrate ksim to your own.", no_args_is_help=True)
 
 #: The quantities of a data sheet, by key: the question, the unit of a bare number, and the unit of the quantity.
 QUESTIONS: Mapping[str, tuple[str, str, str]] = {
@@ -53,10 +53,10 @@ OFFERED, WITH_ECC, GDDR6 = 0.99, 0.92, 8e11
 
 @app.callback()
 def gpu() -> None:
-    """Describe GPUs that the catalogue lacks."""
+    """Describe GPUs that the catalogue lacks, and calibrate ksim to your own."""
 
 
-@app.command("new", plugins=False)
+@app.command("new")
 def new(
     file: Annotated[Path, typer.Argument(help="file to write, such as my-gpu.toml")],
     name: Annotated[str | None, typer.Option(help="what the GPU is called")] = None,
@@ -216,7 +216,7 @@ def _check_text(text: str, file: Path) -> None:
 GIB = 2.0**30
 
 
-class ModelCommand(Command):
+class ModelCommand(HelpCommand):
     """`ksim model`, which also takes ``--json`` without a file, for standard output, as its first releases did."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -233,7 +233,7 @@ def _with_file(words: list[str]) -> list[str]:
     return words if is_file else [*words[:place], "-", *words[place:]]
 
 
-@with_serve_flags
+@with_step_flags
 def model(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="catalogue name, config.json of Hugging Face, or a folder"
                                         " with one")],
@@ -351,7 +351,8 @@ def _worth_showing(fits: "tuple[Fit, ...]") -> "Iterator[Fit]":
 BUDGET = 300.0
 
 
-def sweep_kernels(
+@app.command("points")
+def points(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="POINTS", help="file to write: .csv or .parquet")],
     gpu: Annotated[str, typer.Option(help="catalogue name or path of a GPU; by default this machine's")] = "",
     families: Annotated[list[str] | None, typer.Option(help="kernel families, with commas between; may be repeated; by"
@@ -363,7 +364,7 @@ def sweep_kernels(
                                              " machine's GPU, into this folder")] = None,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
+    """Write the list of kernels to measure on a GPU; `ksim gpu calibrate` makes its profile from the measurements."""
     from ksim.calibration.sweep import plan
     from ksim.scenario.hardware import gpu_of
     from ksim.scenario.models import model_of
@@ -416,6 +417,7 @@ def _measure(planned: "SweepPlan", folder: Path) -> None:
     run(planned.points, folder)
 
 
+@app.command()
 def calibrate(
     sweep: Annotated[list[Path], typer.Argument(metavar="SWEEP...", help="files or folders of measured kernels: sweeps,"
                                                 " AIConfigurator's tables, logs of nccl-tests")],
@@ -441,7 +443,7 @@ def calibrate(
         screen.print(_left(fitted))
     for remark in (*ingested.remarks, *fitted.remarks):
         say(f"note: {remark}")
-    words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
+    words = ["ksim", "gpu", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
     write_json(json_file, _content(fitted, path))
     save(path, fitted, shlex.join(words), digests(ingested.measured))
     say(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"

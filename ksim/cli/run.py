@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.flags import (
+    OUTPUT_PANEL,
+    TRACE_PANEL,
     ChunkTokens,
     Columns,
     Format,
@@ -47,21 +49,34 @@ if TYPE_CHECKING:
     from ksim.testing.replayed import Replayed, Written
 
 
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
-Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.png (with -o)")]
-Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
-Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
-                                     " trace.json.gz shows; by default the first ones, up to 50,000 slices")]
-Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="write rows while the run goes on, and keep"
-                                             " only what is in flight, for millions of requests (with -o): no plots,"
-                                             " trace, kernels or attribution; by default above 50,000 requests or"
-                                             " 10,000,000 output tokens", show_default=False)]
+Output = Annotated[Path | None, typer.Option("-o", "--output", rich_help_panel=OUTPUT_PANEL, help="directory to write"
+                                             " the run to")]
+Quiet = Annotated[bool, typer.Option("--quiet", rich_help_panel=OUTPUT_PANEL, help="no progress, no report")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", rich_help_panel=OUTPUT_PANEL, help="draw plots/*.png (with"
+                                     " -o)")]
+Timeline = Annotated[bool, typer.Option("--trace/--no-trace", rich_help_panel=OUTPUT_PANEL, help="write trace.json.gz"
+                                        " for Perfetto (with -o)")]
+Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", rich_help_panel=OUTPUT_PANEL, help="seconds"
+                                     " of the run whose kernels trace.json.gz shows; by default the first ones, up to"
+                                     " 50,000 slices")]
+Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", rich_help_panel=OUTPUT_PANEL, help="write rows"
+                                             " while the run goes on, and keep only what is in flight, for millions of"
+                                             " requests (with -o): no plots, trace, kernels or attribution; by default"
+                                             " above 50,000 requests or 10,000,000 output tokens", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes for replicas that do not depend on each"
                                         " other")]
-Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in the output directory")]
+Force = Annotated[bool, typer.Option("--force", rich_help_panel=OUTPUT_PANEL, help="replace an earlier run in the"
+                                     " output directory")]
+NumPrompts = Annotated[int | None, typer.Option("--num-prompts", "--limit", rich_help_panel=TRACE_PANEL, help="replay"
+                                                " only so many requests, the first ones")]
+RequestRate = Annotated[float | None, typer.Option(rich_help_panel=TRACE_PANEL, help="replay at this mean rate, in"
+                                                   " requests/s")]
+TimeScale = Annotated[float | None, typer.Option(rich_help_panel=TRACE_PANEL, help="stretch (>1) or compress (<1)"
+                                                 " arrival times")]
+Spread = Annotated[bool, typer.Option("--spread", rich_help_panel=TRACE_PANEL, help="spread arrivals with equal time"
+                                      " stamps")]
 PairRouter = Annotated[str | None, typer.Option(help="how a prefill and a decode engine are chosen, by default"
                                                 " each_side")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of all random numbers")]
@@ -99,12 +114,8 @@ def replay(
     oracle: OracleName = None,
     detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
-    num_prompts: Annotated[int | None, typer.Option("--num-prompts", "--limit", help="replay only so many requests,"
-                                                    " the first ones")] = None,
-    request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
-    time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) arrival times")] = None,
-    spread: Annotated[bool, typer.Option("--spread", help="spread arrivals with equal time stamps")] = False,
-    sort: Sort = False, skip_empty: SkipEmpty = False,
+    num_prompts: NumPrompts = None, request_rate: RequestRate = None, time_scale: TimeScale = None,
+    spread: Spread = False, sort: Sort = False, skip_empty: SkipEmpty = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a latency target, such as"
                                                          " ttft:500")] = None,

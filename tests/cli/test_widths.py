@@ -14,26 +14,26 @@ from tests.validation.benchmarks import fabricate as benchmarks
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
 #: Calls that take a moment, and others: together, at least one of each command.
-FAST = ["step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024", "collectives --gpu h200", "list gpus",
+FAST = ["step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024", "collectives --gpu h200", "list", "list gpus",
         "list routers", "model deepseek-r1"]
 SLOW = [
-    "new n.toml", "init i.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
+    "new n.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
     "gpu new g.toml --name G --architecture hopper --sms 10 --clock 1000 --memory 80 --bandwidth 3000 --l2 50 --bf16"
-    " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "schema -o s.json",
+    " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "new s.json --schema",
     "run s.toml -o one --no-plots", "run s.toml --explain-defaults",
     "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
     "explain one", "diff one other", "report one",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
-    *(f"list {kind}" for kind in ("systems", "models", "drafters", "grids", "traces", "templates")),
-    "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm",
+    *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),
+    "gpu points -o p.csv --gpu h200 --budget 2 --families gemm",
     f"sweep s.toml {OVER} -o study", f"pareto s.toml {OVER}", "pareto study",
     "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
     " --replications 2 --jobs 1",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
-    "calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
+    "gpu calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
     "validate schedule schedules", "validate serving vllm.json agg.json --scenario s.toml",
 ]
 #: Not run here: it answers until it is stopped.
@@ -46,7 +46,8 @@ def leaves(command, path=()):
     if not inner:
         yield path
     for name, member in inner.items():
-        yield from leaves(member, (*path, name))
+        if not member.hidden:  # those are old names
+            yield from leaves(member, (*path, name))
 
 
 PARSER = typer.main.get_command(app)
