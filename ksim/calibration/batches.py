@@ -14,7 +14,7 @@ Column = NDArray[Any]
 
 
 @frozen(eq=False)
-class Batches:
+class PointBatches:
     """The sequences of each point of attention, as runs of equal ones; point i has the runs starts[i]:starts[i + 1].
 
     A run has `counts` sequences, each of `qlens` new tokens and `kvlens` tokens in the cache, the new ones included.
@@ -88,7 +88,7 @@ class Batches:
         return type(self)(starts, self.counts[runs], self.qlens[runs], self.kvlens[runs])
 
     @classmethod
-    def join(cls, parts: Sequence["Batches"]) -> "Batches":
+    def join(cls, parts: Sequence["PointBatches"]) -> "PointBatches":
         """Put the points of all *parts* one after the other."""
         before = np.cumsum([0, *(len(part.counts) for part in parts)])
         starts = [part.starts[:-1] + offset for part, offset in zip(parts, before[:-1], strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.batches import Batches, Floats, Ints
+from ksim.calibration.batches import Floats, Ints, PointBatches
 from ksim.calibration.measurements import COLLECTIVES, Points
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
@@ -106,7 +106,7 @@ def floor(points: Points, gpu: Gpu) -> Floats:
     return np.maximum(least.flops / peak, least.bytes / gpu.bandwidth)
 
 
-def pairs(batches: Batches, window: Ints | None = None) -> tuple[Ints, Ints]:
+def pairs(batches: PointBatches, window: Ints | None = None) -> tuple[Ints, Ints]:
     """Count the (query, key) pairs of causal attention, and the keys that it reads.
 
     A query attends to the last `window` tokens, itself included; 0 or less means all.

@@ -11,7 +11,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
+from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, RowRule
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
@@ -64,8 +64,8 @@ class FitSpec:
     table: Candidate
     sweep: Candidate
     place: tuple[str, ...]
-    rules: Sequence[Rule] = ()
-    core: Rule | None = None
+    rules: Sequence[RowRule] = ()
+    core: RowRule | None = None
     grid: Callable[[Measurements], Mask] | None = None
     like: tuple[str, ...] = ()
     held: Constants = field(factory=dict)
@@ -244,7 +244,7 @@ _ROWS = 3000
 
 
 @frozen(eq=False)
-class Learned:
+class LearnedFits:
     """Fits to all datasets, to those of all architectures but one, and to those of all but two, by what is left out."""
 
     everything: Fitted
@@ -252,7 +252,7 @@ class Learned:
     leaving_two: Mapping[frozenset[str], Fitted]
 
 
-def learn(spec: FitSpec, datasets: Sequence[Dataset]) -> Learned:
+def learn(spec: FitSpec, datasets: Sequence[Dataset]) -> LearnedFits:
     """Fit to all of *datasets*, then once without each architecture, then once without each two of them."""
     architectures = sorted({dataset.gpu.architecture for dataset in datasets})
 
@@ -261,10 +261,11 @@ def learn(spec: FitSpec, datasets: Sequence[Dataset]) -> Learned:
 
     without_one = {left: leaving(left) for left in architectures} if len(architectures) > 1 else {}
     pairs = combinations(architectures, 2) if len(architectures) > 2 else ()
-    return Learned(leaving(), without_one, {frozenset(pair): leaving(*pair) for pair in pairs})
+    return LearnedFits(leaving(), without_one, {frozenset(pair): leaving(*pair) for pair in pairs})
 
 
-def efficiencies(spec: FitSpec, datasets: Sequence[Dataset], learned: Learned, source: str) -> dict[str, Efficiency]:
+def efficiencies(spec: FitSpec, datasets: Sequence[Dataset], learned: LearnedFits,
+                 source: str) -> dict[str, Efficiency]:
     """Return what a profile keeps: an efficiency for new architectures, and one for each known architecture.
 
     The efficiency for a known architecture has not seen it.  Its intervals come

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
-    from ksim.calibration.sweep import SweepPlan
+    from ksim.calibration.sweep import PointsPlan
     from ksim.scenario.model_card import Fit, ModelCard
     from ksim.specs.hardware import Gpu
 
@@ -395,7 +395,7 @@ def _this_gpu() -> str:
     return name
 
 
-def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
+def _planned_table(planned: "PointsPlan", gpu: "Gpu") -> Table:
     rows = Table.of("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
     for name, points, checks, seconds in planned.families():
         rows.add_row(name, f"{points:,}", f"{checks:,}", f"{seconds:.1f}")
@@ -405,13 +405,13 @@ def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
     return rows
 
 
-def _planned_content(planned: "SweepPlan", gpu: "Gpu", output: Path) -> dict[str, Any]:
+def _planned_content(planned: "PointsPlan", gpu: "Gpu", output: Path) -> dict[str, Any]:
     return {"gpu": gpu.name, "points_file": str(output), "seconds": planned.seconds,
             "families": [{"family": name, "points": points, "check_points": checks, "seconds": seconds}
                          for name, points, checks, seconds in planned.families()]}
 
 
-def _measure(planned: "SweepPlan", folder: Path) -> None:
+def _measure(planned: "PointsPlan", folder: Path) -> None:
     from ksim.calibration.sweep import run
 
     run(planned.points, folder)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
     from ksim.testing.history import Moment
-    from ksim.testing.replayed import Replayed, Written
+    from ksim.testing.replayed import Replayed, WrittenFault
 
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", rich_help_panel=OUTPUT_PANEL, help="directory to write"
@@ -272,10 +272,10 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
 def _counter_example(path: Path) -> dict[str, Any]:
     """Print what the counter-example at *path* shows, and return it for a JSON file."""
     try:
-        from ksim.testing.replayed import Written, replay
+        from ksim.testing.replayed import WrittenFault, replay
     except ImportError as error:
         raise KsimError(str(error)) from None
-    screen, written = console(), Written.read(path)
+    screen, written = console(), WrittenFault.read(path)
     screen.print(f"\n{path}: a counter-example of `check_policy`", markup=False)
     screen.print(f"{written.subject} breaks {written.invariant} in step {written.step}: {written.problem}",
                  markup=False)
@@ -294,7 +294,7 @@ def _counter_example(path: Path) -> dict[str, Any]:
     return _fault_content(written, again)
 
 
-def _verdict(written: "Written", again: "Replayed") -> list[str]:
+def _verdict(written: "WrittenFault", again: "Replayed") -> list[str]:
     untold = f" (the file could not hold its {written.untold})" if written.untold else ""
     if again.breach is None:
         return [f"* played again, {written.invariant} holds{untold}: the policy has changed since, or a scheduler or"
@@ -330,7 +330,7 @@ def _limits(again: "Replayed") -> str:
             f" {settings['blocks']} KV blocks of {settings['block_tokens']} tokens")
 
 
-def _fault_content(written: "Written", again: "Replayed | None") -> dict[str, Any]:
+def _fault_content(written: "WrittenFault", again: "Replayed | None") -> dict[str, Any]:
     now = again and again.breach
     return {"invariant": written.invariant, "statement": written.statement, "subject": written.subject,
             "step": written.step, "problem": written.problem, "played_again": again is not None,

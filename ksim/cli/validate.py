@@ -23,7 +23,7 @@ from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.calibration.accuracy import KernelReport
-    from ksim.validation.benchmarks.comparison import Compared, Part
+    from ksim.validation.benchmarks.comparison import Compared, RunPart
     from ksim.validation.schedules import Difference, ScheduleReport
 
 app = App(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
@@ -134,7 +134,7 @@ def _signed(error: float) -> str:
     return "" if isnan(error) else f"{0.0 if abs(error) < 0.05 else error:+.1f}"
 
 
-def _parts(parts: Sequence["Part"], title: str) -> Table:
+def _parts(parts: Sequence["RunPart"], title: str) -> Table:
     rows = Table.of(title, ">requests", ">TTFT ms", ">TPOT ms", title="means: measured, predicted, error %")
     for part in parts:
         rows.add_row(part.what, f"{part.requests:,}", *(_pair(*pair) for pair in (part.ttft, part.tpot)))

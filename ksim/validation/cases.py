@@ -273,7 +273,7 @@ class Abort:
 
 
 @frozen
-class Case:
+class RecordedCase:
     """What a scheduler is given: settings, requests and aborts."""
 
     name: str
@@ -312,12 +312,12 @@ class Expected:
 
 
 @frozen
-class Recording:
+class CaseFile:
     """The content of a case file."""
 
     format: int = field(validator=in_((1,)))
     vllm: str
-    case: Case
+    case: RecordedCase
     expected: Expected
 
 
@@ -340,9 +340,9 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".json")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> CaseFile:
     """Read a case file; raises DataError if it cannot be read, and ConfigError, which names the key, if it is wrong."""
-    recording = structure(Recording, load_json(path), str(path))
+    recording = structure(CaseFile, load_json(path), str(path))
     case, expected = recording.case, recording.expected
     try:
         case.settings.check()

@@ -33,13 +33,13 @@ from ksim.validation.case_connector import (
     keys_ahead,
     output,
 )
-from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
+from ksim.validation.cases import Abort, CaseRequest, RecordedCase, Row, Settings
 
 _STOP = 2  # the token that ends an output before the scheduler can see it coming
 
 
 @define(eq=False)
-class Replay:
+class ScheduleReplay:
     """vLLM's engine-core loop without a model, as the recordings were made; `steps` may be taken once.
 
     Its rows have the keys of the recorded ones, and so has what `outcomes` says
@@ -47,7 +47,7 @@ class Replay:
     where nothing can happen any more.  Where it `repeats`, schedules that are known are not made anew.
     """
 
-    case: Case
+    case: RecordedCase
     repeats: bool = True
     end: str = field(default="", init=False)
     _scheduler: Scheduler = field(init=False)
@@ -214,7 +214,7 @@ def _cache(settings: Settings) -> VllmCache | BlockCache | HybridCache:
                        settings.max_model_len, dense=settings.retention_interval is None)
 
 
-def _jobs(case: Case, cache: Cache) -> Iterator[Job]:
+def _jobs(case: RecordedCase, cache: Cache) -> Iterator[Job]:
     """The jobs of *case*, in the order of its list."""
     numbers = {name: number for number, name in enumerate(sorted(request.id for request in case.requests))}
     earliest = min((request.arrival_time or 0.0 for request in case.requests), default=0.0)
@@ -238,7 +238,7 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
 
 
 @define(eq=False)
-class TransferReplay(Replay):
+class TransferReplay(ScheduleReplay):
     """The engine-core loop goes on while blocks are held, takes no jumps, and leaves out turns in which nothing
     happens.
 
@@ -353,7 +353,7 @@ class TransferReplay(Replay):
         held = sorted(self._places[job] for job in transfers.held)
         late = sum(transfers.cache.held_blocks(job.block_table) for _, job in transfers.deferred_frees)
         told = {"rk": loading, "hold": held, "late": late}
-        return Replay._state(self, suffix) | {f"{key}{suffix}": value for key, value in told.items() if value}
+        return ScheduleReplay._state(self, suffix) | {f"{key}{suffix}": value for key, value in told.items() if value}
 
     def _is_new(self, row: Row) -> bool:
         """Whether anything happened in a turn."""

@@ -13,9 +13,9 @@ batch.
 
 import numpy as np
 
-from ksim.calibration.batches import Batches, Floats, Ints
+from ksim.calibration.batches import Floats, Ints, PointBatches
 from ksim.calibration.bounds import formats
-from ksim.calibration.dataset import Dataset, Mask, Rule, group_by, in_tables, other_engines
+from ksim.calibration.dataset import Dataset, Mask, RowRule, group_by, in_tables, other_engines
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Points
 from ksim.calibration.regression import NOTHING, Free, Regressor
@@ -50,11 +50,11 @@ PLACE = ("log_start", "log_bound", "log_sequences", "log_queries", "log_keys", "
 #: Rows left out of fits and tests.
 RULES = (
     other_engines("another engine's context kernel on A100"),
-    Rule("fewer than 128 tokens: all of them are at the floor of the launch",
-         lambda rows: in_tables(rows) & (_tokens(rows) < 128)),
+    RowRule("fewer than 128 tokens: all of them are at the floor of the launch",
+            lambda rows: in_tables(rows) & (_tokens(rows) < 128)),
 )
 #: The rows of the published baselines; others are judged separately.
-CORE = Rule("head_dim 128, no window", lambda rows: ~in_tables(rows) | ((rows["d"] == 128) & (_window(rows) <= 0)))
+CORE = RowRule("head_dim 128, no window", lambda rows: ~in_tables(rows) | ((rows["d"] == 128) & (_window(rows) <= 0)))
 
 
 def _tokens(rows: Measurements) -> Ints:
@@ -105,7 +105,7 @@ def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
     return {name: columns[name] for name in COLUMNS}
 
 
-def _largest(batches: Batches, by_run: Ints) -> Ints:
+def _largest(batches: PointBatches, by_run: Ints) -> Ints:
     largest: Ints = np.maximum.reduceat(by_run, batches.starts[:-1])
     return largest
 

@@ -12,7 +12,7 @@ from itertools import takewhile
 import numpy as np
 from attrs import frozen
 
-from ksim.validation.benchmarks.recorded import Floats, Served, fitted
+from ksim.validation.benchmarks.recorded import Floats, ServedRequest, fitted
 
 #: Latencies that are nearer than this are taken to be equal, as a share.
 NEAR = 0.02
@@ -41,8 +41,8 @@ class Pairs:
     `in_flight` is how many others were in flight when each was sent.
     """
 
-    measured: tuple[Served, ...]
-    simulated: tuple[Served, ...]
+    measured: tuple[ServedRequest, ...]
+    simulated: tuple[ServedRequest, ...]
     in_flight: Floats
 
     @cached_property
@@ -75,7 +75,7 @@ def _column(values: Iterable[float | None]) -> Floats:
     return np.array([np.nan if value is None else value for value in values])
 
 
-def in_flight(served: Sequence[Served]) -> Floats:
+def in_flight(served: Sequence[ServedRequest]) -> Floats:
     """How many others were in flight when each of *served* was sent."""
     sent = np.array([one.sent or 0.0 for one in served])
     ends = np.sort(sent + np.array([one.e2e or 0.0 for one in served]))

@@ -21,8 +21,8 @@ from ksim.validation.benchmarks.causes import NEAR, Cause, Pairs
 from ksim.validation.benchmarks.recorded import (
     RATES,
     Recorded,
-    Replayed,
-    Served,
+    ReplayedRun,
+    ServedRequest,
     disagreements,
     figures_of,
     mismatches,
@@ -35,7 +35,7 @@ _PARTS = 3
 
 
 @frozen
-class Part:
+class RunPart:
     """Some requests of a run: mean latencies in seconds, measured and simulated."""
 
     what: str
@@ -54,8 +54,8 @@ class Compared:
     recorded: Recorded
     how: str
     figures: dict[str, tuple[float, float]]
-    by_load: tuple[Part, ...] = ()
-    by_prompt: tuple[Part, ...] = ()
+    by_load: tuple[RunPart, ...] = ()
+    by_prompt: tuple[RunPart, ...] = ()
     causes: tuple[Cause, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ def _compared(run: Recorded, scenario: Scenario) -> Compared:
                     _cut(pairs, pairs.prompt, "prompt tokens"), tuple(causes.of_requests(pairs)), remarks)
 
 
-def _figures(run: Recorded, simulated: Sequence[Served]) -> dict[str, float]:
+def _figures(run: Recorded, simulated: Sequence[ServedRequest]) -> dict[str, float]:
     """The simulated figures; of a run that was cut, those of the requests that end within its time.
 
     Without recorded requests, nobody knows which were under way at its end, so rates are left out.
@@ -122,7 +122,7 @@ def _cut_short(run: Recorded) -> list[str]:
             f" others, and what ends within the run's {run.duration:,.4g} s is compared"]
 
 
-def served_of(result: Result) -> list[Served]:
+def served_of(result: Result) -> list[ServedRequest]:
     """The requests of a simulated run, by their numbers; times are None for those that did not complete."""
     requests = result.history.requests
     order = np.argsort(requests.ids, kind="stable")
@@ -131,8 +131,8 @@ def served_of(result: Result) -> list[Served]:
     for row in order.tolist():
         ttft, e2e, queue = (float(column[row]) if requests.completed[row] else None
                             for column in (requests.ttft, requests.e2e, requests.queue))
-        served.append(Served(requests.requests[row].prompt, int(requests.output[row]), ttft, e2e,
-                             sent=float(requests.arrival[row]), queue=queue, gaps=tuple(gaps[row])))
+        served.append(ServedRequest(requests.requests[row].prompt, int(requests.output[row]), ttft, e2e,
+                                    sent=float(requests.arrival[row]), queue=queue, gaps=tuple(gaps[row])))
     return served
 
 
@@ -150,7 +150,7 @@ def _losses(run: Recorded, result: Result) -> list[str]:
         [f"{lost} requests were not served in the simulation: {'; '.join(reasons) or 'the run ended'}"] if lost else [])
 
 
-def _pairs(run: Recorded, load: Replayed, simulated: Sequence[Served], result: Result) -> Pairs | None:
+def _pairs(run: Recorded, load: ReplayedRun, simulated: Sequence[ServedRequest], result: Result) -> Pairs | None:
     """Requests that were answered both in the recording and in the simulation, in the order of sending."""
     sent = [*run.served, *run.unfinished]
     measured = [sent[place] for place in load.order]
@@ -163,7 +163,7 @@ def _pairs(run: Recorded, load: Replayed, simulated: Sequence[Served], result: R
     return Pairs(tuple(theirs), tuple(ours), causes.in_flight(theirs if timed else ours))
 
 
-def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[Part, ...]:
+def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[RunPart, ...]:
     """The requests in up to `_PARTS` parts, by a number of each; one part says nothing, so it is left out."""
     limits = np.unique(np.quantile(by, np.linspace(0, 1, _PARTS + 1)))
     if len(limits) < 2:
@@ -177,12 +177,12 @@ def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _part(pairs: Pairs, rows: Any, what: str) -> Part:
+def _part(pairs: Pairs, rows: Any, what: str) -> RunPart:
     def mean(values: Floats) -> float:
         known = values[rows][~np.isnan(values[rows])]
         return float(known.mean()) if len(known) else nan
 
-    return Part(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))
+    return RunPart(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))
 
 
 #: What it means where a latency fits at low load alone, or is off by as much at any load.
@@ -264,7 +264,7 @@ def _known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def _split(part: Part) -> dict[str, Any]:
+def _split(part: RunPart) -> dict[str, Any]:
     return {"what": part.what, "requests": part.requests,
             **{f"{side}_{name}_ms": _known(1e3 * value) for name, pair in (("ttft", part.ttft), ("tpot", part.tpot))
                for side, value in zip(("measured", "predicted"), pair, strict=True)}}

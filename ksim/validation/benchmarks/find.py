@@ -7,7 +7,7 @@ from attrs import evolve
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
-from ksim.validation.benchmarks.files import ENDINGS, Table, tables_of
+from ksim.validation.benchmarks.files import ENDINGS, PlacedTable, tables_of
 from ksim.validation.benchmarks.recorded import Recorded, checked
 from ksim.validation.recordings import RecordingReader
 
@@ -28,7 +28,7 @@ def read(path: Path) -> list[Recorded]:
     return runs
 
 
-def reader_of(path: Path, tables: Sequence[Table] | None = None) -> RecordingReader:
+def reader_of(path: Path, tables: Sequence[PlacedTable] | None = None) -> RecordingReader:
     """The reader that recognises *tables*, those of the file; raises DataError where none does, or several do."""
     tables = tables_of(path) if tables is None else tables
     fitting = _fitting(tables)
@@ -41,7 +41,7 @@ def reader_of(path: Path, tables: Sequence[Table] | None = None) -> RecordingRea
     raise DataError(str(path), problem)
 
 
-def _fitting(tables: Sequence[Table]) -> list[str]:
+def _fitting(tables: Sequence[PlacedTable]) -> list[str]:
     return [name for name in catalog.names(FOLDER) if tables and catalog.find(FOLDER, name)().recognises(tables[0])]
 
 
