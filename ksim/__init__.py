@@ -103,7 +103,7 @@ LAYERS: dict[str, set[str]] = {
 ROOMS: dict[str, tuple[int, int, int]] = {
     "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (6, 1_600, 5), "flow": (7, 1_900, 6),
     "workload": (27, 4_600, 8), "compute": (51, 8_100, 16), "oracles": (20, 3_900, 9), "network": (11, 1_600, 4),
-    "cost": (9, 2_000, 5), "calibration": (30, 4_700, 4), "kv.cache": (10, 2_500, 8), "scheduling": (27, 4_100, 13),
+    "cost": (9, 2_000, 5), "calibration": (30, 4_600, 4), "kv.cache": (10, 2_500, 8), "scheduling": (27, 4_100, 13),
     "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
     "features": (11, 1_700, 1), "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (16, 3_700, 12),
     "simulation": (7, 1_200, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (29, 6_300, 16),

@@ -9,7 +9,7 @@ SLOW = frozenset({
     # Profiles, fitted and judged.
     "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_fit_constants.py",
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
-    "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
+    "oracles/efficiency/test_profile.py", "validation/test_kernels.py", "research/test_left_out_kernels.py",
     # Hundreds of runs, played twice and compared.
     "laws/test_adapters.py", "laws/test_lookahead.py", "kv/transfer/test_laws.py", "kv/cache/test_both_caches.py",
     "results/test_saturation.py", "results/test_streaming.py",

@@ -5,6 +5,8 @@
 `energy`: power and energy of kernels, runs and boards.
 
 `transfers`: KV transfers between two nodes.
+
+`kernels`: kernels of some GPUs, predicted by what others taught.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ksim.cli.flags import JsonFile, Wide, console, oracle_of, say, status, write_json
+from ksim.cli.flags import JsonFile, Wide, console, oracle_of, say, status, words_of, write_json
 from ksim.cli.help import App
 from ksim.views.tables import Table
 
@@ -264,3 +266,22 @@ def _write_transfers(path: Path | None, report: "TransferReport") -> None:
                        "bytes": transfer.row.bytes, "seconds": transfer.row.seconds, "predicted": transfer.predicted,
                        "error": transfer.error, "fitted": transfer.fitted} for transfer in report.transfers],
         "refused": report.refused})
+
+
+@app.command()
+def kernels(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder of public tables of kernels, or one file")],
+    gpu: Annotated[str, typer.Option(help="predict only this GPU")] = "",
+    leave_out: Annotated[str, typer.Option("--leave-out", metavar="GPU|ARCHITECTURE", help="predict it from the other"
+                                           " architectures at PATH")] = "",
+    train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the others at"
+                                       " PATH")] = "",
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Compare what the GPUs of other architectures teach the oracle `learned` with measured kernels."""
+    from benchmarks.research.learning import validate_apart
+    from ksim.cli.validate import show_kernels
+
+    with status("reading") as line:
+        report = validate_apart(path, gpu, leave_out, words_of(train), lambda name: line.update(f"predicting {name}"))
+    show_kernels(report, json_file)

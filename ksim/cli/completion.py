@@ -39,7 +39,7 @@ _OFFERS: Mapping[str, Completer] = {
                    for statistic in ("p50", "p90", "p95", "p99", "mean", "median"))),
     "kinds": several(words("all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
     "architecture": words("turing", "ampere", "ada", "hopper", "blackwell", "blackwell-consumer"),
-    "leave_out": names("gpus"), "train": several(names("gpus")), "role": words("prefill", "decode", "both"),
+    "role": words("prefill", "decode", "both"),
     "families": several(words("gemm", "attention", "moe", "rms_norm", "fused_add_rms_norm", "silu_mul", "rope",
                               "kv_write", "argmax", "quantize", "copy")),
     "columns": several(words(*(f"{field}=" for field in (

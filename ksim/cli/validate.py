@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from ksim.cli.flags import JsonFile, Wide, console, say, status, words_of, write_json
+from ksim.cli.flags import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.help import App
 from ksim.cli.run import Settings
 from ksim.views.tables import Table
@@ -183,27 +183,26 @@ def kernels(
     gpu: Annotated[str, typer.Option(help="predict only this GPU; needed where the files do not name theirs")] = "",
     oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "measured",
     profile: Annotated[Path | None, typer.Option(help="profile for the oracle, in place of the one that ships")] = None,
-    leave_out: Annotated[str, typer.Option("--leave-out", metavar="GPU|ARCHITECTURE", help="predict it from the other"
-                                           " architectures at PATH")] = "",
-    train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the"
-                                       " others at PATH")] = "",
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare an oracle with measured kernels, by GPU, family and number format.
 
-    For public tables, `learned` learns from GPUs of other architectures, and `measured` is fitted to the few rows of
-    the same GPU that a sweep would have measured.  For a sweep, the profile of its GPU is used; rows that it was fitted
+    For public tables, `measured` is fitted to the few rows of the same GPU that a sweep would have measured.  For a
+    sweep, the profile of its GPU is used; rows that it was fitted
     to are held back in turn.
     """
-    from ksim.calibration.accuracy import Question, check_question, validate
+    from ksim.calibration.accuracy import Question, validate
     from ksim.foundation.config import Choice
 
-    choice = Choice(oracle, {"path": str(profile)} if profile else {})
-    question = Question(path=path, gpu=gpu, oracle=choice, leave_out=leave_out, train=tuple(words_of(train)))
-    check_question(question)
-    screen = console()
+    question = Question(path=path, gpu=gpu, oracle=Choice(oracle, {"path": str(profile)} if profile else {}))
     with status("reading") as line:
         report = validate(question, lambda name: line.update(f"predicting {name}"))
+    show_kernels(report, json_file)
+
+
+def show_kernels(report: "KernelReport", json_file: Path | None) -> None:
+    """Print the errors of an oracle, and write them to *json_file*, if one is given."""
+    screen = console()
     for remark in report.remarks:
         say(f"note: {remark}")
     if report.left:
