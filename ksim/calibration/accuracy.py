@@ -214,7 +214,7 @@ def priced_with_intervals(fitted: Fitted, priced: Efficiency, dataset: Dataset) 
 
 @frozen(kw_only=True)
 class Question:
-    """Which `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`."""
+    """The `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`."""
 
     path: Path
     gpu: str = ""

@@ -70,9 +70,9 @@ class PointBatches:
 
     def keys(self) -> Ints:
         """Return a hash of each batch, equal for equal batches."""
-        place = np.arange(len(self.counts)) - np.repeat(self.starts[:-1], np.diff(self.starts))
-        mixed = np.zeros(len(place), dtype=np.uint64)
-        for part in (self.counts, self.qlens, self.kvlens, place):  # SplitMix64 of each part in turn
+        position = np.arange(len(self.counts)) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        mixed = np.zeros(len(position), dtype=np.uint64)
+        for part in (self.counts, self.qlens, self.kvlens, position):  # SplitMix64 of each part in turn
             mixed += part.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

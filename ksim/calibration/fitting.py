@@ -129,10 +129,10 @@ def _folds(groups: NDArray[np.int64], folds: int) -> Iterator[Mask]:
     names, counts = np.unique(groups, return_counts=True)
     sizes = np.zeros(min(folds, len(names)), dtype=np.int64)
     fold_of: dict[int, int] = {}
-    for place in np.argsort(-counts, kind="stable"):
+    for largest in np.argsort(-counts, kind="stable"):
         smallest = int(sizes.argmin())
-        fold_of[int(names[place])] = smallest
-        sizes[smallest] += counts[place]
+        fold_of[int(names[largest])] = smallest
+        sizes[smallest] += counts[largest]
     fold_of_point = np.array([fold_of[int(group)] for group in groups])
     for fold in range(len(sizes)):
         yield fold_of_point == fold

@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _remedy(error: OSError) -> str:
-    """What to do about *error*, where its own words do not say what it is about."""
+    """Return a remedy for *error*, where its own words name none."""
     if error.errno == errno.ENOENT and not error.filename:
         return ": the working directory is gone; change to one that there is"
     return ": a disk, or what output goes to, is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""

@@ -106,7 +106,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def extras() -> Iterator[Finding]:
-    """What is installed beside what ksim needs, and what the rest would be for."""
+    """Yield a finding for each extra: its version, or what it would add."""
     for extra, (packages, purpose) in EXTRAS.items():
         present = {name: _version(name) for name in packages if name != "uvloop" or sys.platform != "win32"}
         missing = [name for name, version in present.items() if version is None]
@@ -182,7 +182,7 @@ def _terminal_columns() -> int:
 
 
 def machine() -> Iterator[Finding]:
-    """What studies can use."""
+    """Yield the CPUs and the memory that studies can use."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("machine", "cpus", cpus, f"{cpus}, as many processes as studies start")
     memory = _memory()

@@ -258,7 +258,7 @@ def _json(key: Key, text: str) -> dict[str, Any]:
 
 
 def _has_tables(key: Key) -> bool:
-    """Whether its value is a list of tables."""
+    """Return whether the value of *key* is a list of tables."""
     return get_origin(key.kind) is tuple and attrs.has(get_args(key.kind)[0])
 
 

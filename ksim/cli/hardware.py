@@ -195,7 +195,7 @@ def _quoted(text: str) -> str:
 
 
 def _offered(memory: str, architecture: str, bandwidth: str) -> str:
-    """What CUDA offers of the *memory* that is sold; memory in GiB is taken to be that already."""
+    """Return the part of the *memory* sold that CUDA offers; a size in GiB is taken to be that part already."""
     if "iB" in memory:
         return memory
     gddr6 = architecture in ("turing", "ada") or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
@@ -227,10 +227,10 @@ class ModelCommand(HelpCommand):
 def _with_file(words: list[str]) -> list[str]:
     if "--json" not in words:
         return words
-    place = words.index("--json") + 1
-    following = words[place] if place < len(words) else "--"
+    after = words.index("--json") + 1
+    following = words[after] if after < len(words) else "--"
     is_file = following == "-" or not (following.startswith("-") or following in catalog.entries("models"))
-    return words if is_file else [*words[:place], "-", *words[place:]]
+    return words if is_file else [*words[:after], "-", *words[after:]]
 
 
 @with_step_flags
@@ -315,16 +315,17 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
 
 
 def _vision(card: "ModelCard") -> "Iterator[str]":
-    """What there is to say of a vision encoder."""
-    if (told := card.further.get("vision_encoder")) is None:
+    """Describe the vision encoder, if the model has one."""
+    if (encoder := card.further.get("vision_encoder")) is None:
         return
-    whole = card.model.parameters() + told["parameters"]
-    yield (f"vision encoder: {told['parameters'] / 1e6:,.2f} M parameters in {told['layers']} layers,"
-           f" {told['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
-    yield (f"  images of 256x256 and 1280x720 are {told['image_tokens_256x256']:,} and"
-           f" {told['image_tokens_1280x720']:,} tokens, the largest {told['largest_image_tokens']:,}")
-    yield (f"  budget of a step and cache: {told['encoder_budget_tokens']:,} tokens,"
-           f" {told['encoder_cache_bytes'] / GIB:.2f} GiB; {told['activation_bytes'] / GIB:.2f} GiB to encode as many")
+    whole = card.model.parameters() + encoder["parameters"]
+    yield (f"vision encoder: {encoder['parameters'] / 1e6:,.2f} M parameters in {encoder['layers']} layers,"
+           f" {encoder['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
+    yield (f"  images of 256x256 and 1280x720 are {encoder['image_tokens_256x256']:,} and"
+           f" {encoder['image_tokens_1280x720']:,} tokens, the largest {encoder['largest_image_tokens']:,}")
+    yield (f"  budget of a step and cache: {encoder['encoder_budget_tokens']:,} tokens,"
+           f" {encoder['encoder_cache_bytes'] / GIB:.2f} GiB;"
+           f" {encoder['activation_bytes'] / GIB:.2f} GiB to encode as many")
 
 
 def _fits(card: "ModelCard", all_rows: bool) -> Any:
@@ -370,8 +371,8 @@ def points(
     from ksim.scenario.models import model_of
 
     target = gpu_of(gpu or _this_gpu())
-    wanted = [name for group in families or [] for name in words_of(group)]
-    planned = plan(target, wanted, [model_of(name) for name in model or []], budget)
+    chosen = [name for group in families or [] for name in words_of(group)]
+    planned = plan(target, chosen, [model_of(name) for name in model or []], budget)
     planned.save(output)
     console().print(_planned_table(planned, target))
     write_json(json_file, _planned_content(planned, target, output))

@@ -105,5 +105,5 @@ def _lines(rows: Iterable[tuple[str, str]], columns: int) -> Iterator[Text]:
         for line in [] if fits else wrap(name if len(name) < columns - 2 else name.replace("|", " | "), columns - 2,
                                          break_long_words=False, break_on_hyphens=False):
             yield Text(f"  {line}", style="cyan")
-        for place, line in enumerate(wrap(text, columns - _INDENT, break_long_words=False, break_on_hyphens=False)):
-            yield Text.assemble((f"  {name if fits and not place else ''}".ljust(_INDENT), "cyan"), line)
+        for number, line in enumerate(wrap(text, columns - _INDENT, break_long_words=False, break_on_hyphens=False)):
+            yield Text.assemble((f"  {name if fits and not number else ''}".ljust(_INDENT), "cyan"), line)

@@ -125,9 +125,9 @@ def _draw(found: "Payoff", path: Path) -> None:
 
     note = (f"{found.drafts} drafted tokens, {found.length:.2f} tokens a verification, {found.context:,} tokens of"
             f" context")
-    said, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
+    sentence, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
     try:
-        speculation_chart(found.title, note, said, *curves, found.pays).save(path)
+        speculation_chart(found.title, note, sentence, *curves, found.pays).save(path)
     except (OSError, ValueError) as error:
         raise ConfigError("--plot", f"{path}: cannot be written: {error}") from None
 

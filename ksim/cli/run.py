@@ -304,7 +304,7 @@ def _verdict(written: "WrittenFault", again: "Replayed") -> list[str]:
 
 
 def _steps(again: "Replayed", last: int) -> Table:
-    """What each step up to the *last* computed, and which requests waited or were preempted."""
+    """A table of the steps up to the *last*: the computed requests, those that waited, and the preempted ones."""
     made = Table.of(">step", "computed (request: tokens)", "preempted", "running", "waiting")
     shown = [moment for moment in again.moments if moment.step <= last][-_SHOWN:]
     for moment in shown:

@@ -96,8 +96,8 @@ def doctor(json_file: JsonFile = None, wide: Wide = False) -> None:
          "remedy": finding.remedy or None} for finding in findings]})
     console().print(_shown(findings))
     if broken:
-        said = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
-        raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {said}")
+        problems = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
+        raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {problems}")
     say("all is well; try: ksim new, then ksim run scenario.toml")
 
 

@@ -64,7 +64,7 @@ _FIELDS = {"chunks": "block ids", "session": "sessions", "delay": "delays in ses
 
 @frozen
 class DatasetTarget:
-    """What was asked for: the format, the file, the options of the format, and whether a drawing, too."""
+    """The data set to write: its format, its file, the options of the format, and whether a drawing was asked for."""
 
     to: str
     output: Path | None

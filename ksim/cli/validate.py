@@ -118,7 +118,7 @@ def _figures(one: "Compared") -> Table:
 
 
 def _lines(one: "Compared", name: str, scale: float) -> str:
-    """What was measured, what is predicted, and the error in per cent, a line each; empty for what is not known."""
+    """Return three lines: the measured value, the predicted one, and the error in per cent; "" if it is not known."""
     if name not in one.figures:
         return ""
     measured, predicted = one.figures[name]
@@ -148,7 +148,7 @@ def _pair(measured: float, predicted: float) -> str:
 
 
 def _causes(one: "Compared") -> list[str]:
-    """What differs, with its milliseconds of the mean latency: more than simulated where positive."""
+    """Return a line for each difference, with its part of the mean latency: positive where the simulation lacks it."""
     if not one.causes:
         return ["what differs: nothing by more than 2 % of a mean latency"]
     return ["what differs (ms that the deployment needs more than simulated):",

@@ -11,7 +11,7 @@ from ksim.scheduling.job import Job, Schedule
 
 @frozen
 class PlannedTransfer:
-    """What moves for a request: a store holds the first `stored` tokens of its prompt, and a load takes so many turns.
+    """The KV that moves for a request: a store has the first `stored` tokens of its prompt; a load takes some `turns`.
 
     The first `unknown` questions are answered "not known yet".  The block at the place `bad` of the first load cannot
     be loaded.  Its own blocks are held for `sent` turns after its end; -1 is not at all.

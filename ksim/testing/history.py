@@ -130,16 +130,16 @@ class HistoryRecorder:
         return schedule
 
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
-        shares, told = _shares(schedule), {}
+        shares, transfers = _shares(schedule), {}
         if output is None:
             finished: list[Job] = self.scheduler.update(schedule, index)
         else:
             finished = self.scheduler.update(schedule, index, output)
-            told = {"received": _numbers(output.received), "failed": _numbers(output.failed),
-                    "sent": _numbers(output.sent)}
+            transfers = {"received": _numbers(output.received), "failed": _numbers(output.failed),
+                         "sent": _numbers(output.sent)}
         self._in_flight -= bool(schedule)
         self._shares.subtract(share.request for share in shares)
-        self._note("update", float(index), index, shares, (), _numbers(finished), **told)
+        self._note("update", float(index), index, shares, (), _numbers(finished), **transfers)
         return finished
 
     def _note(self, kind: str, now: float, index: int, shares: tuple[Share, ...], preempted: tuple[int, ...],

@@ -153,7 +153,7 @@ class ForwardsJob(Job):
 
 @frozen
 class Subject:
-    """What is tested: a policy, the scheduler that calls it, and a cache.
+    """The subject of a test: a policy, the scheduler that calls it, and a cache.
 
     `starves` and `conserves_work` are as in `check_policy`; `invariants` names the invariants to check.
     """
@@ -310,7 +310,7 @@ def files(case: Case, policy: Any, name: str = "counter_example", note: str = ""
 
 
 def choice(policy: Any) -> Any:
-    """How a scenario names *policy*: a name, ``module:Class``, or a table with its options."""
+    """Return *policy* as a scenario writes it: a name, ``module:Class``, or a table with its options."""
     if isinstance(policy, str):
         return policy
     kind = policy if isinstance(policy, type) else type(policy)

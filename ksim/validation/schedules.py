@@ -59,8 +59,8 @@ def differences(recording: CaseFile, repeats: bool = True) -> Iterator[Differenc
         if row is None or own is None:
             return
     yield from _between({"end": expected.end}, {"end": replay.end}, None)
-    for place, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
-        yield from _between(outcome, own, None, f"requests[{place}].")
+    for index, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
+        yield from _between(outcome, own, None, f"requests[{index}].")
 
 
 def _replay(recording: CaseFile, repeats: bool) -> ScheduleReplay:
@@ -93,4 +93,4 @@ def _narrowed(key: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
     if key != "sched" or not isinstance(expected, list) or not isinstance(got, list):
         return key, expected, got
     pairs = zip_longest(expected, got)
-    return next((f"{key}[{place}]", one, other) for place, (one, other) in enumerate(pairs) if one != other)
+    return next((f"{key}[{index}]", one, other) for index, (one, other) in enumerate(pairs) if one != other)

@@ -114,9 +114,9 @@ def grid(rows: Measurements) -> Mask:
     """Mark every 15th row in the order of heads, KV heads, batch and length."""
     assert rows.batches is not None
     order = np.lexsort((rows.batches.kvlens, rows.batches.counts, rows["hkv"], rows["hq"]))
-    place = np.empty(len(rows))
-    place[order] = np.arange(len(rows))
-    chosen: Mask = place % 15 == 7
+    rank = np.empty(len(rows))
+    rank[order] = np.arange(len(rows))
+    chosen: Mask = rank % 15 == 7
     return chosen
 
 

@@ -52,9 +52,9 @@ def whole_prompts(history: EngineHistory) -> Iterator[tuple[int, str]]:
     for moment in history.schedules:
         cap = history.limits.cap(moment.live)
         for share in moment.shares:
-            wanted = moment.known[share.request] - share.start if share.admitted else share.tokens
-            if share.tokens < (min(wanted, cap) if cap else wanted):
-                yield moment.step, f"request {share.request} is admitted with {share.tokens} of {wanted} tokens"
+            needed = moment.known[share.request] - share.start if share.admitted else share.tokens
+            if share.tokens < (min(needed, cap) if cap else needed):
+                yield moment.step, f"request {share.request} is admitted with {share.tokens} of {needed} tokens"
 
 
 def watermark_kept(history: EngineHistory) -> Iterator[tuple[int, str]]:

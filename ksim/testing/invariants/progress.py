@@ -109,8 +109,8 @@ def _head(history: EngineHistory, moment: Moment, left: int) -> Iterator[tuple[i
     if not waiting or len(moment.running) >= history.limits.active:
         return
     number, known = waiting[0]
-    wanted = min(known, history.limits.cap(moment.live) or known)
-    if wanted > left and not history.limits.enable_chunked_prefill:
+    tokens = min(known, history.limits.cap(moment.live) or known)
+    if tokens > left and not history.limits.enable_chunked_prefill:
         return
     needed = history.blocks(known)  # the most, whatever it finds in the cache
     if needed + (history.spare if moment.running else 0) <= moment.free:

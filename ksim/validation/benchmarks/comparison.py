@@ -112,13 +112,13 @@ def _figures(run: Recorded, simulated: Sequence[ServedRequest]) -> dict[str, flo
 
 
 def _cut_short(run: Recorded) -> list[str]:
-    """What became of requests that were under way when the run ended."""
+    """Return remarks on requests that were under way when the run ended."""
     if not run.incomplete:
         return []
-    said = f"the run was cut: {run.incomplete} of {run.count + run.incomplete} requests were incomplete when it ended"
+    remark = f"the run was cut: {run.incomplete} of {run.count + run.incomplete} requests were incomplete when it ended"
     if not run.served or not run.duration:
-        return [f"{said}; they are not simulated, and throughputs are not compared"]
-    return [f"{said}; {len(run.unfinished)} of them are simulated as load, with outputs as long as the mean of the"
+        return [f"{remark}; they are not simulated, and throughputs are not compared"]
+    return [f"{remark}; {len(run.unfinished)} of them are simulated as load, with outputs as long as the mean of the"
             f" others, and what ends within the run's {run.duration:,.4g} s is compared"]
 
 
@@ -153,12 +153,12 @@ def _losses(run: Recorded, result: Result) -> list[str]:
 def _pairs(run: Recorded, load: ReplayedRun, simulated: Sequence[ServedRequest], result: Result) -> Pairs | None:
     """Requests that were answered both in the recording and in the simulation, in the order of sending."""
     sent = [*run.served, *run.unfinished]
-    measured = [sent[place] for place in load.order]
-    known = [place for place, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
+    measured = [sent[index] for index in load.order]
+    known = [index for index, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
              if theirs.ttft is not None and theirs.e2e is not None and ours.e2e is not None]
     if not known:
         return None
-    theirs, ours = [measured[place] for place in known], [simulated[place] for place in known]
+    theirs, ours = [measured[index] for index in known], [simulated[index] for index in known]
     timed = all(one.sent is not None for one in theirs)
     return Pairs(tuple(theirs), tuple(ours), causes.in_flight(theirs if timed else ours))
 
@@ -168,10 +168,10 @@ def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[RunPart, ...]:
     limits = np.unique(np.quantile(by, np.linspace(0, 1, _PARTS + 1)))
     if len(limits) < 2:
         return ()
-    places = np.clip(np.searchsorted(limits, by, side="right") - 1, 0, len(limits) - 2)
+    bins = np.clip(np.searchsorted(limits, by, side="right") - 1, 0, len(limits) - 2)
     parts = []
     for number in range(len(limits) - 1):
-        rows = np.flatnonzero(places == number)
+        rows = np.flatnonzero(bins == number)
         if len(rows):
             parts.append(_part(pairs, rows, f"{by[rows].min():g} to {by[rows].max():g} {word}"))
     return tuple(parts)

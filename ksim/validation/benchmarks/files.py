@@ -68,12 +68,12 @@ class PlacedTable:
 
     def numbers(self, key: str) -> list[float]:
         """The list of numbers at *key*."""
-        return [_number(self, f"{key}[{place}]", value, 0.0) for place, value in enumerate(self.items(key))]
+        return [_number(self, f"{key}[{index}]", value, 0.0) for index, value in enumerate(self.items(key))]
 
     def some_numbers(self, key: str) -> list[float | None]:
         """The list of numbers at *key*, of any sign, in which None may be."""
-        return [None if value is None else _number(self, f"{key}[{place}]", value, None)
-                for place, value in enumerate(self.items(key))]
+        return [None if value is None else _number(self, f"{key}[{index}]", value, None)
+                for index, value in enumerate(self.items(key))]
 
     def items(self, key: str) -> list[Any]:
         """The list at *key*; raises DataError for anything else."""
@@ -84,7 +84,7 @@ class PlacedTable:
 
     def tables(self, key: str) -> "list[PlacedTable]":
         """The tables in the list at *key*."""
-        return [self._table(f"{key}[{place}]", value) for place, value in enumerate(self.items(key))]
+        return [self._table(f"{key}[{index}]", value) for index, value in enumerate(self.items(key))]
 
     def inner(self, key: str) -> "PlacedTable":
         """The table at *key*; raises DataError where there is none."""
@@ -143,7 +143,7 @@ def tables_of(path: Path) -> list[PlacedTable]:
 
 
 def _other_kind(text: str) -> str | None:
-    """What a *text* is that is neither JSON nor YAML, by its beginning: HTML, or a table of rows; None otherwise."""
+    """Name the kind of a *text* that is neither JSON nor YAML, by its beginning: HTML, or a table; None otherwise."""
     first, _, rest = text.lstrip().partition("\n")
     if re.match(r"<(!doctype|html|\?xml|head|body|table)\b", first, re.IGNORECASE):
         return "HTML" if "xml" not in first[:6].lower() else "XML"
@@ -156,25 +156,25 @@ def _other_kind(text: str) -> str | None:
 
 def _tables(where: str, value: Any) -> Iterator[PlacedTable]:
     members = value if isinstance(value, list) else [value]
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         if not isinstance(member, Mapping):
             raise DataError(where, f"holds {_shown(member)}; expected a table, as a benchmark client writes it")
-        yield PlacedTable(f"{where}: [{place}]" if isinstance(value, list) else where, member)
+        yield PlacedTable(f"{where}: [{index}]" if isinstance(value, list) else where, member)
 
 
 def _json(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    decoder, place = json.JSONDecoder(), 0
+    decoder, index = json.JSONDecoder(), 0
     line, counted = 1, 0
     several = False
-    while (place := _BLANK.match(text, place).end()) < len(text):  # type: ignore[union-attr]
-        line, counted = line + text.count("\n", counted, place), place
+    while (index := _BLANK.match(text, index).end()) < len(text):  # type: ignore[union-attr]
+        line, counted = line + text.count("\n", counted, index), index
         try:
-            value, end = decoder.raw_decode(text, place)
+            value, end = decoder.raw_decode(text, index)
         except (ValueError, RecursionError) as error:
             raise _not_json(path, text, error) from None
         several = several or bool(text[end:].strip())
         yield (f"{path}:{line}" if several else str(path)), value
-        place = end
+        index = end
 
 
 def _not_json(path: Path, text: str, error: Exception) -> DataError:

@@ -61,12 +61,12 @@ def _once(runs: Sequence[Recorded]) -> list[Recorded]:
     """*runs* without those that another file has, too, such as benchmarks.yaml beside benchmarks.json."""
     kept: list[Recorded] = []
     for run in runs:
-        place = next((place for place, one in enumerate(kept) if one.path != run.path and _alike(one, run)), None)
-        if place is None:
+        twin = next((twin for twin, one in enumerate(kept) if one.path != run.path and _alike(one, run)), None)
+        if twin is None:
             kept.append(run)
         else:
-            said = f"{run.path.name} has the same run, which counts once"
-            kept[place] = evolve(kept[place], remarks=(*kept[place].remarks, said))
+            remark = f"{run.path.name} has the same run, which counts once"
+            kept[twin] = evolve(kept[twin], remarks=(*kept[twin].remarks, remark))
     return kept
 
 

@@ -76,8 +76,8 @@ class RecordedLengths:
         if len(self.quantiles) < 3 or len(set(self.quantiles.values())) == 1:
             return [max(1, round(self.mean))] * count
         shares = sorted(self.quantiles)
-        places = (np.arange(count) + 0.5) / count
-        lengths = np.interp(places, shares, [self.quantiles[share] for share in shares])
+        shares_wanted = (np.arange(count) + 0.5) / count
+        lengths = np.interp(shares_wanted, shares, [self.quantiles[share] for share in shares])
         return [max(1, round(length)) for length in rng.permutation(lengths).tolist()]
 
 
@@ -200,20 +200,20 @@ def _recorded(sent: Sequence[ServedRequest], load: ClientLoad) -> ReplayedRun:
 
     A client that keeps to a concurrency sends the next request when one ends, in the simulation as in the recording.
     """
-    order = sorted(range(len(sent)), key=lambda place: (sent[place].sent or 0.0, place))
+    order = sorted(range(len(sent)), key=lambda index: (sent[index].sent or 0.0, index))
     if load.concurrency and load.rate is None:
         arrivals, how = [0.0] * len(order), f"recorded lengths; closed loop of {load.concurrency}, as the client's"
     else:
-        own = [sent[place].arrival if load.concurrency else sent[place].sent for place in order]
+        own = [sent[index].arrival if load.concurrency else sent[index].sent for index in order]
         times = [time or 0.0 for time in own]
         arrivals, how = [max(0.0, time - min(times)) for time in times], "recorded lengths and arrivals"
         order, arrivals = _by_arrival(order, arrivals)
-    return ReplayedRun(_requests([sent[place] for place in order], arrivals), load.concurrency, how, tuple(order))
+    return ReplayedRun(_requests([sent[index] for index in order], arrivals), load.concurrency, how, tuple(order))
 
 
 def _by_arrival(order: Sequence[int], arrivals: Sequence[float]) -> tuple[list[int], list[float]]:
     pairs = sorted(zip(arrivals, range(len(order)), order, strict=True))
-    return [place for _, _, place in pairs], [arrival for arrival, _, _ in pairs]
+    return [index for _, _, index in pairs], [arrival for arrival, _, _ in pairs]
 
 
 def _lengths(run: Recorded, seed: int) -> tuple[list[int], list[int]]:
@@ -342,7 +342,7 @@ def fitted(values: Floats, columns: Mapping[str, Floats], start: int = 0) -> Tri
 
 
 def _trimmed(matrix: Floats, values: Floats, start: int) -> tuple[NDArray[np.bool_], Floats]:
-    """Which rows of *matrix* are no outliers, and the weights of its columns that fit their *values* best."""
+    """Return a mask of the rows of *matrix* that are no outliers, and the weights that fit their *values* best."""
     used = np.arange(len(values)) >= start
     weights: Floats = np.zeros(matrix.shape[1])
     for _ in range(_ROUNDS):

@@ -79,16 +79,17 @@ def _served(request: PlacedTable, mean: int) -> ServedRequest | None:
     parts = [_part(part.get("response")) for part in request.tables("response_outputs")]
     if len(times) != len(parts):
         raise request.error(f"has {len(times)} response_timestamps and {len(parts)} response_outputs")
-    said = [time for time, (words, _) in zip(times, parts, strict=True) if words]
-    if not said:
+    token_times = [time for time, (words, _) in zip(times, parts, strict=True) if words]
+    if not token_times:
         return None
     usage: dict[str, Any] = next((usage for _, usage in reversed(parts) if usage), {})
     prompt, begin = usage.get("prompt_tokens") or mean, request.number("timestamp")
     if not prompt:
         raise request.error("has no length of its prompt: keep profile_export_genai_perf.json beside this file")
-    return ServedRequest(int(prompt), int(usage.get("completion_tokens") or len(said)), (said[0] - begin) / 1e9,
-                         (said[-1] - begin) / 1e9, arrival=begin / 1e9, sent=begin / 1e9,
-                         gaps=tuple((later - earlier) / 1e9 for earlier, later in pairwise(said)))
+    return ServedRequest(int(prompt), int(usage.get("completion_tokens") or len(token_times)),
+                         (token_times[0] - begin) / 1e9, (token_times[-1] - begin) / 1e9,
+                         arrival=begin / 1e9, sent=begin / 1e9,
+                         gaps=tuple((later - earlier) / 1e9 for earlier, later in pairwise(token_times)))
 
 
 def _part(text: Any) -> tuple[bool, dict[str, Any]]:

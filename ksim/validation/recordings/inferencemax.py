@@ -55,10 +55,10 @@ def _run(path: Path, table: PlacedTable, name: str) -> Recorded:
     gpus = _gpus(table)
     reported |= {"output_throughput": gpus * table.number("output_tput_per_gpu"),
                  "total_token_throughput": gpus * table.number("tput_per_gpu")} if gpus else {}
-    prompts, outputs, said = _lengths(table, reported)
+    prompts, outputs, remark = _lengths(table, reported)
     concurrency = concurrency_of(table, "conc") or 1
     facts = {ours: table.get(theirs) for ours, theirs in _FACTS.items() if theirs in table}
-    remarks: tuple[str, ...] = (f"{said}; {_PROMPTS} requests per client, as its scripts send",)
+    remarks: tuple[str, ...] = (f"{remark}; {_PROMPTS} requests per client, as its scripts send",)
     if table.get("disagg") in (True, "true") or table.get("is_multinode") in (True, "true"):
         remarks += ("the run had prefill and decode workers or several nodes: the scenario needs the same pools",)
     return Recorded(path, name, "InferenceMAX", _PROMPTS * concurrency, prompts=prompts, outputs=outputs,
