@@ -65,6 +65,13 @@ def test_every_command_stands_under_a_heading():
     assert {*shown} == {*HEADINGS}
 
 
+def test_the_front_stays_small():
+    """Commands that do something, and the options that their helps list."""
+    shown = [command for command in COMMANDS.values() if not hasattr(command, "commands") and not command.hidden]
+    options = [each for command in shown for each in command.params if each.param_type_name == "option"]
+    assert len(shown) <= 27 and len([each for each in options if not each.hidden]) <= 480
+
+
 def test_settings_that_help_leaves_out_change_no_step(tmp_path):
     """`ksim step` takes them from a launch line that is pasted, and costs what it cost without."""
     line = ["step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "3x10", "--oracle", "roofline"]
