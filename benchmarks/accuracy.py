@@ -17,10 +17,10 @@ from rich.console import Console
 
 from benchmarks.pages import put
 from benchmarks.research import ladders, silicon
+from benchmarks.research.serving import comparison
+from benchmarks.research.serving.recordings import ServerSpec
 from benchmarks.research.silicon.runs import Error, Quantity, Score, backend_of, scores, tier_of
 from ksim.foundation.config import Choice
-from ksim.validation.serving import comparison
-from ksim.validation.serving.recordings import ServerSpec
 
 PAGE = Path("docs/evidence/accuracy.md")
 #: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.

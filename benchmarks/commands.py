@@ -14,6 +14,7 @@ import typer
 
 from ksim.cli import app
 from ksim.cli.flags import SERVE_PANEL
+from ksim.cli.help import HEADINGS
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 _TYPES = {str: "text", int: "integer", float: "number", Path: "path", bool: ""}
@@ -24,11 +25,12 @@ _OFTEN = 4
 
 @attrs.frozen
 class Command:
-    """A command with the words that name it, as Typer parses it, and the function behind it."""
+    """A command: the words that name it, what Typer makes of it, its function, and its heading in the help."""
 
     words: str
     parsed: Any
     function: Any
+    heading: str
 
     @property
     def own(self) -> list[Any]:
@@ -42,7 +44,7 @@ class Command:
 
 def lines() -> list[str]:
     """What docs/cli.md has between its marks."""
-    every = [*_commands(app, "ksim")]
+    every = sorted(_commands(app, "ksim"), key=lambda command: HEADINGS.index(command.heading))
     counts = Counter(_row(command, each) for command in every for each in command.own)
     shared = {row for row, count in counts.items() if count >= _OFTEN and row.startswith("| `-")}
     return [*_contents(every), *(line for command in every for line in _section(command, shared)),
@@ -59,16 +61,20 @@ def _commands(group: typer.Typer, words: str) -> Iterator[Command]:
     parsed: Any = typer.main.get_command(group)
     for info in (info for info in group.registered_commands if not info.hidden):
         name = info.name or typer.main.get_command_name(info.callback.__name__ if info.callback else "")
-        yield Command(f"{words} {name}", parsed.commands[name], info.callback)
+        yield Command(f"{words} {name}", parsed.commands[name], info.callback, str(info.rich_help_panel))
     for inner in group.registered_groups:
-        if inner.typer_instance is not None:
-            yield from _commands(inner.typer_instance, f"{words} {inner.name}")
+        for command in _commands(inner.typer_instance, f"{words} {inner.name}") if inner.typer_instance else ():
+            yield attrs.evolve(command, heading=str(inner.rich_help_panel))
 
 
 def _contents(every: list[Command]) -> Iterator[str]:
-    yield from ("| Command | What it does |", "|---|---|")
+    yield from ("| | Command | What it does |", "|---|---|---|")
+    before = ""
     for command in every:
-        yield f"| [`{command.words}`](#{command.words.replace(' ', '-')}) | {_first(command.parsed.help)} |"
+        shown = f"**{command.heading}**" if command.heading != before else ""
+        yield (f"| {shown} | [`{command.words}`](#{command.words.replace(' ', '-')}) |"
+               f" {_first(command.parsed.help)} |")
+        before = command.heading
     yield ""
 
 
@@ -92,13 +98,16 @@ def _section(command: Command, shared: Collection[str]) -> Iterator[str]:
 def _settings(every: list[Command]) -> Iterator[str]:
     """How the keys of `[serve]` are written as options."""
     takers = [command for command in every if command.settings]
+    some = [command for command in takers if any(each.hidden for each in command.settings)]
     short = [_names(each) for each in takers[0].settings if len(each.opts) > 1]
     yield from ("## Engine settings", "",
                 f"{_list(takers)} take the keys of [`[serve]`](scenario.md#serve) as flags, named as by `vllm serve`:",
                 "`max_num_seqs` is `--max-num-seqs`. A boolean has two, such as `--enforce-eager` and"
                 " `--no-enforce-eager`. A list is given value by value, each",
                 "with the flag, and a table as JSON.",
-                f"Flags with short names are {'; '.join(short)}.", "")
+                f"Flags with short names are {'; '.join(short)}.",
+                f"{_list(some)} take those, too, that change neither the cost of a step nor what fits, and do not list"
+                " them.", "")
 
 
 def _list(commands: list[Command]) -> str:
@@ -146,6 +155,8 @@ def _default(parameter: Any) -> str:
     value = parameter.default
     if parameter.required:
         return "required"
+    if isinstance(said := getattr(parameter, "show_default", None), str):
+        return said if " " in said else f"`{said}`"
     if value in (None, "", [], ()) or callable(value) or value is False:
         return ""
     if value is True:

@@ -8,9 +8,17 @@ import numpy as np
 
 from benchmarks.accuracy import marked
 from benchmarks.pages import put
-from ksim.validation.energy import ERRORS as KERNEL_ERRORS
-from ksim.validation.energy import BoardReport, PowerCell, PowerErrors, Question, SustainedReport, mape, validate
-from ksim.validation.serving import comparison
+from benchmarks.research.energy import ERRORS as KERNEL_ERRORS
+from benchmarks.research.energy import (
+    BoardReport,
+    EnergyQuestion,
+    PowerCell,
+    PowerErrors,
+    SustainedReport,
+    mape,
+    validate,
+)
+from benchmarks.research.serving import comparison
 
 PAGE = Path("docs/evidence/energy-accuracy.md")
 #: Errors above these, in per cent, are bold.
@@ -20,7 +28,7 @@ ERRORS = (("power", POWER), ("time", TIME), ("energy", POWER))
 
 def main(arguments: Sequence[str]) -> None:
     """Validate our own runs and kernels, and the public table.  This takes half a minute."""
-    runs, table = (validate(Question(Path(argument))) for argument in arguments)
+    runs, table = (validate(EnergyQuestion(Path(argument))) for argument in arguments)
     if not (runs.kernels and runs.runs and table.table):
         raise SystemExit("RUNS needs sustained kernels and serving runs, TABLE a table with the power of boards")
     put(PAGE, "kernels", _kernels(runs.kernels))

@@ -4,12 +4,12 @@
 SLOW = frozenset({
     # Whole runs, held against theory and measurements.
     "anchors/test_attention_kinds.py", "anchors/test_calibrated_oracles.py", "anchors/test_queueing.py",
-    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_comparison.py",
+    "anchors/test_serving_runs.py", "research/test_serving.py", "research/test_serving_command.py",
     "workload/test_extracts.py",
     # Profiles, fitted and judged.
     "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_fit_constants.py",
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
-    "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
+    "oracles/efficiency/test_profile.py", "validation/test_kernels.py", "research/test_left_out_kernels.py",
     # Hundreds of runs, played twice and compared.
     "laws/test_adapters.py", "laws/test_lookahead.py", "kv/transfer/test_laws.py", "kv/cache/test_both_caches.py",
     "results/test_saturation.py", "results/test_streaming.py",

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import ksim
-from ksim.cli.catalogue import Kind
+from ksim.cli.catalogue import CatalogKind
 from tests.slow import SLOW
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 def test_contributing_has_a_row_for_every_kind_that_is_listed() -> None:
     kinds = re.findall(r"^\| [^|]+ \| `(\w+)` \|", CONTRIBUTING, re.MULTILINE)
-    assert sorted(kinds) == sorted(Kind)
+    assert sorted(kinds) == sorted(CatalogKind)
 
 
 def test_contributing_names_targets_of_the_makefile() -> None:

@@ -22,11 +22,11 @@ ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_
 #: Commands that are not run, by what is in them, and what they need or where they run.
 NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
          "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
-         "ksim calibrate": "measurements of a GPU", " h200.npz": "such measurements",
+         "ksim gpu calibrate": "measurements of a GPU", " h200.npz": "such measurements",
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/scenario/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py", "--plot costs.png": "tests/cli/test_step_speculation.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
-         "ksim roofline": "tests/cli/test_roofline.py", "ksim sweep-kernels": "tests/cli/test_calibrate.py"}
+         "ksim roofline": "tests/cli/test_roofline.py", "ksim gpu points": "tests/cli/test_calibrate.py"}
 #: Options that make studies short: of one given twice, the last counts.
 SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_robin --staleness 0 --seeds 1"}
 #: The same in Python.

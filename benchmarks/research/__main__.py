@@ -1,6 +1,8 @@
 """`python -m benchmarks.research silicon FILE`: errors of simulations of measured serving runs.
 
 `python -m benchmarks.research ladders FILE`: load ladders of fleets, predicted beside measured.
+
+`python -m benchmarks.research serving|steps|energy|transfers PATH`: see benchmarks/research/measured.py.
 """
 
 import os
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarks.research import measured
 from ksim.cli.flags import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.help import App
 from ksim.foundation.errors import KsimError
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from benchmarks.research.silicon.runs import Error, Quantity
 
 app = App(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-          help="Compare ksim with public tables of runs and ladders.")
+          help="Compare ksim with public tables of runs and ladders, and with measurements of single machines.")
+app.add_typer(measured.app)
 
 
 @app.command()

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from attrs import asdict, evolve
 
+from benchmarks.research.learning import efficiencies, learn
 from ksim.calibration.calibrate import calibrate, digests
 from ksim.calibration.checks import TooFew, check
 from ksim.calibration.dataset import Dataset, join
 from ksim.calibration.datasheet import gpu_named
-from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiencies, efficiency, fit, learn, select
+from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiency, fit, select
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec

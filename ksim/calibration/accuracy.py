@@ -4,6 +4,7 @@ Errors come cell by cell: by GPU, family of kernels, number format, and purpose 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from attrs import define, field, frozen
 from ksim.calibration.calibrate import digest
 from ksim.calibration.checks import TooFew, check, gpu_of
 from ksim.calibration.dataset import Dataset, join
-from ksim.calibration.fitting import FitSpec, Fitted, LeftOut, Selected, cross_validate, efficiencies, learn, select
+from ksim.calibration.fitting import FitSpec, Fitted, LeftOut, Selected, cross_validate, select
 from ksim.calibration.kernels import MAKERS, kernels
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.errors import DataError
 from ksim.oracles import estimate
 from ksim.oracles.efficiency.models import Array, Efficiency
 from ksim.oracles.efficiency.profiled import Profile, Profiled, ProfileOracle, shipped
@@ -141,7 +142,7 @@ def predict_by_profile(profiled: Profiled, spec: FitSpec, rows: Measurements, da
             return None
         prices = priced[2]
         total = total + np.stack([prices.seconds, prices.low, prices.high])
-    return _predicted_rows(rows, dataset.gpu, how, total)
+    return predicted_rows(rows, dataset.gpu, how, total)
 
 
 def predict_held_out(spec: FitSpec, rows: Sequence[Measurements],
@@ -158,17 +159,8 @@ def predict_held_out(spec: FitSpec, rows: Sequence[Measurements],
         table = np.stack([predicted[here], predicted[here] * low, predicted[here] * high])
         for how, of in (("held out", ~own.checks), ("check", own.checks)):
             if of.any():
-                yield _predicted_rows(part.take(of), own.gpu, how, table[:, of])
+                yield predicted_rows(part.take(of), own.gpu, how, table[:, of])
         start += len(own)
-
-
-def predict_from_others(spec: FitSpec, datasets: Sequence[Dataset], targets: Sequence[tuple[Measurements, Dataset]],
-                        how: str) -> Iterator[PredictedRows]:
-    """Predict *targets* by what was learned from *datasets* of other GPUs alone."""
-    learned = learn(spec, datasets)
-    fitted = efficiencies(spec, datasets, learned, "")[spec.name]
-    for rows, dataset in targets:
-        yield _predicted_rows(rows, dataset.gpu, how, _protocols_priced(learned.everything, fitted, dataset))
 
 
 def predict_from_grid(spec: FitSpec, selected: Selected) -> Iterator[PredictedRows]:
@@ -180,8 +172,8 @@ def predict_from_grid(spec: FitSpec, selected: Selected) -> Iterator[PredictedRo
     share = len(dataset) / sum(len(rows) for rows in selected.rows)
     for rows, own, grid in zip(selected.rows, selected.core, grids, strict=True):
         rest = own.take(~grid)
-        yield _predicted_rows(rows.take(~grid), own.gpu, f"from {share:.1%} of the rows",
-                              _protocols_priced(found.fitted, found.efficiency, rest))
+        yield predicted_rows(rows.take(~grid), own.gpu, f"from {share:.1%} of the rows",
+                              priced_with_intervals(found.fitted, found.efficiency, rest))
 
 
 def predict_one_by_one(oracle: Any, rows: Measurements, dataset: Dataset, how: str) -> PredictedRows:
@@ -191,10 +183,10 @@ def predict_one_by_one(oracle: Any, rows: Measurements, dataset: Dataset, how: s
     priced = [[estimate(oracle, kernel, dataset.gpu) for kernel in kernels(sample, i)] for i in range(len(sample))]
     table = np.array([[sum(getattr(kernel, name) for kernel in point) for point in priced]
                       for name in ("seconds", "low", "high")])
-    return _predicted_rows(sample, dataset.gpu, how, table + others * (len(dataset.parts) == 1))
+    return predicted_rows(sample, dataset.gpu, how, table + others * (len(dataset.parts) == 1))
 
 
-def _predicted_rows(rows: Measurements, gpu: Gpu, how: str, table: Array) -> PredictedRows:
+def predicted_rows(rows: Measurements, gpu: Gpu, how: str, table: Array) -> PredictedRows:
     """*rows* with the predictions in *table*: seconds, and the ends of their intervals."""
     return PredictedRows(rows.gpu or gpu.name, _family(rows), rows, how, *table)
 
@@ -213,7 +205,8 @@ def _interval(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> tuple[Arr
     return np.exp(low), np.exp(high)
 
 
-def _protocols_priced(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> Array:
+def priced_with_intervals(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> Array:
+    """The seconds of each point of *dataset*, and the ends of their intervals, as three rows."""
     seconds, (low, high) = fitted.predict(dataset), _interval(fitted, priced, dataset)
     own = seconds - dataset.other_seconds
     return np.stack([seconds, own * low + dataset.other_seconds, own * high + dataset.other_seconds])
@@ -221,17 +214,11 @@ def _protocols_priced(fitted: Fitted, priced: Efficiency, dataset: Dataset) -> A
 
 @frozen(kw_only=True)
 class Question:
-    """Which `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`.
-
-    `leave_out` names a GPU or an architecture that is predicted from all others at `path`; `train` names the GPUs to
-    learn from.
-    """
+    """The `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`."""
 
     path: Path
     gpu: str = ""
     oracle: Choice
-    leave_out: str = ""
-    train: tuple[str, ...] = ()
 
 
 @frozen(eq=False)
@@ -250,16 +237,29 @@ class KernelReport:
         return sum(family["mape"] for family in self.families.values()) / len(self.families)
 
 
-def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> KernelReport:
-    """Compare the oracle with the measurements; raises KsimError for measurements that cannot be used."""
-    notes = _Notes()
+@define
+class Notes:
+    """Remarks, and the rows left out."""
+
+    left: list[tuple[str, LeftOut]] = field(factory=list)
+    remarks: list[str] = field(factory=list)
+
+
+def validate(question: Question, say: Callable[[str], None] = lambda _: None,
+             predict: Callable[[Question, FitSpec, Sequence[Selected], Notes], Iterable[PredictedRows]] | None = None
+             ) -> KernelReport:
+    """Compare the oracle with the measurements, or what *predict* predicts for them.
+
+    Raises KsimError for measurements that cannot be used.
+    """
+    notes = Notes()
     measured = read(question.path)
-    oracle = plugin("oracles", question.oracle)
+    predict = predict or partial(_predict, plugin("oracles", question.oracle))
     predicted: list[PredictedRows] = []
     for spec, taken in by_spec(measured):
         say(spec.name)
         selected = tuple(_selected(spec, taken, question, notes))
-        predicted += _predict(question, oracle, spec, selected, notes)
+        predicted += predict(question, spec, selected, notes)
     if not predicted:
         gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
         problem = f"has nothing to compare with; it is of {gpus}"
@@ -268,15 +268,7 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
                         tuple(notes.remarks))
 
 
-@define
-class _Notes:
-    """Remarks, and the rows left out."""
-
-    left: list[tuple[str, LeftOut]] = field(factory=list)
-    remarks: list[str] = field(factory=list)
-
-
-def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
+def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, notes: Notes) -> Iterator[Selected]:
     by_name: dict[str, list[Measurements]] = {}
     for rows in taken:
         gpu = gpu_of(rows, question.gpu if rows.gpu is None else "")
@@ -297,13 +289,10 @@ def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, 
             yield selected
 
 
-def _predict(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Selected],
-             notes: _Notes) -> Iterator[PredictedRows]:
+def _predict(oracle: Any, question: Question, spec: FitSpec, selected: Sequence[Selected],
+             notes: Notes) -> Iterator[PredictedRows]:
     """Predict by the protocol that the question and the kind of the measurements ask for."""
-    if question.leave_out or question.train:
-        yield from _apart(question, spec, selected, notes)
-        return
-    for own in _wanted(selected, question.gpu):
+    for own in of_gpu(selected, question.gpu):
         name = question.oracle.name
         path = question.oracle.options.get("path")
         if name == "measured" and not path and not own.rows[0].source.swept:
@@ -317,7 +306,7 @@ def _predict(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[
             yield from _priced(oracle, spec, own, notes)
 
 
-def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: _Notes) -> Iterator[PredictedRows]:
+def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: Notes) -> Iterator[PredictedRows]:
     """Predict by an oracle as it ships."""
     profiled = _profiled(oracle, own.gpu)
     for rows, dataset in zip(own.rows, own.core, strict=True):
@@ -336,40 +325,10 @@ def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
     return oracle.prices(gpu) if isinstance(oracle, ProfileOracle) else None
 
 
-def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], notes: _Notes) -> Iterator[PredictedRows]:
-    """Predict some GPUs by what is learned from others."""
-    if question.train:
-        teachers = [own for own in selected if _is(own, question.train)]
-        pupils = [own for own in _wanted(selected, question.gpu) if own not in teachers]
-        how = f"from {', '.join(question.train)}"
-    else:
-        architectures = {own.gpu.architecture for own in selected if _is(own, (question.leave_out,))}
-        if not architectures and question.leave_out not in _all_names(selected):
-            notes.remarks.append(f"{spec.name}: has no rows of {question.leave_out!r}")
-            return
-        # GPUs of one architecture are nearly the same, so they are left out together.
-        teachers = [own for own in selected if own.gpu.architecture not in architectures]
-        pupils = [own for own in selected if _is(own, (question.leave_out,))]
-        how = f"without {', '.join(sorted(architectures))}"
-    if not teachers or not pupils:
-        notes.remarks.append(f"{spec.name}: no GPU to learn it from, or none to predict")
-        return
-    yield from predict_from_others(spec, [dataset for own in teachers for dataset in own.core],
-                                   [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
-
-
-def _wanted(selected: Sequence[Selected], gpu: str) -> Sequence[Selected]:
+def of_gpu(selected: Sequence[Selected], gpu: str) -> Sequence[Selected]:
+    """Those of the GPU called *gpu*, or that name none; all where *gpu* is ""."""
     return [own for own in selected if not gpu or gpu in (own.rows[0].gpu, own.rows[0].source.device) or (
         own.rows[0].gpu is None)]
-
-
-def _is(own: Selected, names: Sequence[str]) -> bool:
-    """Whether one of *names* is this GPU or its architecture."""
-    return bool({own.rows[0].gpu, own.rows[0].source.device, own.gpu.architecture} & {*names})
-
-
-def _all_names(selected: Sequence[Selected]) -> set[str]:
-    return {name for own in selected for name in (own.rows[0].gpu or "", own.gpu.architecture)}
 
 
 def _fitted_to(own: Selected, path: Path) -> bool:
@@ -378,11 +337,3 @@ def _fitted_to(own: Selected, path: Path) -> bool:
         return False
     known = set(Profile.load(path).header.get("fitted_to", {}).values())
     return not known.isdisjoint(digest(Path(rows.source.file)) for rows in own.rows)
-
-
-def check_question(question: Question) -> None:
-    """Raise ConfigError for options that contradict each other."""
-    if question.leave_out and question.train:
-        raise ConfigError("--train", "names the GPUs to learn from, and --leave-out those not to; give one of them")
-    if (question.leave_out or question.train) and question.oracle.name != "learned":
-        raise ConfigError("--oracle", f"{question.oracle.name} learns from no other GPU; only 'learned' does")

@@ -14,7 +14,7 @@ Column = NDArray[Any]
 
 
 @frozen(eq=False)
-class Batches:
+class PointBatches:
     """The sequences of each point of attention, as runs of equal ones; point i has the runs starts[i]:starts[i + 1].
 
     A run has `counts` sequences, each of `qlens` new tokens and `kvlens` tokens in the cache, the new ones included.
@@ -70,9 +70,9 @@ class Batches:
 
     def keys(self) -> Ints:
         """Return a hash of each batch, equal for equal batches."""
-        place = np.arange(len(self.counts)) - np.repeat(self.starts[:-1], np.diff(self.starts))
-        mixed = np.zeros(len(place), dtype=np.uint64)
-        for part in (self.counts, self.qlens, self.kvlens, place):  # SplitMix64 of each part in turn
+        position = np.arange(len(self.counts)) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        mixed = np.zeros(len(position), dtype=np.uint64)
+        for part in (self.counts, self.qlens, self.kvlens, position):  # SplitMix64 of each part in turn
             mixed += part.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -88,7 +88,7 @@ class Batches:
         return type(self)(starts, self.counts[runs], self.qlens[runs], self.kvlens[runs])
 
     @classmethod
-    def join(cls, parts: Sequence["Batches"]) -> "Batches":
+    def join(cls, parts: Sequence["PointBatches"]) -> "PointBatches":
         """Put the points of all *parts* one after the other."""
         before = np.cumsum([0, *(len(part.counts) for part in parts)])
         starts = [part.starts[:-1] + offset for part, offset in zip(parts, before[:-1], strict=True)]

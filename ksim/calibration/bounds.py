@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.batches import Batches, Floats, Ints
+from ksim.calibration.batches import Floats, Ints, PointBatches
 from ksim.calibration.measurements import COLLECTIVES, Points
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
@@ -20,7 +20,7 @@ PIECE = 32768
 
 
 @frozen
-class Moves:
+class MemoryTraffic:
     """The memory traffic of a family: the columns that it needs, and functions of them for rows, reads and writes.
 
     A row is the work of one thread block, usually a token.  Reads and writes are in
@@ -42,15 +42,15 @@ def _tokens(t: Any, *_: Any) -> Any:
     return t
 
 
-MOVES: Mapping[str, Moves] = {
-    "rms_norm": Moves(("t", "h"), _tokens, lambda t, h: 2 * (t + 1) * h, lambda t, h: 2 * t * h),
-    "fused_add_rms_norm": Moves(("t", "h"), _tokens, lambda t, h: 2 * (2 * t + 1) * h, lambda t, h: 4 * t * h),
-    "silu_mul": Moves(("t", "inter"), _tokens, lambda t, inter: 4 * t * inter, lambda t, inter: 2 * t * inter),
-    "rope": Moves(("t", "hq", "hkv", "d"), _tokens, *2 * (lambda t, hq, hkv, d: 2 * t * (hq + hkv) * d,)),
-    "kv_write": Moves(("t", "hkv", "d"), _tokens, *2 * (lambda t, hkv, d: 4 * t * hkv * d,)),
-    "argmax": Moves(("t", "vocab"), _tokens, lambda t, vocab: 4 * t * vocab, lambda t, vocab: 4 * t),
-    "quantize": Moves(("t", "h"), _tokens, lambda t, h: 2 * t * h, lambda t, h: t * h),
-    "copy": Moves(("bytes",), lambda size: -(-size // PIECE), *2 * (lambda size: size,)),
+MOVES: Mapping[str, MemoryTraffic] = {
+    "rms_norm": MemoryTraffic(("t", "h"), _tokens, lambda t, h: 2 * (t + 1) * h, lambda t, h: 2 * t * h),
+    "fused_add_rms_norm": MemoryTraffic(("t", "h"), _tokens, lambda t, h: 2 * (2 * t + 1) * h, lambda t, h: 4 * t * h),
+    "silu_mul": MemoryTraffic(("t", "inter"), _tokens, lambda t, inter: 4 * t * inter, lambda t, inter: 2 * t * inter),
+    "rope": MemoryTraffic(("t", "hq", "hkv", "d"), _tokens, *2 * (lambda t, hq, hkv, d: 2 * t * (hq + hkv) * d,)),
+    "kv_write": MemoryTraffic(("t", "hkv", "d"), _tokens, *2 * (lambda t, hkv, d: 4 * t * hkv * d,)),
+    "argmax": MemoryTraffic(("t", "vocab"), _tokens, lambda t, vocab: 4 * t * vocab, lambda t, vocab: 4 * t),
+    "quantize": MemoryTraffic(("t", "h"), _tokens, lambda t, h: 2 * t * h, lambda t, h: t * h),
+    "copy": MemoryTraffic(("bytes",), lambda size: -(-size // PIECE), *2 * (lambda size: size,)),
 }
 
 
@@ -106,7 +106,7 @@ def floor(points: Points, gpu: Gpu) -> Floats:
     return np.maximum(least.flops / peak, least.bytes / gpu.bandwidth)
 
 
-def pairs(batches: Batches, window: Ints | None = None) -> tuple[Ints, Ints]:
+def pairs(batches: PointBatches, window: Ints | None = None) -> tuple[Ints, Ints]:
     """Count the (query, key) pairs of causal attention, and the keys that it reads.
 
     A query attends to the last `window` tokens, itself included; 0 or less means all.

@@ -61,7 +61,7 @@ class CalibratedFamily:
 
 @frozen
 class Calibration:
-    """What a profile holds, the rows left out and why, and remarks on measurements of no use."""
+    """The fitted families of a profile, the rows left out with the reasons, and remarks on unused measurements."""
 
     gpu: Gpu
     parts: tuple[CalibratedFamily, ...]

@@ -115,7 +115,7 @@ class PhysicsOfDataset:
 
 
 @frozen
-class Rule:
+class RowRule:
     """A rule about rows of measurements: it is about the rows for which `holds` is true, for the `reason` given."""
 
     reason: str
@@ -127,9 +127,9 @@ def in_tables(rows: Measurements) -> Mask:
     return np.full(len(rows), not rows.source.swept)
 
 
-def other_engines(reason: str) -> Rule:
+def other_engines(reason: str) -> RowRule:
     """Return a rule about rows of tables that another engine than vLLM measured."""
-    return Rule(reason, lambda rows: np.full(len(rows), rows.source.backend not in (SWEEP, "vllm")))
+    return RowRule(reason, lambda rows: np.full(len(rows), rows.source.backend not in (SWEEP, "vllm")))
 
 
 def group_by(rows: Measurements, *columns: str) -> NDArray[np.int64]:

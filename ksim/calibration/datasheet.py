@@ -56,9 +56,9 @@ def _changed(table: Mapping[str, Any], figures: Mapping[str, Any], where: str) -
     before, made = gpu_of_table(table, where), merge(table, figures)
     if "tdp" in figures and "limit" in table.get("power", {}):
         made = merge(made, {"power": {"limit": figures["tdp"]}})
-    after, said = gpu_of_table(made, where), {DType.named(key) for key in figures.get("flops", {})}
+    after, stated = gpu_of_table(made, where), {DType.named(key) for key in figures.get("flops", {})}
     scale = after.sms * after.clock / (before.sms * before.clock)
-    made["flops"] = {str(dtype): f"{peak * (1 if dtype in said else scale)!r} FLOP/s"
+    made["flops"] = {str(dtype): f"{peak * (1 if dtype in stated else scale)!r} FLOP/s"
                      for dtype, peak in after.flops.items()}
     gpu = gpu_of_table(made, where)
     return gpu if gpu.power.basis == "estimated" else evolve(gpu, power=_following(before, gpu, figures))
@@ -66,10 +66,10 @@ def _changed(table: Mapping[str, Any], figures: Mapping[str, Any], where: str) -
 
 def _following(before: Gpu, after: Gpu, figures: Mapping[str, Any]) -> Power:
     """The power of *after*, which was *before* until its *figures* changed, where they leave it open."""
-    power, said = after.power, figures.get("power", {})
-    if "busy" not in said:
+    power, stated = after.power, figures.get("power", {})
+    if "busy" not in stated:
         power = evolve(power, busy=power.busy * after.sms / before.sms)
-    if (clocks := power.clocks) is None or "clocks" in said or after.clock == before.clock:
+    if (clocks := power.clocks) is None or "clocks" in stated or after.clock == before.clock:
         return power
     ratio = after.clock / before.clock
     voltage: dict[str | float, float] = {clock * ratio: volts for clock, volts in clocks.voltage.items()}
@@ -148,7 +148,7 @@ def _ranged(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, flo
 
 def _estimated(sheet: Mapping[str, Any], power: Mapping[str, Any], where: str) -> Gpu:
     """Return the GPU with estimates for what *power* leaves out."""
-    from ksim.calibration.power.extrapolation import of_data_sheet, placeholder
+    from ksim.calibration.power import of_data_sheet, placeholder
 
     gpu = structure(Gpu, {**sheet, "power": plain(placeholder(power["limit"], power.get("idle", 0)))}, where)
     try:

@@ -1,17 +1,13 @@
-"""Fit specs: which rows of a family of kernels are fitted, what is fitted to them, and how far off the fit is.
-
-Efficiencies for GPUs that nobody has measured, learned from GPUs of other architectures.
-"""
+"""Fit specs: which rows of a family of kernels are fitted, what is fitted to them, and how far off the fit is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
+from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, RowRule
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import Constants, Family
@@ -65,8 +61,8 @@ class FitSpec:
     table: Candidate
     sweep: Candidate
     place: tuple[str, ...]
-    rules: Sequence[Rule] = ()
-    core: Rule | None = None
+    rules: Sequence[RowRule] = ()
+    core: RowRule | None = None
     grid: Callable[[Measurements], Mask] | None = None
     like: tuple[str, ...] = ()
     held: Constants = field(factory=dict)
@@ -135,10 +131,10 @@ def _folds(groups: NDArray[np.int64], folds: int) -> Iterator[Mask]:
     names, counts = np.unique(groups, return_counts=True)
     sizes = np.zeros(min(folds, len(names)), dtype=np.int64)
     fold_of: dict[int, int] = {}
-    for place in np.argsort(-counts, kind="stable"):
+    for largest in np.argsort(-counts, kind="stable"):
         smallest = int(sizes.argmin())
-        fold_of[int(names[place])] = smallest
-        sizes[smallest] += counts[place]
+        fold_of[int(names[largest])] = smallest
+        sizes[smallest] += counts[largest]
     fold_of_point = np.array([fold_of[int(group)] for group in groups])
     for fold in range(len(sizes)):
         yield fold_of_point == fold
@@ -232,67 +228,3 @@ def by_gpu(rows: Sequence[Measurements]) -> Iterator[tuple[str, list[Measurement
     """Yield each GPU of the catalogue with its measurements."""
     for name in sorted({part.gpu for part in rows if part.gpu}):
         yield name, [part for part in rows if part.gpu == name]
-
-
-#: Factor by which errors grow on GPUs of another architecture than those fitted to: that of quantisation, which has
-#: been measured on eight GPUs.
-OTHER_ARCHITECTURE = 2.0
-#: Factor on intervals that come from errors at known architectures: a new one has a bias of its own.  With it, nine of
-#: ten measurements lie in their intervals, as leaving out each architecture shows (81 % do without).
-NEW_ARCHITECTURE = 1.35
-#: Rows of a GPU's table that intervals and regions are taken from.
-_ROWS = 3000
-
-
-@frozen(eq=False)
-class Learned:
-    """Fits to all datasets, to those of all architectures but one, and to those of all but two, by what is left out."""
-
-    everything: Fitted
-    leaving_out: Mapping[str, Fitted]
-    leaving_two: Mapping[frozenset[str], Fitted]
-
-
-def learn(spec: FitSpec, datasets: Sequence[Dataset]) -> Learned:
-    """Fit to all of *datasets*, then once without each architecture, then once without each two of them."""
-    architectures = sorted({dataset.gpu.architecture for dataset in datasets})
-
-    def leaving(*out: str) -> Fitted:
-        return fit(spec, spec.learned, [dataset for dataset in datasets if dataset.gpu.architecture not in out])
-
-    without_one = {left: leaving(left) for left in architectures} if len(architectures) > 1 else {}
-    pairs = combinations(architectures, 2) if len(architectures) > 2 else ()
-    return Learned(leaving(), without_one, {frozenset(pair): leaving(*pair) for pair in pairs})
-
-
-def efficiencies(spec: FitSpec, datasets: Sequence[Dataset], learned: Learned, source: str) -> dict[str, Efficiency]:
-    """Return what a profile keeps: an efficiency for new architectures, and one for each known architecture.
-
-    The efficiency for a known architecture has not seen it.  Its intervals come
-    from the errors at the other architectures, each held out in turn.
-    """
-    datasets = [dataset.sample(_ROWS) for dataset in datasets]
-    if not learned.leaving_out:
-        return {spec.name: _of_one(spec, datasets, learned.everything, source)}
-    missed = [_missed(learned.leaving_out[dataset.gpu.architecture], dataset) for dataset in datasets]
-    kept = {spec.name: efficiency(learned.everything, datasets, missed, source, NEW_ARCHITECTURE)}
-    for left, fitted in learned.leaving_out.items():
-        others = [dataset for dataset in datasets if dataset.gpu.architecture != left]
-        # If only one architecture is left to learn from, the errors are those at itself.
-        widening = NEW_ARCHITECTURE if learned.leaving_two else OTHER_ARCHITECTURE
-        fits = [learned.leaving_two.get(frozenset((left, dataset.gpu.architecture)), fitted) for dataset in others]
-        errors = [_missed(other_fit, dataset) for other_fit, dataset in zip(fits, others, strict=True)]
-        kept[without(spec.name, left)] = efficiency(fitted, others, errors, source, widening)
-    return kept
-
-
-def _of_one(spec: FitSpec, datasets: Sequence[Dataset], fitted: Fitted, source: str) -> Efficiency:
-    """Return the efficiency learned from one architecture: its intervals are the errors there, widened for others."""
-    return efficiency(fitted, datasets, [_missed(fitted, dataset) for dataset in datasets],
-                      f"{source}; of one architecture, intervals doubled for others", OTHER_ARCHITECTURE)
-
-
-def _missed(fitted: Fitted, dataset: Dataset) -> Array:
-    """Return log(measured / predicted)."""
-    missed: Array = np.log(dataset.seconds / fitted.predict(dataset))
-    return missed

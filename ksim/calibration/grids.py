@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.batches import Batches
+from ksim.calibration.batches import PointBatches
 from ksim.calibration.measurements import Points, tagged
 from ksim.compute.model import Model
 from ksim.foundation.units import DType
@@ -171,7 +171,7 @@ def _attention_points(tag: str, heads: Sequence[tuple[int, ...]],
                       batches: Sequence[Sequence[tuple[int, int]]]) -> Points:
     columns = dict(zip(("hq", "hkv", "d"), np.array(heads, dtype=np.int64).T, strict=True))
     return Points(family="attention", dtype="bf16", columns=columns, tags=tagged(tag, len(heads)),
-                  batches=Batches.of(*batches))
+                  batches=PointBatches.of(*batches))
 
 
 GRIDS: Mapping[str, Callable[[Gpu, Layers], Iterator[Points]]] = {

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.calibration.batches import Batches, Column, Floats, Ints, Texts
+from ksim.calibration.batches import Column, Floats, Ints, PointBatches, Texts
 
 #: The backend of a sweep; tables name a serving engine.
 SWEEP = "sweep"
@@ -22,7 +22,7 @@ CHECKS = ("random", "mixed")
 
 @frozen
 class FamilyColumns:
-    """The columns that a family needs, and those that it may have; `batched` families also have `Batches`."""
+    """The columns that a family needs, and those that it may have; `batched` families also have `PointBatches`."""
 
     needs: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Points:
     dtype: str
     columns: Mapping[str, Column]
     tags: Texts
-    batches: Batches | None = None
+    batches: PointBatches | None = None
 
     def __len__(self) -> int:
         return len(self.tags)
@@ -153,7 +153,7 @@ def joined(parts: Sequence[Measurements]) -> Measurements:
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in shared}
     batches = [part.batches for part in parts if part.batches is not None]
     return evolve(first, columns=columns, tags=np.concatenate([part.tags for part in parts]),
-                  batches=Batches.join(batches) if batches else None,
+                  batches=PointBatches.join(batches) if batches else None,
                   seconds=np.concatenate([part.seconds for part in parts]),
                   rows=np.concatenate([part.rows for part in parts]))
 

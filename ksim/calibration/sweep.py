@@ -24,7 +24,7 @@ from ksim.calibration.measurements import CHECKS, Points, by_family
 from ksim.calibration.reading import sweep as sweep_format
 from ksim.calibration.reading.frames import load
 from ksim.calibration.reading.sweep import save, table, write_points
-from ksim.calibration.runner.device import Device, KernelPoint, TorchDevice, Unmeasurable, expert_loads
+from ksim.calibration.runner.device import Device, MeasurementPoint, TorchDevice, Unmeasurable, expert_loads
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.units import DType
@@ -95,7 +95,7 @@ _MOST = 1e6
 
 
 @frozen(eq=False)
-class SweepPlan:
+class PointsPlan:
     """Points to measure, and the seconds of GPU time that timing each is expected to take."""
 
     points: tuple[Points, ...]
@@ -120,7 +120,7 @@ class SweepPlan:
         return rows
 
 
-def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), budget: float = BUDGET) -> SweepPlan:
+def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), budget: float = BUDGET) -> PointsPlan:
     """Return the points of *families* (by default all), and of the layers of *models*, for *gpu*.
 
     Points that do not fit the GPU's memory or take too long are left out.  If the
@@ -141,7 +141,7 @@ def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), b
     orders = [_spread(points) for points, _ in usable]
     kept = _within(budget, [cost[order] for cost, order in zip(costs, orders, strict=True)])
     chosen = [np.sort(order[:count]) for order, count in zip(orders, kept, strict=True)]
-    return SweepPlan(tuple(points.take(rows) for (points, _), rows in zip(usable, chosen, strict=True)),
+    return PointsPlan(tuple(points.take(rows) for (points, _), rows in zip(usable, chosen, strict=True)),
                 tuple(cost[rows] for cost, rows in zip(costs, chosen, strict=True)))
 
 
@@ -233,7 +233,7 @@ def run(points: Sequence[Points], folder: Path, device: Device | None = None, sa
     return written
 
 
-def time(device: Device, point: KernelPoint, size: float) -> Timed:
+def time(device: Device, point: MeasurementPoint, size: float) -> Timed:
     """Time *point*, whose buffers are *size* bytes; raise Unmeasurable if it cannot be timed."""
     try:
         launch = device.prepare(point, copies(size, device.l2))
@@ -277,7 +277,7 @@ def _timed(part: Points, missing: Ints, device: Device, failures: dict[str, list
     sizes = buffers(part) if len(missing) else np.zeros(0)
     for i in missing:
         try:
-            yield int(i), time(device, KernelPoint.of(part, int(i)), float(sizes[i]))
+            yield int(i), time(device, MeasurementPoint.of(part, int(i)), float(sizes[i]))
         except Unmeasurable as error:
             failures.setdefault(str(error), []).append(part.describe(int(i)))
 
@@ -289,7 +289,7 @@ def _table(part: Points, timed_points: Sequence[tuple[int, Timed]]) -> pa.Table:
             "latency_min_us": np.array([timed.fastest for timed in results]),
             "reps": np.array([timed.launches for timed in results])}
     if part.family == "moe":  # the outcome of the choice of experts, which follows from the shape and a fixed seed
-        counts = [expert_loads(KernelPoint.of(chosen, i)) for i in range(len(chosen))]
+        counts = [expert_loads(MeasurementPoint.of(chosen, i)) for i in range(len(chosen))]
         more["active"] = np.array([int((count > 0).sum()) for count in counts])
         more["max_load"] = np.array([int(count.max()) for count in counts])
     return table(chosen, more)

@@ -1,17 +1,19 @@
-"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
+"""The command line: commands to run scenarios, ask, compare, connect, calibrate and look up."""
 
 import errno
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ksim.cli import completion, terminal
 from ksim.cli.completion import InstallCompletion, MainGroup, ShowCompletion
-from ksim.cli.help import App
+from ksim.cli.help import App, HelpCommand, under_old_name
 from ksim.cli.terminal import hint
 from ksim.foundation import process
+from ksim.foundation.catalog import TRUST
 from ksim.foundation.errors import KsimError
 
 app = App(
@@ -31,8 +33,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
                                                    help="print the version and exit")] = False,
+             trust: Annotated[bool, typer.Option("--trust", help="import plug-ins (package.module:Class) also from"
+                                                 " installed packages, not only from your own folders; may stand"
+                                                 " behind a command, too")] = False,
              install_completion: InstallCompletion = None, show_completion: ShowCompletion = None) -> None:
     """Simulate LLM inference serving, down to the single GPU kernel."""
+    if trust:
+        os.environ[TRUST] = "1"  # which processes of this one inherit
 
 
 def main() -> None:
@@ -70,55 +77,47 @@ def main() -> None:
 
 
 def _remedy(error: OSError) -> str:
-    """What to do about *error*, where its own words do not say what it is about."""
+    """Return a remedy for *error*, where its own words name none."""
     if error.errno == errno.ENOENT and not error.filename:
         return ": the working directory is gone; change to one that there is"
     return ": a disk, or what output goes to, is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
 
 
 def _register() -> None:
-    """Add all commands, in the order of the help: runs, studies, and what they are made of."""
-    from ksim.cli import diff, exchange, run, serve, start
+    """Add all commands, in the order of the help, each under a heading of its own kind."""
+    from ksim.cli import (
+        capacity,
+        catalogue,
+        diff,
+        exchange,
+        hardware,
+        pareto,
+        parts,
+        run,
+        serve,
+        start,
+        studies,
+        trace,
+        validate,
+    )
 
-    app.command("new")(start.new)
-    app.command("init", hidden=True)(start.init)
-    app.command("import")(exchange.import_)
-    app.command("export")(exchange.export)
-    app.command("run")(run.run)
-    app.command("replay")(run.replay)
-    app.command("serve")(serve.serve)
-    app.command("explain")(run.explain)
-    app.command("diff")(diff.diff)
-    _register_studies()
-    _register_parts()
-
-
-def _register_studies() -> None:
-    from ksim.cli import capacity, pareto, run, studies
-
-    app.command("sweep")(studies.sweep)
-    app.command("pareto")(pareto.pareto)
-    app.command("capacity")(capacity.capacity)
-    app.command("tune")(studies.tune)
-    app.command("routers")(studies.routers)
-    app.command("report")(run.report)
-
-
-def _register_parts() -> None:
-    from ksim.cli import catalogue, hardware, parts, start, trace, validate
-
-    app.command("step")(parts.step)
-    app.command("collectives")(parts.collectives)
-    app.command("roofline")(parts.roofline)
-    app.command("sweep-kernels")(hardware.sweep_kernels)
-    app.command("calibrate")(hardware.calibrate)
-    app.command("trace")(trace.trace)
-    app.command("list", plugins=False)(catalogue.list_entries)
-    app.command("model", cls=hardware.ModelCommand)(hardware.model)
-    app.command("schema", plugins=False)(start.schema)
-    app.command("doctor", plugins=False)(start.doctor)
-    app.add_typer(hardware.app, name="gpu")
-    app.add_typer(validate.app, name="validate")
+    under: dict[str, dict[str, Any]] = {
+        "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain, "report": run.report},
+        "Ask": {"sweep": studies.sweep, "pareto": pareto.pareto, "capacity": capacity.capacity, "tune": studies.tune,
+                "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives},
+        "Compare": {"diff": diff.diff, "routers": studies.routers},
+        "Connect": {"import": exchange.import_, "export": exchange.export, "serve": serve.serve, "trace": trace.trace},
+        "Look up": {"list": catalogue.list_entries, "model": hardware.model, "doctor": start.doctor}}
+    for heading, commands in under.items():
+        for name, command in commands.items():
+            app.command(name, rich_help_panel=heading,
+                        cls=hardware.ModelCommand if name == "model" else HelpCommand)(command)
+    for name, group in {"gpu": hardware.app, "validate": validate.app}.items():
+        app.add_typer(group, name=name, rich_help_panel="Calibrate")
+    for old, new, command in (("sweep-kernels", "gpu points", hardware.points),
+                              ("calibrate", "gpu calibrate", hardware.calibrate),
+                              ("schema", "new --schema", start.schema)):
+        app.command(old, hidden=True)(under_old_name(old, new, command))
 
 
 _register()

@@ -52,8 +52,8 @@ class Asked:
         """Raise ConfigError where anything is asked for, of which only the curve has use."""
         flags = {"--block-size": self.block_size, "--cache-sizes": self.sizes, "--tier": self.tiers,
                  "--model": self.model, **self._of_model()}
-        if wanted := [flag for flag, value in flags.items() if value]:
-            raise ConfigError(wanted[0], "is about the cache curve; add --cache-curve")
+        if unused := [flag for flag, value in flags.items() if value]:
+            raise ConfigError(unused[0], "is about the cache curve; add --cache-curve")
 
     def bytes_per_token(self) -> float:
         """Bytes of KV of a token, 0 without a model."""
@@ -65,8 +65,8 @@ class Asked:
         serve = given({"kv_cache_dtype": self.kv_cache_dtype, "tensor_parallel_size": self.tensor_parallel_size})
         if self.model:
             return kv_bytes_per_token(self.model, structure(EngineSettings, serve, "trace"))
-        if wanted := [flag for flag, value in self._of_model().items() if value]:
-            raise ConfigError(wanted[0], "says how large the KV of a model is; add --model")
+        if unused := [flag for flag, value in self._of_model().items() if value]:
+            raise ConfigError(unused[0], "says how large the KV of a model is; add --model")
         return 0.0
 
     def _of_model(self) -> dict[str, Any]:

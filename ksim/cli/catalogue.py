@@ -1,25 +1,28 @@
-"""`ksim list`: the GPUs, systems, models, grids and plug-ins to choose from."""
+"""`ksim list`: the GPUs, systems, models, grids and plug-ins to choose from, as tables and as JSON in SI units."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
+from attrs import frozen
 
-from ksim.cli.flags import STDOUT, JsonFile, Wide, console, write_json
+from ksim.cli.flags import JsonFile, Wide, console, write_json
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import GIB, DType
 from ksim.views.tables import Table
 
-if TYPE_CHECKING:
-    from ksim.cli.records import Record
 
-
-class Kind(StrEnum):
+class CatalogKind(StrEnum):
     """What can be listed."""
 
     GPUS = "gpus"
     SYSTEMS = "systems"
     MODELS = "models"
     DRAFTERS = "drafters"
+    ENGINES = "engines"
     GRIDS = "grids"
     POLICIES = "policies"
     ADMISSIONS = "admissions"
@@ -41,176 +44,238 @@ class Kind(StrEnum):
     DATASETS = "datasets"
 
 
-_PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
-            Kind.ACCEPTANCES: "scheduling.acceptances",
-            Kind.EVICTIONS: "kv.cache.evictions", Kind.OFFLOAD_EVICTIONS: "kv.offload.evictions",
-            Kind.OFFLOAD_CONNECTORS: "kv.offload.connectors",
-            Kind.ROUTERS: "cluster.routers", Kind.PAIR_ROUTERS: "cluster.pair_routers",
-            Kind.FLOW_CONTROLS: "cluster.flow_controls", Kind.CONNECTORS: "kv.transfer.connectors",
-            Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
-            Kind.TRACES: "workload.traces", Kind.RECORDINGS: "validation.recordings",
-            Kind.DATASETS: "workload.datasets", Kind.LLM_D_PARTS: "cluster.llm_d.parts"}
+#: The folders of plug-ins; those of data files are called as their kinds.
+_FOLDERS = {CatalogKind.POLICIES: "scheduling.policies", CatalogKind.ADMISSIONS: "scheduling.admissions",
+            CatalogKind.ACCEPTANCES: "scheduling.acceptances",
+            CatalogKind.EVICTIONS: "kv.cache.evictions", CatalogKind.OFFLOAD_EVICTIONS: "kv.offload.evictions",
+            CatalogKind.OFFLOAD_CONNECTORS: "kv.offload.connectors",
+            CatalogKind.ROUTERS: "cluster.routers", CatalogKind.PAIR_ROUTERS: "cluster.pair_routers",
+            CatalogKind.FLOW_CONTROLS: "cluster.flow_controls", CatalogKind.CONNECTORS: "kv.transfer.connectors",
+            CatalogKind.GOVERNORS: "engine.governors", CatalogKind.ORACLES: "oracles",
+            CatalogKind.COLLECTIVES: "network.collectives",
+            CatalogKind.TRACES: "workload.traces", CatalogKind.RECORDINGS: "validation.recordings",
+            CatalogKind.DATASETS: "workload.datasets", CatalogKind.LLM_D_PARTS: "cluster.llm_d.parts"}
 
-#: Those that go by signals of engines, and what one goes by that does not say it.
-_CHOOSERS = (Kind.ROUTERS, Kind.PAIR_ROUTERS, Kind.FLOW_CONTROLS)
+#: Plug-ins that go by signals of engines, and what one goes by that does not say it.
+_CHOOSERS = (CatalogKind.ROUTERS, CatalogKind.PAIR_ROUTERS, CatalogKind.FLOW_CONTROLS)
 USUAL = ("books", "metrics", "kv_events")
-#: The columns that are left out where there is no room, the first ones first.
-_HIDE = {Kind.GPUS: ("power is", "architecture", "system", "fp4 TFLOP/s", "SMs", "to its peers", "board power"),
-         Kind.SYSTEMS: ("disks, read", "host memory", "inside a node", "to other nodes, a GPU", "system"),
-         Kind.MODELS: ("state a sequence", "layers", "active", "stored in", "context"),
-         Kind.DRAFTERS: ("of the drafter", "vocabulary"), Kind.GRIDS: ("year",),
-         **dict.fromkeys(_CHOOSERS, ("source",))}
+
+CatalogEntry = dict[str, Any]
 
 
 def list_entries(
-    kind: Annotated[Kind, typer.Argument(help="what to list")],
+    kind: Annotated[CatalogKind | None, typer.Argument(help="what to list; by default the kinds that there are")]
+    = None,
     files: Annotated[list[str] | None, typer.Argument(help="files of your own GPUs or models, to list too")] = None,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """List GPUs, systems, models, grids, or the plug-ins of one kind."""
-    from ksim.foundation.errors import ConfigError
-
-    if files and kind not in (Kind.GPUS, Kind.MODELS):
+    """List GPUs, systems, models, engines, grids, or the plug-ins of one kind; by default the kinds."""
+    if kind is None:
+        _list_kinds(json_file)
+        return
+    if files and kind not in (CatalogKind.GPUS, CatalogKind.MODELS):
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
-    if json_file is not None:
-        write_json(json_file, {"kind": str(kind), "entries": [*_records(kind, files or [])]})
-    if json_file != STDOUT:
-        _show(kind, files or [])
+    listing = _LISTINGS.get(kind) or (_CHOOSER if kind in _CHOOSERS else _PLUGIN)
+    entries = [*listing.entries(_FOLDERS[kind])] if kind in _FOLDERS else [*listing.entries(*(files or []))]
+    write_json(json_file, {"kind": str(kind), "entries": entries})
+    console().print(listing.table(entries))
+    if kind is CatalogKind.SYSTEMS:
+        console().print(_links(entries))
 
 
-def _records(kind: Kind, files: list[str]) -> "Iterable[Record]":
-    from ksim.cli import records
-
-    if kind in (Kind.GPUS, Kind.MODELS):
-        return {Kind.GPUS: records.gpus, Kind.MODELS: records.models}[kind](files)
-    made = {Kind.SYSTEMS: records.systems, Kind.GRIDS: records.grids,
-            Kind.DRAFTERS: records.drafters}
-    if kind in made:
-        return made[kind]()
-    return records.described(*(_templates() if kind is Kind.TEMPLATES else _choosers(_PLUGINS[kind])
-                                      if kind in _CHOOSERS else _plugins(_PLUGINS[kind])))
+def _list_kinds(json_file: Any) -> None:
+    """Print every kind, with how many there are of it."""
+    counts = {kind: catalog.choices(_FOLDERS.get(kind, kind)) for kind in CatalogKind}
+    write_json(json_file, {"kinds": [{"kind": str(kind), "entries": len(names)} for kind, names in counts.items()]})
+    rows = Table.of("kind", ">entries", "such as", hide=("such as",))
+    for kind, names in counts.items():
+        rows.add_row(kind, str(len(names)), ", ".join(islice(names, 3)))
+    console().print(rows)
 
 
-def _show(kind: Kind, files: list[str]) -> None:
-    """Print the table of what there is of *kind*."""
-    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters,
-                  Kind.TEMPLATES: _templates}
-    with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
-    header, rows = (with_files[kind](files) if kind in with_files else catalogues[kind]() if kind in catalogues else
-                    _choosers(_PLUGINS[kind]) if kind in _CHOOSERS else _plugins(_PLUGINS[kind]))
-    console().print(Table.of(*header, rows=rows, hide=_HIDE.get(kind, ())))
-    if kind is Kind.SYSTEMS:
-        header, rows = _links()
-        console().print(Table.of(*header, rows=rows, hide=header[:2:-1],
-                                 title="links, one way: GB/s that flows reach, of the line rate (docs/fleets.md)"))
+@frozen
+class Listing:
+    """How a kind is listed: its entries, and the columns of their table, of which `hide` go first where room lacks.
+
+    Each column has a title, and what its cell says of an entry.  The table is in the order of `sort`.
+    """
+
+    entries: Callable[..., Iterable[CatalogEntry]]
+    columns: Mapping[str, Callable[[CatalogEntry], str]]
+    hide: tuple[str, ...] = ()
+    sort: Callable[[CatalogEntry], float] | None = None
+
+    def table(self, entries: Iterable[CatalogEntry]) -> Table:
+        """The *entries*, a row each."""
+        rows = sorted(entries, key=self.sort) if self.sort else entries
+        return Table.of("name", *self.columns, hide=self.hide, rows=(
+            (entry["name"], *(cell(entry) for cell in self.columns.values())) for entry in rows))
 
 
-def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
-    from ksim.foundation.units import DType
+def _gpus(*files: str) -> Iterator[CatalogEntry]:
+    """The GPUs of the catalogue and of *files*."""
     from ksim.scenario.hardware import gpu_of
 
-    gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
-    formats = (DType.BF16, DType.FP8, DType.FP4)
-    return ("name", "GPU", "architecture", ">SMs", ">memory", ">bandwidth", *(f">{dtype} TFLOP/s" for dtype in formats),
-            ">to its peers", ">board power", "power is", "system"), (
-        (name, gpu.name, gpu.architecture, str(gpu.sms), f"{gpu.memory / 2**30:.0f} GiB",
-         f"{gpu.bandwidth / 1e9:,.0f} GB/s",
-         *(f"{gpu.flops[dtype] / 1e12:,.0f}" if dtype in gpu.flops else "-" for dtype in formats),
-         f"{(gpu.nvlink or gpu.pcie) / 1e9:,.0f} GB/s", f"{gpu.power.limit:,.0f} W", gpu.power.basis,
-         gpu.system or ("-" if gpu.nvlink else "PCIe")) for name, gpu in gpus.items())
+    for name in dict.fromkeys((*catalog.entries("gpus"), *files)):
+        gpu = gpu_of(name)
+        yield {"name": name, "gpu": gpu.name, "architecture": gpu.architecture, "sms": gpu.sms,
+               "clock_hertz": gpu.clock, "memory_bytes": gpu.memory, "bandwidth_bytes_per_second": gpu.bandwidth,
+               "l2_bytes": gpu.l2, "flops_per_second": {str(dtype): rate for dtype, rate in gpu.flops.items()},
+               "pcie_bytes_per_second": gpu.pcie, "nvlink_bytes_per_second": gpu.nvlink,
+               "power_watts": gpu.power.limit, "power_basis": gpu.power.basis, "system": gpu.system or None}
 
 
-def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
-    from ksim.foundation.units import GIB
-    from ksim.scenario.hardware import system_of
+def _peak(dtype: DType) -> Callable[[CatalogEntry], str]:
+    """The column of a GPU's peak in *dtype*, in TFLOP/s."""
+    def cell(gpu: CatalogEntry) -> str:
+        rate = gpu["flops_per_second"].get(str(dtype))
+        return "-" if rate is None else f"{rate / 1e12:,.0f}"
 
-    systems = {name: system_of(None, name) for name in catalog.entries("systems")}
-    return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU",
-            ">host memory", ">disks, read"), (
-        (name, system.name, system.gpu, str(system.gpus_per_node), system.interconnect,
-         f"{system.inside.bandwidth / 1e9:,.0f} GB/s",
-         f"{system.network.bandwidth / 1e9:,.4g} GB/s" if system.network else "-",
-         f"{system.memory / GIB:,.0f} GiB" if system.memory else "-",
-         f"{system.disk.read / 1e9:,.0f} GB/s" if system.disk else "-") for name, system in systems.items())
+    return cell
 
 
-def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
-    from ksim.foundation import catalog
+def _systems() -> Iterator[CatalogEntry]:
+    """The systems of the catalogue, with their links."""
     from ksim.scenario.hardware import links_of, system_of
 
+    for name in catalog.entries("systems"):
+        system = system_of(None, name)
+        links = {kind: {"capacity_bytes_per_second": link.capacity, "peak_bytes_per_second": link.peak}
+                 for kind, link in links_of(system).by_kind.items()}
+        yield {"name": name, "system": system.name, "gpu": system.gpu, "gpus_per_node": system.gpus_per_node,
+               "interconnect": system.interconnect, "inside_bytes_per_second": system.inside.bandwidth,
+               "network_bytes_per_second": system.network and system.network.bandwidth,
+               "memory_bytes": system.memory, "disk_read_bytes_per_second": system.disk and system.disk.read,
+               "links": links}
+
+
+def _links(systems: Iterable[CatalogEntry]) -> Table:
+    """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
     kinds = {"nvlink": "NVLink", "pcie": "PCIe", "pcie_joint": "PCIe both ways", "sockets": "between sockets",
              "nic": "NIC of a GPU", "leaf": "leaf to spine", "storage": "storage"}
-    rows = []
-    for name in catalog.entries("systems"):
-        links = links_of(system_of(None, name)).by_kind
-        rows.append((name, *(f"{links[kind].capacity / 1e9:,.4g} of {links[kind].peak / 1e9:,.4g}" if kind in links
-                             else "-" for kind in kinds)))
-    return ("name", *(f">{said}" for said in kinds.values())), rows
+
+    def cell(link: Mapping[str, float] | None) -> str:
+        return "-" if link is None else (
+            f"{link['capacity_bytes_per_second'] / 1e9:,.4g} of {link['peak_bytes_per_second'] / 1e9:,.4g}")
+
+    header = ("name", *(f">{title}" for title in kinds.values()))
+    return Table.of(*header, hide=header[:2:-1], rows=(
+        (system["name"], *(cell(system["links"].get(kind)) for kind in kinds)) for system in systems),
+        title="links, one way: GB/s that flows reach, of the line rate (docs/fleets.md)")
 
 
-def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
+def _models(*files: str) -> Iterator[CatalogEntry]:
+    """The models of the catalogue and of *files*, in the formats that they are stored in."""
     from ksim.scenario.models import model_of
     from ksim.specs.settings import EngineSettings
     from ksim.specs.shard import Shard
 
-    rows = []
     for name in (*catalog.entries("models"), *files):
         model = model_of(name)
         stored = EngineSettings(quantization=model.decoder.quantization, unquantized=model.decoder.unquantized)
         shard = Shard(precision=stored.precision)
-        rows.append((name, f"{model.parameters() / 1e9:,.2f} B", f"{model.active_parameters() / 1e9:.2f} B",
-                     stored.quantization.replace("none", "bf16"), f"{model.weights(shard) / 2**30:,.0f} GiB",
-                     str(model.layers), f"{model.cache_per_token(shard) / 1024:.0f} KiB",
-                     f"{state / 2**20:.0f} MiB" if (state := model.state_per_sequence(shard)) else "-",
-                     f"{model.max_length:,} tokens"))
-    return ("name", ">parameters", ">active", "stored in", ">weights", ">layers", ">KV cache a token",
-            ">state a sequence", ">context"), rows
+        yield {"name": name, "parameters": model.parameters(), "active_parameters": model.active_parameters(),
+               "quantization": stored.quantization, "weight_bytes": model.weights(shard), "layers": model.layers,
+               "kv_cache_bytes_per_token": model.cache_per_token(shard),
+               "state_bytes_per_sequence": model.state_per_sequence(shard), "context_tokens": model.max_length}
 
 
-def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
-
-    heads = {name: catalog.load("drafters", name) for name in catalog.entries("drafters")}
-    return ("name", ">hidden size", ">vocabulary", ">of the drafter", "source"), (
-        (name, *(f"{head.get(key, head['vocab_size']):,}" for key in ("hidden_size", "vocab_size", "draft_vocab_size")),
-         head["_name_or_path"]) for name, head in heads.items())
-
-
-def _templates() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
-    from ksim.scenario.schema import summary
-
-    return ("name", "what `ksim new --template` writes"), (
-        (name, summary(name)) for name in catalog.entries("templates"))
+def _drafters() -> Iterator[CatalogEntry]:
+    """The heads that draft tokens."""
+    for name in catalog.entries("drafters"):
+        head = catalog.load("drafters", name)
+        sizes = {key: head.get(key, head["vocab_size"]) for key in ("hidden_size", "vocab_size", "draft_vocab_size")}
+        yield {"name": name, **sizes, "source": head["_name_or_path"]}
 
 
-def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
+def _engines() -> Iterator[CatalogEntry]:
+    """The releases of engines."""
+    from ksim.scenario.hardware import engine_of
+
+    for name in catalog.entries("engines"):
+        version = engine_of(name)
+        yield {"name": name, "engine": version.name, "source": version.source}
+
+
+def _grids() -> Iterator[CatalogEntry]:
+    """The electric grids."""
     from ksim.scenario.hardware import grid_of
 
-    grids = {name: grid_of(name) for name in catalog.entries("grids")}
-    return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (
-        (name, grid.name, f"{grid.intensity:.0f}", str(grid.year), grid.source.partition(",")[0])
-        for name, grid in sorted(grids.items(), key=lambda item: item[1].intensity))
+    for name in catalog.entries("grids"):
+        grid = grid_of(name)
+        yield {"name": name, "electricity_of": grid.name, "grams_co2e_per_kwh": grid.intensity, "year": grid.year,
+               "source": grid.source}
 
 
-def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
-    from ksim.foundation import catalog
+def _templates() -> Iterator[CatalogEntry]:
+    from ksim.scenario.schema import summary
 
-    return ("name", "what it is"), ((name, catalog.summary(folder, name)) for name in catalog.names(folder))
+    return ({"name": name, "summary": summary(name)} for name in catalog.entries("templates"))
 
 
-def _choosers(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+def _plugins(folder: str) -> Iterator[CatalogEntry]:
+    return ({"name": name, "summary": catalog.summary(folder, name)} for name in catalog.names(folder))
+
+
+def _choosers(folder: str) -> Iterator[CatalogEntry]:
     """Plug-ins that choose engines or hold requests back: whose rule each is, and which signals it goes by."""
-    from ksim.foundation.catalog import plugin
     from ksim.foundation.config import Choice
 
-    header, listed = _plugins(folder)
-    made = ((row, plugin(folder, Choice(row[0]))) for row in listed)
-    return (*header, "source", "signals"), (
-        (*row, getattr(chooser, "source", ""), ", ".join(getattr(chooser, "signals", USUAL)) or "none")
-        for row, chooser in made)
+    for entry in _plugins(folder):
+        chooser = catalog.plugin(folder, Choice(entry["name"]))
+        yield {**entry, "source": getattr(chooser, "source", ""), "signals": [*getattr(chooser, "signals", USUAL)]}
+
+
+def _key(key: str, form: str = "{}", scale: float = 1.0) -> Callable[[CatalogEntry], str]:
+    """A column of what an entry has under *key*, in units of *scale* where that is not 1; "-" where it has nothing."""
+    def cell(entry: CatalogEntry) -> str:
+        value = entry[key]
+        return "-" if value is None or value == 0 else form.format(value if scale == 1 else value / scale)
+
+    return cell
+
+
+_PLUGIN = Listing(_plugins, {"what it is": _key("summary")})
+_CHOOSER = Listing(_choosers, {
+    "what it is": _key("summary"), "source": _key("source"),
+    "signals": lambda entry: ", ".join(entry["signals"]) or "none"}, hide=("source",))
+_LISTINGS = {
+    CatalogKind.GPUS: Listing(_gpus, {
+        "GPU": _key("gpu"), "architecture": _key("architecture"), ">SMs": _key("sms"),
+        ">memory": _key("memory_bytes", "{:.0f} GiB", GIB),
+        ">bandwidth": _key("bandwidth_bytes_per_second", "{:,.0f} GB/s", 1e9),
+        **{f">{dtype} TFLOP/s": _peak(dtype) for dtype in (DType.BF16, DType.FP8, DType.FP4)},
+        ">to its peers": lambda gpu: f"{(gpu['nvlink_bytes_per_second'] or gpu['pcie_bytes_per_second']) / 1e9:,.0f}"
+                                     " GB/s",
+        ">board power": _key("power_watts", "{:,.0f} W"), "power is": _key("power_basis"),
+        "system": lambda gpu: gpu["system"] or ("-" if gpu["nvlink_bytes_per_second"] else "PCIe")},
+        hide=("power is", "architecture", "system", "fp4 TFLOP/s", "SMs", "to its peers", "board power")),
+    CatalogKind.SYSTEMS: Listing(_systems, {
+        "system": _key("system"), "GPU": _key("gpu"), ">GPUs a node": _key("gpus_per_node"),
+        "inside a node": _key("interconnect"),
+        ">a GPU, one way": _key("inside_bytes_per_second", "{:,.0f} GB/s", 1e9),
+        ">to other nodes, a GPU": _key("network_bytes_per_second", "{:,.4g} GB/s", 1e9),
+        ">host memory": _key("memory_bytes", "{:,.0f} GiB", GIB),
+        ">disks, read": _key("disk_read_bytes_per_second", "{:,.0f} GB/s", 1e9)},
+        hide=("disks, read", "host memory", "inside a node", "to other nodes, a GPU", "system")),
+    CatalogKind.MODELS: Listing(_models, {
+        ">parameters": _key("parameters", "{:,.2f} B", 1e9), ">active": _key("active_parameters", "{:.2f} B", 1e9),
+        "stored in": lambda model: model["quantization"].replace("none", "bf16"),
+        ">weights": _key("weight_bytes", "{:,.0f} GiB", GIB), ">layers": _key("layers"),
+        ">KV cache a token": lambda model: f"{model['kv_cache_bytes_per_token'] / 1024:.0f} KiB",
+        ">state a sequence": _key("state_bytes_per_sequence", "{:.0f} MiB", 2**20),
+        ">context": _key("context_tokens", "{:,} tokens")},
+        hide=("state a sequence", "layers", "active", "stored in", "context")),
+    CatalogKind.DRAFTERS: Listing(_drafters, {
+        ">hidden size": _key("hidden_size", "{:,}"), ">vocabulary": _key("vocab_size", "{:,}"),
+        ">of the drafter": _key("draft_vocab_size", "{:,}"), "source": _key("source")},
+        hide=("of the drafter", "vocabulary")),
+    CatalogKind.ENGINES: Listing(_engines, {
+        "engine": _key("engine"), "source": lambda engine: engine["source"].partition(":")[0]}, hide=("source",)),
+    CatalogKind.GRIDS: Listing(_grids, {
+        "electricity of": _key("electricity_of"),
+        ">gCO2e/kWh": lambda grid: f"{grid['grams_co2e_per_kwh']:.0f}", ">year": _key("year"),
+        "source": lambda grid: grid["source"].partition(",")[0]},
+        hide=("year",), sort=lambda grid: grid["grams_co2e_per_kwh"]),
+    CatalogKind.TEMPLATES: Listing(_templates, {"what `ksim new --template` writes": _key("summary")}),
+}

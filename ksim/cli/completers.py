@@ -59,7 +59,7 @@ def setting(context: typer.Context, incomplete: str) -> list[str]:
     if "=" in incomplete:
         key, _, value = incomplete.partition("=")
         before, comma, last = value.rpartition(",")
-        return [f"{key}={before}{comma}{said}" for said in _beginning(last, _values(_at(_keys(), key)))]
+        return [f"{key}={before}{comma}{value_text}" for value_text in _beginning(last, _values(_at(_keys(), key)))]
     return _with_values([*_matching(incomplete)])
 
 
@@ -71,9 +71,9 @@ def pool(context: typer.Context, incomplete: str) -> list[str]:
     before, comma, last = pairs.rpartition(",")
     known = {**_properties(_definition("EngineSettings")), **_properties(_definition("PoolSettings"))}
     at, equals, value = last.partition("=")
-    offers = ([f"{at}={said}" for said in _beginning(value, _values(known.get(at, {})))] if equals else
+    offers = ([f"{at}={value_text}" for value_text in _beginning(value, _values(known.get(at, {})))] if equals else
               _with_values([(word, value) for word, value in known.items() if word.startswith(last)]))
-    return [f"{name}:{before}{comma}{said}" for said in offers]
+    return [f"{name}:{before}{comma}{value_text}" for value_text in offers]
 
 
 def _beginning(incomplete: str, choices: Sequence[str]) -> list[str]:
@@ -178,8 +178,8 @@ def _values(value: Schema) -> list[str]:
     parts = [*_parts(value)]
     values = [name for part in parts for name in (*part.get("enum", ()), *([part["const"]] if "const" in part else []))]
     values += ["true", "false"] if any(part.get("type") == "boolean" for part in parts) else []
-    values += [said for said in (value.get("default"), *value.get("examples", ()))
-               if isinstance(said, str | int | float) and not isinstance(said, bool)]
+    values += [value_text for value_text in (value.get("default"), *value.get("examples", ()))
+               if isinstance(value_text, str | int | float) and not isinstance(value_text, bool)]
     return list(dict.fromkeys(map(str, values)))
 
 

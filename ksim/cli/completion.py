@@ -16,7 +16,7 @@ import typer
 from attrs import frozen
 
 from ksim.cli.completers import Completer, flag, is_flag, names, number, pool, setting, several, words
-from ksim.cli.help import Group
+from ksim.cli.help import HelpGroup
 from ksim.foundation.errors import ConfigError
 
 #: By this variable a shell asks for completions.
@@ -39,7 +39,7 @@ _OFFERS: Mapping[str, Completer] = {
                    for statistic in ("p50", "p90", "p95", "p99", "mean", "median"))),
     "kinds": several(words("all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
     "architecture": words("turing", "ampere", "ada", "hopper", "blackwell", "blackwell-consumer"),
-    "leave_out": names("gpus"), "train": several(names("gpus")), "role": words("prefill", "decode", "both"),
+    "role": words("prefill", "decode", "both"),
     "families": several(words("gemm", "attention", "moe", "rms_norm", "fused_add_rms_norm", "silu_mul", "rope",
                               "kv_write", "argmax", "quantize", "copy")),
     "columns": several(words(*(f"{field}=" for field in (
@@ -97,8 +97,8 @@ def whole_words(environment: MutableMapping[str, str]) -> Iterator[None]:
         return
     cuts = environment.get(ASKED) == "complete_bash"
     environment[ASKED] = "complete_bash"
-    place = int(environment.get("COMP_CWORD", "0"))
-    given = [*environment["COMP_WORDS"].split("\n"), ""][:place + 1]
+    cursor = int(environment.get("COMP_CWORD", "0"))
+    given = [*environment["COMP_WORDS"].split("\n"), ""][:cursor + 1]
     environment["COMP_WORDS"], number, before = _joined(given) if cuts else (
         "\n".join(given), len(given) - 1, "")
     environment["COMP_CWORD"] = str(number)
@@ -175,14 +175,17 @@ _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
 _FLAGS = ("--install-completion", "--show-completion")
 
 
-class MainGroup(Group):
-    """`ksim`, whose flags about completion need no name of a shell."""
+class MainGroup(HelpGroup):
+    """`ksim`, whose flags about completion need no name of a shell, and whose `--trust` may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse *args* with the shells that the flags lack: those of the environment."""
-        place = next((args.index(flag) + 1 for flag in _FLAGS if flag in args[:1]), None)
-        if place is not None and args[place:place + 1] in ([], ["-h"], ["--help"]):
-            args = [*args[:place], Path(os.environ.get("SHELL", "")).name or "?", *args[place:]]
+        """Parse *args* with the shells that the flags lack, those of the environment, and with `--trust` in front."""
+        ours = args[:args.index("--")] if "--" in args else args
+        if "--trust" in ours:
+            args = ["--trust", *(word for word in ours if word != "--trust"), *args[len(ours):]]
+        cursor = next((args.index(flag) + 1 for flag in _FLAGS if flag in args[:1]), None)
+        if cursor is not None and args[cursor:cursor + 1] in ([], ["-h"], ["--help"]):
+            args = [*args[:cursor], Path(os.environ.get("SHELL", "")).name or "?", *args[cursor:]]
         return super().parse_args(ctx, args)
 
 
@@ -205,15 +208,15 @@ def script_path(shell: str, home: Path | None = None) -> Path:
 def install(shell: str) -> str:
     """Install the script for *shell*, and say what was written; raises ConfigError where it cannot be written."""
     text, path = script_of(shell), script_path(shell)
-    said = f"wrote {path}"
+    message = f"wrote {path}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         if shell in _STARTS and _sourced(Path.home() / _STARTS[shell], path):
-            said += f", and a line in ~/{_STARTS[shell]} that reads it"
+            message += f", and a line in ~/{_STARTS[shell]} that reads it"
     except OSError as error:
         raise ConfigError(str(error.filename or path), f"cannot be written: {error.strerror}") from None
-    return f"{said}; open a new terminal, and try: ksim run --set <Tab>"
+    return f"{message}; open a new terminal, and try: ksim run --set <Tab>"
 
 
 def _sourced(start: Path, script: Path) -> bool:

@@ -118,8 +118,8 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
                  f" {_heading(runs[0], request)}")
     titles = {key: PARTS.get(key) or title_of(key) for key in pairs}
     totals = timed("ms", titles.values())
-    for place, run in enumerate(runs):
-        totals.add_row(str(run.directory), *(plain(1e3 * float(pair[place].sum())) for pair in pairs.values()))
+    for index, run in enumerate(runs):
+        totals.add_row(str(run.directory), *(plain(1e3 * float(pair[index].sum())) for pair in pairs.values()))
     screen.print(totals)
     screen.print(phase_table(names, {titles[key]: after - before for key, (before, after) in pairs.items()}, signed))
     for key, (before, after) in pairs.items():
@@ -210,7 +210,7 @@ def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
 
 
 def change(key: str, first: float | None, second: float | None) -> str:
-    """How a number changed: in percentage points for a share, else as a percentage or a factor."""
+    """The change of a number: in percentage points for a share, else as a percentage or a factor."""
     if first is None or second is None or first == second:
         return ""
     if number_of(key).is_share:

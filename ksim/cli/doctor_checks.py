@@ -27,7 +27,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "`--on ray`: studies on many machines"),
     "pandas": (("pandas",), "`to_pandas()` of results in Python"),
     "testing": (("hypothesis",), "`ksim.testing`: property tests of your own plug-ins"),
-    "fit": (("scikit-learn", "scipy"), "`ksim calibrate`, `ksim validate energy`, and fits of the oracle `learned`"),
+    "fit": (("scikit-learn", "scipy"), "`ksim gpu calibrate`, and fits of the oracle `learned`"),
     "browser": (("playwright",), "tests of pages in a browser"),
 }
 OK, NOTE, BROKEN = "ok", "note", "broken"
@@ -107,7 +107,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def extras() -> Iterator[Finding]:
-    """What is installed beside what ksim needs, and what the rest would be for."""
+    """Yield a finding for each extra: its version, or what it would add."""
     for extra, (packages, purpose) in EXTRAS.items():
         present = {name: _version(name) for name in packages if name != "uvloop" or sys.platform != "win32"}
         missing = [name for name, version in present.items() if version is None]
@@ -125,7 +125,7 @@ def data() -> Iterator[Finding]:
     measured = [name for name in catalog.entries("gpus") if name in profiles]
     yield Finding("catalogue", "gpus_with_profile", measured, ", ".join(measured))
     without = [name for name in catalog.entries("gpus") if name not in profiles]
-    remedy = ("times on these come from the oracle `learned`, out of other GPUs; `ksim sweep-kernels` and `ksim"
+    remedy = ("times on these come from the oracle `learned`, out of other GPUs; `ksim gpu points` and `ksim"
               " calibrate` make a profile")
     yield Finding("catalogue", "gpus_without_profile", without, f"{', '.join(without) or 'none'}",
                   NOTE if without else OK, remedy if without else "")
@@ -183,7 +183,7 @@ def _terminal_columns() -> int:
 
 
 def machine() -> Iterator[Finding]:
-    """What studies can use."""
+    """Yield the CPUs and the memory that studies can use."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("machine", "cpus", cpus, f"{cpus}, as many processes as studies start")
     memory = _memory()

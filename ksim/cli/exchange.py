@@ -104,7 +104,7 @@ def _variables(texts: list[str]) -> dict[str, str]:
 
 
 def _texts(words: list[str]) -> list[Any]:
-    """What each argument is; the words of one line that were given without quotes are one."""
+    """Return the texts among the arguments; the words of a line without quotes are one text."""
     from ksim.deploy.texts import names_path
 
     def is_text(word: str) -> bool:

@@ -11,10 +11,9 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
-from functools import wraps
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args, get_origin
@@ -25,7 +24,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ksim.cli.terminal import moves, width
-from ksim.foundation.catalog import TRUST
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
@@ -187,23 +185,23 @@ Nodes = Annotated[int | None, typer.Option(help="number of nodes of the system")
 OracleName = Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
                                                 " profile; by default measured where one ships, else learned")]
 
-#: How a trace is read.
-Format = Annotated[str, typer.Option("--format", help="format of the trace, if it is not recognised; see `ksim list"
-                                     " traces`")]
-Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
-                                                   " file, or key of JSON lines, is the arrival, prompt, output,"
-                                                   " priority, session, delay, tenant, adapter, acceptance,"
-                                                   " hash_ids or images")]
-TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
-                                              " ms, s, min or h, if not that of its format, or of the column's"
-                                              " name")]
-ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]
-Sort = Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory, and sort it")]
-SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="skip rows without prompt or output tokens, which are an"
-                                         " error in most formats")]
-
-#: Where results go.
-OutcomeFile = JsonFile
+#: The headings of options about traces, and about what is written.
+TRACE_PANEL, OUTPUT_PANEL = "How the trace is read", "What is written"
+Format = Annotated[str, typer.Option("--format", rich_help_panel=TRACE_PANEL, help="format of the trace, if it is not"
+                                     " recognised; see `ksim list traces`")]
+Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", rich_help_panel=TRACE_PANEL,
+                                                   help="which column of a CSV file, or key of JSON lines, is the"
+                                                   " arrival, prompt, output, priority, session, delay, tenant,"
+                                                   " adapter, acceptance, hash_ids or images")]
+TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", rich_help_panel=TRACE_PANEL, help="unit of"
+                                              " the trace's times: ns, us, ms, s, min or h, if not that of its format,"
+                                              " or of the column's name")]
+ChunkTokens = Annotated[int | None, typer.Option(rich_help_panel=TRACE_PANEL, help="tokens per block id, if not those"
+                                                 " of its format")]
+Sort = Annotated[bool, typer.Option("--sort", rich_help_panel=TRACE_PANEL, help="read a trace that is out of order into"
+                                    " memory, and sort it")]
+SkipEmpty = Annotated[bool, typer.Option("--skip-empty", rich_help_panel=TRACE_PANEL, help="skip rows without prompt or"
+                                         " output tokens, which are an error in most formats")]
 
 #: Short names that vLLM has, by the long name of the field.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
@@ -212,29 +210,21 @@ _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["-
 SERVE_PANEL = "Engine settings, named as by vllm serve"
 
 
-def with_trust(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* `--trust`, which all commands have that may import a plug-in."""
+#: Engine settings that say which steps there are, and what stays cached, but not what a step costs, or what fits.
+OF_RUNS = frozenset({
+    "scheduling_policy", "admission", "enable_prefix_caching", "eviction", "max_logprobs", "max_num_active_seqs",
+    "long_prefill_token_threshold", "long_prefill_token_threshold_adaptive", "prefill_schedule_interval", "watermark",
+    "scheduler_reserve_full_isl", "async_scheduling", "kv_transfer_config", "kv_offloading_size",
+    "kv_offloading_backend", "max_cpu_loras", "lora_modules"})
+
+
+def with_serve_flags(command: Callable[..., None], hidden: Collection[str] = ()) -> Callable[..., None]:
+    """Give *command* a flag for each engine setting; those that are set reach it as its last argument, `serve`.
+
+    Its help does not list the *hidden* ones, which it takes all the same: a launch line may be pasted whole.
+    """
     own = inspect.signature(command)
-
-    @wraps(command)
-    def wrapped(trust: bool, **values: Any) -> Any:
-        if trust:
-            os.environ[TRUST] = "1"  # which processes of this one inherit
-        return command(**values)
-
-    option = typer.Option("--trust", help="import plug-ins (package.module:Class) also from installed packages, not"
-                                          " only from your own folders")
-    flag = inspect.Parameter("trust", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
-    parameters = [*own.parameters.values(), flag]
-    wrapped.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
-    return wrapped
-
-
-def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* a flag for each engine setting; those that are set reach it as its last argument, `serve`."""
-    own = inspect.signature(command)
-    flags = [_flag(key) for key in keys(EngineSettings)]
+    flags = [_flag(key, key.name in hidden) for key in keys(EngineSettings)]
 
     def wrapped(**values: Any) -> None:
         serve = {flag.name: values.pop(flag.name) for flag in flags}
@@ -268,7 +258,7 @@ def _json(key: Key, text: str) -> dict[str, Any]:
 
 
 def _has_tables(key: Key) -> bool:
-    """Whether its value is a list of tables."""
+    """Return whether the value of *key* is a list of tables."""
     return get_origin(key.kind) is tuple and attrs.has(get_args(key.kind)[0])
 
 
@@ -351,13 +341,19 @@ def scenario_of(where: str, **flags: Any) -> "Scenario":
     return Scenario.of(given(table), where)
 
 
-def _flag(key: Key) -> inspect.Parameter:
+def with_step_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Do as `with_serve_flags` for a *command* about single steps, whose help lists what matters to these."""
+    return with_serve_flags(command, OF_RUNS)
+
+
+def _flag(key: Key, hidden: bool) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means that the flag is not given."""
     text = attrs.has(key.kind) or _is_table(key)
     kind = str if text else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
-    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=SERVE_PANEL)
+    option = typer.Option(*names, help=_help(key), show_default=False, hidden=hidden,
+                          rich_help_panel=SERVE_PANEL)
     return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[kind | None, option])
 

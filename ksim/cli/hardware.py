@@ -1,8 +1,8 @@
 """`ksim gpu new`: write the file of a GPU from its data sheet.
 
-`ksim model`: the parts of a model, and the GPUs on which it fits.
+`ksim gpu points` and `ksim gpu calibrate`: choose kernels to measure on a GPU, and fit its profile to them.
 
-`ksim sweep-kernels` and `ksim calibrate`: choose kernels to measure on a GPU, and fit its profile to them.
+`ksim model`: the parts of a model, and the GPUs on which it fits.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ksim.cli.flags import JsonFile, Wide, console, say, status, with_serve_flags, words_of, write_json
-from ksim.cli.help import App, Command
+from ksim.cli.flags import JsonFile, Wide, console, say, status, with_step_flags, words_of, write_json
+from ksim.cli.help import App, HelpCommand
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import checked_unit, quantity
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
-    from ksim.calibration.sweep import SweepPlan
+    from ksim.calibration.sweep import PointsPlan
     from ksim.scenario.model_card import Fit, ModelCard
     from ksim.specs.hardware import Gpu
 
 
-app = App(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
+app = App(help="Describe GPUs that the catalogue lacks, and calibrate ksim to your own.", no_args_is_help=True)
 
 #: The quantities of a data sheet, by key: the question, the unit of a bare number, and the unit of the quantity.
 QUESTIONS: Mapping[str, tuple[str, str, str]] = {
@@ -53,10 +53,10 @@ OFFERED, WITH_ECC, GDDR6 = 0.99, 0.92, 8e11
 
 @app.callback()
 def gpu() -> None:
-    """Describe GPUs that the catalogue lacks."""
+    """Describe GPUs that the catalogue lacks, and calibrate ksim to your own."""
 
 
-@app.command("new", plugins=False)
+@app.command("new")
 def new(
     file: Annotated[Path, typer.Argument(help="file to write, such as my-gpu.toml")],
     name: Annotated[str | None, typer.Option(help="what the GPU is called")] = None,
@@ -195,7 +195,7 @@ def _quoted(text: str) -> str:
 
 
 def _offered(memory: str, architecture: str, bandwidth: str) -> str:
-    """What CUDA offers of the *memory* that is sold; memory in GiB is taken to be that already."""
+    """Return the part of the *memory* sold that CUDA offers; a size in GiB is taken to be that part already."""
     if "iB" in memory:
         return memory
     gddr6 = architecture in ("turing", "ada") or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
@@ -216,7 +216,7 @@ def _check_text(text: str, file: Path) -> None:
 GIB = 2.0**30
 
 
-class ModelCommand(Command):
+class ModelCommand(HelpCommand):
     """`ksim model`, which also takes ``--json`` without a file, for standard output, as its first releases did."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -227,13 +227,13 @@ class ModelCommand(Command):
 def _with_file(words: list[str]) -> list[str]:
     if "--json" not in words:
         return words
-    place = words.index("--json") + 1
-    following = words[place] if place < len(words) else "--"
+    after = words.index("--json") + 1
+    following = words[after] if after < len(words) else "--"
     is_file = following == "-" or not (following.startswith("-") or following in catalog.entries("models"))
-    return words if is_file else [*words[:place], "-", *words[place:]]
+    return words if is_file else [*words[:after], "-", *words[after:]]
 
 
-@with_serve_flags
+@with_step_flags
 def model(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="catalogue name, config.json of Hugging Face, or a folder"
                                         " with one")],
@@ -315,16 +315,17 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
 
 
 def _vision(card: "ModelCard") -> "Iterator[str]":
-    """What there is to say of a vision encoder."""
-    if (told := card.further.get("vision_encoder")) is None:
+    """Describe the vision encoder, if the model has one."""
+    if (encoder := card.further.get("vision_encoder")) is None:
         return
-    whole = card.model.parameters() + told["parameters"]
-    yield (f"vision encoder: {told['parameters'] / 1e6:,.2f} M parameters in {told['layers']} layers,"
-           f" {told['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
-    yield (f"  images of 256x256 and 1280x720 are {told['image_tokens_256x256']:,} and"
-           f" {told['image_tokens_1280x720']:,} tokens, the largest {told['largest_image_tokens']:,}")
-    yield (f"  budget of a step and cache: {told['encoder_budget_tokens']:,} tokens,"
-           f" {told['encoder_cache_bytes'] / GIB:.2f} GiB; {told['activation_bytes'] / GIB:.2f} GiB to encode as many")
+    whole = card.model.parameters() + encoder["parameters"]
+    yield (f"vision encoder: {encoder['parameters'] / 1e6:,.2f} M parameters in {encoder['layers']} layers,"
+           f" {encoder['weight_bytes'] / GIB:.2f} GiB in bf16; the whole model has {whole / 1e9:.2f} B parameters")
+    yield (f"  images of 256x256 and 1280x720 are {encoder['image_tokens_256x256']:,} and"
+           f" {encoder['image_tokens_1280x720']:,} tokens, the largest {encoder['largest_image_tokens']:,}")
+    yield (f"  budget of a step and cache: {encoder['encoder_budget_tokens']:,} tokens,"
+           f" {encoder['encoder_cache_bytes'] / GIB:.2f} GiB;"
+           f" {encoder['activation_bytes'] / GIB:.2f} GiB to encode as many")
 
 
 def _fits(card: "ModelCard", all_rows: bool) -> Any:
@@ -351,7 +352,8 @@ def _worth_showing(fits: "tuple[Fit, ...]") -> "Iterator[Fit]":
 BUDGET = 300.0
 
 
-def sweep_kernels(
+@app.command("points")
+def points(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="POINTS", help="file to write: .csv or .parquet")],
     gpu: Annotated[str, typer.Option(help="catalogue name or path of a GPU; by default this machine's")] = "",
     families: Annotated[list[str] | None, typer.Option(help="kernel families, with commas between; may be repeated; by"
@@ -363,14 +365,14 @@ def sweep_kernels(
                                              " machine's GPU, into this folder")] = None,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
+    """Write the list of kernels to measure on a GPU; `ksim gpu calibrate` makes its profile from the measurements."""
     from ksim.calibration.sweep import plan
     from ksim.scenario.hardware import gpu_of
     from ksim.scenario.models import model_of
 
     target = gpu_of(gpu or _this_gpu())
-    wanted = [name for group in families or [] for name in words_of(group)]
-    planned = plan(target, wanted, [model_of(name) for name in model or []], budget)
+    chosen = [name for group in families or [] for name in words_of(group)]
+    planned = plan(target, chosen, [model_of(name) for name in model or []], budget)
     planned.save(output)
     console().print(_planned_table(planned, target))
     write_json(json_file, _planned_content(planned, target, output))
@@ -394,7 +396,7 @@ def _this_gpu() -> str:
     return name
 
 
-def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
+def _planned_table(planned: "PointsPlan", gpu: "Gpu") -> Table:
     rows = Table.of("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
     for name, points, checks, seconds in planned.families():
         rows.add_row(name, f"{points:,}", f"{checks:,}", f"{seconds:.1f}")
@@ -404,18 +406,19 @@ def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
     return rows
 
 
-def _planned_content(planned: "SweepPlan", gpu: "Gpu", output: Path) -> dict[str, Any]:
+def _planned_content(planned: "PointsPlan", gpu: "Gpu", output: Path) -> dict[str, Any]:
     return {"gpu": gpu.name, "points_file": str(output), "seconds": planned.seconds,
             "families": [{"family": name, "points": points, "check_points": checks, "seconds": seconds}
                          for name, points, checks, seconds in planned.families()]}
 
 
-def _measure(planned: "SweepPlan", folder: Path) -> None:
+def _measure(planned: "PointsPlan", folder: Path) -> None:
     from ksim.calibration.sweep import run
 
     run(planned.points, folder)
 
 
+@app.command()
 def calibrate(
     sweep: Annotated[list[Path], typer.Argument(metavar="SWEEP...", help="files or folders of measured kernels: sweeps,"
                                                 " AIConfigurator's tables, logs of nccl-tests")],
@@ -441,7 +444,7 @@ def calibrate(
         screen.print(_left(fitted))
     for remark in (*ingested.remarks, *fitted.remarks):
         say(f"note: {remark}")
-    words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
+    words = ["ksim", "gpu", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
     write_json(json_file, _content(fitted, path))
     save(path, fitted, shlex.join(words), digests(ingested.measured))
     say(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"

@@ -258,7 +258,7 @@ def explain_defaults(scenario: "Scenario", json_file: Path | None = None) -> Non
 
 
 def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
-    """What the engines of *pool* derive, of which *scenario* is, and the oracle where nobody names one."""
+    """Return the settings that the engines of *pool* derive from *scenario*, and the oracle if none is named."""
     from ksim.scenario.defaults import Defaults, Derived
 
     deployment, oracle = pool.deployment, pool.deployment.scenario.oracle
@@ -306,8 +306,8 @@ def _transfers(pool: "Pool", scenario: "Scenario") -> "Iterator[Derived]":
         return
     reasons = {"kv_connector": "the default between prefill and decode engines", "kv_role": f"role of pool {pool.name}"}
     for key, reason in reasons.items():
-        said = asked is not None and getattr(asked, key) is not None
-        yield Derived(f"kv_transfer_config.{key}", getattr(config, key), "as set" if said else reason)
+        is_set = asked is not None and getattr(asked, key) is not None
+        yield Derived(f"kv_transfer_config.{key}", getattr(config, key), "as set" if is_set else reason)
 
 
 def _brief(value: Any) -> str:

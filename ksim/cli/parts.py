@@ -30,11 +30,10 @@ from ksim.cli.flags import (
     console,
     scenario_of,
     with_adapters,
-    with_serve_flags,
+    with_step_flags,
     words_of,
     write_json,
 )
-from ksim.cli.records import content, counted, totals
 from ksim.foundation.errors import ConfigError
 from ksim.views.tables import Table
 
@@ -126,9 +125,9 @@ def _draw(found: "Payoff", path: Path) -> None:
 
     note = (f"{found.drafts} drafted tokens, {found.length:.2f} tokens a verification, {found.context:,} tokens of"
             f" context")
-    said, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
+    sentence, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
     try:
-        speculation_chart(found.title, note, said, *curves, found.pays).save(path)
+        speculation_chart(found.title, note, sentence, *curves, found.pays).save(path)
     except (OSError, ValueError) as error:
         raise ConfigError("--plot", f"{path}: cannot be written: {error}") from None
 
@@ -138,7 +137,7 @@ _COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share
 _HIDE = ("source", "launch", "idle", "waves", "90 % of us", "eta", "family", "bound", "us each", "shape", "runs")
 
 
-@with_serve_flags
+@with_step_flags
 def step(
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
@@ -257,6 +256,45 @@ def _totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> str:
             + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")
 
 
+def counted(step: "StepCost") -> "dict[KernelCost, int]":
+    """The kernels of *step*, equal ones once, with how often each runs."""
+    merged: dict[KernelCost, int] = {}
+    for span, runs in step.counted():
+        merged[span] = merged.get(span, 0) + runs
+    return merged
+
+
+def totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> dict[str, Any]:
+    """GPU and host time, and what share of the peaks the step reaches."""
+    gpu = deployment.gpu
+    peak = gpu.flops[deployment.serve.precision.activations.element]
+    return {"gpu_seconds": step.seconds, "gpu_seconds_low": step.low, "gpu_seconds_high": step.high,
+            "launch": step.launch, "host_input_seconds": deployment.host.worker.preparing(batch.sequences),
+            "host_launch_seconds": step.launch_seconds, "mfu_share": step.flops / step.seconds / peak,
+            "mbu_share": step.bytes / step.seconds / gpu.bandwidth,
+            "joules_per_gpu": step.joules + gpu.power.idle * step.seconds, "power_basis": gpu.power.basis,
+            "extrapolated_share": step.extrapolated / step.seconds}
+
+
+def content(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> dict[str, Any]:
+    """The *steps* of one rank of each pipeline stage for *batch*, for a JSON file."""
+    return {"model": deployment.scenario.model, "gpu": deployment.gpu.name, "gpus": deployment.serve.gpus,
+            "data_parallel_size": deployment.serve.data_parallel_size,
+            "decodes": len(batch.contexts), "prompt_chunks": len(batch.chunks), "tokens": batch.tokens,
+            "stages": [{**totals(deployment, batch, step), "kernels": [
+                _kernel(span, runs, step.seconds) for span, runs in counted(step).items()]} for step in steps]}
+
+
+def _kernel(span: "KernelCost", runs: int, total: float) -> dict[str, Any]:
+    seconds = runs * span.seconds
+    return {"kernel": span.label, "family": span.family, "shape": str(span.shape), "runs": runs,
+            "seconds_each": span.lasts, "seconds_all": seconds, "hidden": bool(span.hidden),
+            "share": seconds / total, "bound": span.bound, "waves": span.waves or None,
+            "idle_share": span.idle if span.waves else None, "launch": span.launch,
+            "eta": None if isnan(span.roofline_ratio) else span.roofline_ratio,
+            "seconds_low": span.low, "seconds_high": span.high, "source": span.source}
+
+
 _KIB = 1024
 
 
@@ -310,7 +348,7 @@ def _row_of_collective(message: "Message") -> dict[str, float | str]:
 _DECODE, _PREFILL = "64x1024", "2048+0"
 
 
-@with_serve_flags
+@with_step_flags
 def roofline(
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between; without"

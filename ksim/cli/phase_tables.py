@@ -33,10 +33,10 @@ def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Calla
         inside = [names.index(name) for name in members(group, names)]
         made.add_row(group, *(show(1e3 * float(column[inside].sum())) for column in columns.values()))
         if len(GROUPS[group]) > 1 or GROUPS[group][0].endswith("."):
-            for place in _largest_first(inside, columns):
-                shown = [show(1e3 * float(column[place])) for column in columns.values()]
+            for index in _largest_first(inside, columns):
+                shown = [show(1e3 * float(column[index])) for column in columns.values()]
                 if any(shown):
-                    made.add_row(f"  {names[place].partition('.')[2] or names[place]}", *shown, style="dim")
+                    made.add_row(f"  {names[index].partition('.')[2] or names[index]}", *shown, style="dim")
     made.add_section()
     made.add_row(Text("all", style="bold"), *(show(1e3 * float(column.sum())) for column in columns.values()))
     return made
@@ -51,7 +51,7 @@ def timed(name: str, titles: Iterable[str]) -> Table:
 
 def _largest_first(places: Sequence[int], columns: Mapping[str, Floats]) -> list[int]:
     """*places*, ordered by the largest value in any column."""
-    return sorted(places, key=lambda place: -max(abs(float(column[place])) for column in columns.values()))
+    return sorted(places, key=lambda index: -max(abs(float(column[index])) for column in columns.values()))
 
 
 def plain(milliseconds: float) -> str:
@@ -76,7 +76,7 @@ def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tu
     parts, titles = by_group(seconds, names), groups(names)
     order = np.argsort(-np.abs(parts), kind="stable")[:most]
     whole = float(np.abs(parts).sum())
-    return ((titles[place], float(parts[place])) for place in order.tolist() if abs(parts[place]) > 0.05 * whole)
+    return ((titles[index], float(parts[index])) for index in order.tolist() if abs(parts[index]) > 0.05 * whole)
 
 
 def draw(folder: Path | None, name: str, picture: "Picture") -> str:

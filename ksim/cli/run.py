@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.flags import (
+    OUTPUT_PANEL,
+    TRACE_PANEL,
     ChunkTokens,
     Columns,
     Format,
@@ -44,24 +46,37 @@ if TYPE_CHECKING:
     from ksim.results.attribution import Breakdown
     from ksim.results.steps import Floats
     from ksim.testing.history import Moment
-    from ksim.testing.replayed import Replayed, Written
+    from ksim.testing.replayed import Replayed, WrittenFault
 
 
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
-Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.png (with -o)")]
-Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
-Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
-                                     " trace.json.gz shows; by default the first ones, up to 50,000 slices")]
-Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="write rows while the run goes on, and keep"
-                                             " only what is in flight, for millions of requests (with -o): no plots,"
-                                             " trace, kernels or attribution; by default above 50,000 requests or"
-                                             " 10,000,000 output tokens", show_default=False)]
+Output = Annotated[Path | None, typer.Option("-o", "--output", rich_help_panel=OUTPUT_PANEL, help="directory to write"
+                                             " the run to")]
+Quiet = Annotated[bool, typer.Option("--quiet", rich_help_panel=OUTPUT_PANEL, help="no progress, no report")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", rich_help_panel=OUTPUT_PANEL, help="draw plots/*.png (with"
+                                     " -o)")]
+Timeline = Annotated[bool, typer.Option("--trace/--no-trace", rich_help_panel=OUTPUT_PANEL, help="write trace.json.gz"
+                                        " for Perfetto (with -o)")]
+Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", rich_help_panel=OUTPUT_PANEL, help="seconds"
+                                     " of the run whose kernels trace.json.gz shows; by default the first ones, up to"
+                                     " 50,000 slices")]
+Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", rich_help_panel=OUTPUT_PANEL, help="write rows"
+                                             " while the run goes on, and keep only what is in flight, for millions of"
+                                             " requests (with -o): no plots, trace, kernels or attribution; by default"
+                                             " above 50,000 requests or 10,000,000 output tokens", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes for replicas that do not depend on each"
                                         " other")]
-Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in the output directory")]
+Force = Annotated[bool, typer.Option("--force", rich_help_panel=OUTPUT_PANEL, help="replace an earlier run in the"
+                                     " output directory")]
+NumPrompts = Annotated[int | None, typer.Option("--num-prompts", "--limit", rich_help_panel=TRACE_PANEL, help="replay"
+                                                " only so many requests, the first ones")]
+RequestRate = Annotated[float | None, typer.Option(rich_help_panel=TRACE_PANEL, help="replay at this mean rate, in"
+                                                   " requests/s")]
+TimeScale = Annotated[float | None, typer.Option(rich_help_panel=TRACE_PANEL, help="stretch (>1) or compress (<1)"
+                                                 " arrival times")]
+Spread = Annotated[bool, typer.Option("--spread", rich_help_panel=TRACE_PANEL, help="spread arrivals with equal time"
+                                      " stamps")]
 PairRouter = Annotated[str | None, typer.Option(help="how a prefill and a decode engine are chosen, by default"
                                                 " each_side")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of all random numbers")]
@@ -99,12 +114,8 @@ def replay(
     oracle: OracleName = None,
     detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
-    num_prompts: Annotated[int | None, typer.Option("--num-prompts", "--limit", help="replay only so many requests,"
-                                                    " the first ones")] = None,
-    request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
-    time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) arrival times")] = None,
-    spread: Annotated[bool, typer.Option("--spread", help="spread arrivals with equal time stamps")] = False,
-    sort: Sort = False, skip_empty: SkipEmpty = False,
+    num_prompts: NumPrompts = None, request_rate: RequestRate = None, time_scale: TimeScale = None,
+    spread: Spread = False, sort: Sort = False, skip_empty: SkipEmpty = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a latency target, such as"
                                                          " ttft:500")] = None,
@@ -261,10 +272,10 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
 def _counter_example(path: Path) -> dict[str, Any]:
     """Print what the counter-example at *path* shows, and return it for a JSON file."""
     try:
-        from ksim.testing.replayed import Written, replay
+        from ksim.testing.replayed import WrittenFault, replay
     except ImportError as error:
         raise KsimError(str(error)) from None
-    screen, written = console(), Written.read(path)
+    screen, written = console(), WrittenFault.read(path)
     screen.print(f"\n{path}: a counter-example of `check_policy`", markup=False)
     screen.print(f"{written.subject} breaks {written.invariant} in step {written.step}: {written.problem}",
                  markup=False)
@@ -283,7 +294,7 @@ def _counter_example(path: Path) -> dict[str, Any]:
     return _fault_content(written, again)
 
 
-def _verdict(written: "Written", again: "Replayed") -> list[str]:
+def _verdict(written: "WrittenFault", again: "Replayed") -> list[str]:
     untold = f" (the file could not hold its {written.untold})" if written.untold else ""
     if again.breach is None:
         return [f"* played again, {written.invariant} holds{untold}: the policy has changed since, or a scheduler or"
@@ -293,7 +304,7 @@ def _verdict(written: "Written", again: "Replayed") -> list[str]:
 
 
 def _steps(again: "Replayed", last: int) -> Table:
-    """What each step up to the *last* computed, and which requests waited or were preempted."""
+    """A table of the steps up to the *last*: the computed requests, those that waited, and the preempted ones."""
     made = Table.of(">step", "computed (request: tokens)", "preempted", "running", "waiting")
     shown = [moment for moment in again.moments if moment.step <= last][-_SHOWN:]
     for moment in shown:
@@ -319,7 +330,7 @@ def _limits(again: "Replayed") -> str:
             f" {settings['blocks']} KV blocks of {settings['block_tokens']} tokens")
 
 
-def _fault_content(written: "Written", again: "Replayed | None") -> dict[str, Any]:
+def _fault_content(written: "WrittenFault", again: "Replayed | None") -> dict[str, Any]:
     now = again and again.breach
     return {"invariant": written.invariant, "statement": written.statement, "subject": written.subject,
             "step": written.step, "problem": written.problem, "played_again": again is not None,

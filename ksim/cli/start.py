@@ -1,13 +1,12 @@
 """`ksim new`: a scenario to start from.
 
-`ksim schema`: the JSON Schema of scenario files, for editors.
+`ksim new --schema`: the JSON Schema of scenario files, for editors.
 
 `ksim doctor`: what is installed, what it can do, and whether it works.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +19,13 @@ from ksim.foundation import files
 from ksim.foundation.errors import KsimError
 from ksim.views.tables import Table
 
+#: The file that is written where none is named.
+USUAL = Path("scenario.toml")
+
 
 def new(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="scenario file to write")] = Path("scenario.toml"),
+    path: Annotated[Path | None, typer.Argument(metavar="FILE", help="scenario file to write", show_default=str(USUAL))]
+    = None,
     template: Annotated[str, typer.Option("--template", "-t", metavar="NAME", help="the service that it is about, such"
                                           " as chat, rag, agents, reasoning, batch, fleet or pd; see `ksim list"
                                           " templates`")] = "chat",
@@ -30,27 +33,34 @@ def new(
     gpu: Annotated[str, typer.Option(help="GPU, in its usual system")] = "h200",
     tp: Annotated[int | None, typer.Option("--tensor-parallel-size", "--tp", min=1, help="GPUs that share each layer;"
                                            " by default the fewest on which the model fits")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="print the JSON Schema of scenario files instead, with which"
+                                         " editors complete keys and mark mistakes; with FILE, write it")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
     """Write a commented scenario that runs as it is, with every key, its meaning and its default."""
     from ksim.scenario.schema import starter
 
+    if schema:
+        if path is not None and not path.is_dir():
+            files.check_new(path, force)
+        write_schema(path)
+        return
+    path = path or USUAL
     files.check_scenario(path, force)
     files.write(path, starter(model, gpu, tp, path.parent, template))
     say(f"wrote {path}; now: ksim run {path}")
-
-
-@wraps(new)
-def init(**values: Any) -> None:
-    print("ksim: `ksim init` is called `ksim new` now; the old name goes with the next release", file=sys.stderr)
-    new(**values)
 
 
 def schema(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="file to write; by default it is"
                                                 " printed")] = None,
 ) -> None:
-    """Print the JSON Schema of scenario files, with which editors complete keys and mark mistakes."""
+    """Do as `ksim new --schema`, under the name of earlier releases."""
+    write_schema(output)
+
+
+def write_schema(output: Path | None) -> None:
+    """Print the JSON Schema of scenario files, or write it to *output*; raises ConfigError where that cannot be."""
     from ksim.foundation.errors import ConfigError
     from ksim.scenario.schema import FILE
 
@@ -86,8 +96,8 @@ def doctor(json_file: JsonFile = None, wide: Wide = False) -> None:
          "remedy": finding.remedy or None} for finding in findings]})
     console().print(_shown(findings))
     if broken:
-        said = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
-        raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {said}")
+        problems = "; ".join(f"{finding.name}: {finding.text}: {finding.remedy}" for finding in broken)
+        raise KsimError(f"{len(broken)} of {len(findings)} checks found something broken: {problems}")
     say("all is well; try: ksim new, then ksim run scenario.toml")
 
 

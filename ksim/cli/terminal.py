@@ -25,11 +25,11 @@ def settle(environment: MutableMapping[str, str]) -> None:
     NO_COLOR and TERM=dumb come first, then FORCE_COLOR (0 is no), CLICOLOR_FORCE, and CLICOLOR=0.  Without any of them
     colours are for terminals alone.
     """
-    wanted = wants_colour(environment)
+    coloured = wants_colour(environment)
     for name in ("NO_COLOR", "FORCE_COLOR"):
         environment.pop(name, None)
-    if wanted is not None:
-        environment["FORCE_COLOR" if wanted else "NO_COLOR"] = "1"
+    if coloured is not None:
+        environment["FORCE_COLOR" if coloured else "NO_COLOR"] = "1"
 
 
 def wants_colour(environment: MutableMapping[str, str]) -> bool | None:

@@ -63,8 +63,8 @@ _FIELDS = {"chunks": "block ids", "session": "sessions", "delay": "delays in ses
 
 
 @frozen
-class Wanted:
-    """What was asked for: the format, the file, the options of the format, and whether a drawing, too."""
+class DatasetTarget:
+    """The data set to write: its format, its file, the options of the format, and whether a drawing was asked for."""
 
     to: str
     output: Path | None
@@ -104,7 +104,7 @@ class Wanted:
         return self.output
 
 
-def write_dataset(replay: "Replay", wanted: Wanted, outcome: Path | None) -> None:
+def write_dataset(replay: "Replay", wanted: DatasetTarget, outcome: Path | None) -> None:
     """Write the requests of *replay* as *wanted*, and say what a user of the file has to know."""
     from ksim.foundation.errors import ConfigError
     from ksim.workload.rows import Ledger
@@ -175,7 +175,7 @@ def trace(
     replay = structure(Replay, given(reading), "trace")
     asked = Asked(block_size, cache_sizes, tier or (), model, kv_cache_dtype, tensor_parallel_size)
     if to or tokenizer:
-        write_dataset(replay, Wanted(to, output, block_size, tokenizer, cache_curve or plot), outcome)
+        write_dataset(replay, DatasetTarget(to, output, block_size, tokenizer, cache_curve or plot), outcome)
     elif cache_curve:
         _show_curve(replay, asked, plot, output, outcome)
     else:

@@ -1,150 +1,208 @@
 """`ksim validate`: how close ksim is to what was recorded and measured.
 
-`ksim validate energy`: errors of power and energy.
+`ksim validate serving RESULT... --scenario SCENARIO`: a deployment's benchmark beside its simulation.
 
 `ksim validate kernels`: errors of the oracles on measured kernels.
 
-`ksim validate transfers`: errors of KV transfers.
+`ksim validate schedule`: recorded schedules of vLLM, replayed step by step.
 """
 
 import json
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
-from ksim.cli.flags import JsonFile, Wide, console, say, status, words_of, write_json
+from ksim.cli.flags import JsonFile, Wide, console, say, status, write_json
 from ksim.cli.help import App
-from ksim.cli.validate_serving import serving, steps
+from ksim.cli.run import Settings
 from ksim.views.tables import Table
 
 if TYPE_CHECKING:
     from ksim.calibration.accuracy import KernelReport
-    from ksim.validation.energy import BoardReport, EnergyReport, SustainedReport
-    from ksim.validation.measured_transfers import TransferReport
+    from ksim.validation.benchmarks.comparison import Compared, RunPart
     from ksim.validation.schedules import Difference, ScheduleReport
-    from ksim.validation.serving.comparison import ServingReport
+
+app = App(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
+
+_LATENCIES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2el": "E2EL ms"}
+_STATISTICS = {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_RATES = {"request_throughput": "requests/s", "output_throughput": "output tokens/s",
+          "total_token_throughput": "all tokens/s"}
+#: With more cases than this, the table has a row for each kind of case.
+_LISTED = 20
 
 
-def energy(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder or file: sustained kernels"
-                                         " (kernels_energy.parquet), serving runs (engine_NAME.json), or a public table"
-                                         " with the power of boards (power_sample.parquet)")],
-    gpu: Annotated[str, typer.Option(help="GPU of sustained kernels and serving runs, which do not name it")] = "h200",
-    limit: Annotated[int, typer.Option(min=0, help="take only so many rows of a public table, drawn by the hashes of"
-                                       " their shapes; 0 takes all")] = 0,
-    json_file: JsonFile = None, wide: Wide = False,
+@app.callback()
+def validate() -> None:
+    """Compare ksim with recordings and measurements."""
+
+
+@app.command()
+def serving(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="results of `vllm bench serve`, SGLang's"
+                                                  " bench_serving, aiperf, genai-perf, guidellm, InferenceMAX, or"
+                                                  " vLLM's spans (see `ksim list recordings`)")],
+    scenario: Annotated[Path | None, typer.Option("--scenario", metavar="FILE", help="scenario of the deployment that"
+                                                  " was benchmarked; its workload is that of the results")] = None,
+    settings: Settings = None, json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Compare power and energy with the measurements at PATH.
+    """Simulate benchmarked requests and compare latency and throughput, run by run: how far, and what differs.
 
-    Sustained kernels are predicted by fits without their shape, and without their family.  Serving runs are simulated.
-    Of a public table, the rows of one shape in five are predicted; nothing was fitted to these.
+    Requests are sent at their recorded times, or as the recorded concurrency allows.
     """
-    from ksim.validation.energy import Question, as_table, validate
+    from ksim.validation.benchmarks import comparison
+    from ksim.validation.benchmarks.comparison import as_json, trends
+    from ksim.validation.benchmarks.find import runs_of
+    from ksim.validation.benchmarks.recorded import scenario_of
 
-    with status("reading") as line:
-        report = validate(Question(path, gpu, limit), line.update)
-    write_json(json_file, as_table(report))
-    _print(report)
-
-
-def _print(report: "EnergyReport") -> None:
-    screen, lines = console(), []
-    if report.kernels:
-        screen.print(_kernels(report.kernels))
-        lines += _kernel_lines(report.kernels)
-    if report.runs:
-        screen.print(_runs(report.runs))
-        lines.append(f"joules of {len(report.runs.metered)} serving runs: median error"
-                     f" {report.runs.median_ape('joules'):.2f} %")
-    if report.table:
-        screen.print(_boards(report.table))
-        lines.append(_board_line(report.table))
-    say("\n".join(lines))
+    deployment = _deployment(results, scenario)
+    screen = console()
+    with status("reading") as shown:
+        asked = scenario_of(deployment, settings or ())
+        compared = comparison.compare(runs_of(results), asked, lambda name: shown.update(escape(name)))
+    for one in compared:
+        _print_run(one)
+    if len(compared) > 1:
+        screen.print(_by_run(compared))
+        for line in trends(compared):
+            screen.print(f"from the lowest to the highest load: {line}", highlight=False)
+    write_json(json_file, as_json(compared))
+    say(_summary(compared))
 
 
-def _kernels(report: "SustainedReport") -> Table:
-    rows = Table.of("family", "format", "shape", ">W", ">us", *(f">{name}" for name in (
-        "power", "without family", "time", "without family", "energy", "without family")),
-        hide=("without family", "format", "us", "W"),
-        title="sustained kernels: errors in %, fitted without the shape, and without the whole family")
-    for shape, family in zip(report.shapes, report.families, strict=True):
-        errors = [getattr(kernel, name) for name in ("power_error", "time_error", "energy_error")
-                  for kernel in (shape, family)]
-        rows.add_row(shape.row.family, shape.row.dtype, shape.row.shape, f"{shape.row.watts:.0f}",
-                     f"{1e6 * shape.row.seconds:.1f}", *(f"{error:+.1f}" for error in errors))
+def _deployment(results: Sequence[Path], scenario: Path | None) -> Path:
+    """The file of the *scenario*; raises ConfigError without one, and DataError where *results* are none either."""
+    from ksim.foundation.errors import ConfigError
+    from ksim.validation.benchmarks.find import reader_of
+
+    if scenario is not None:
+        return scenario
+    if len(results) == 1 and results[0].is_file():
+        reader_of(results[0])
+        raise ConfigError("--scenario", f"{results[0]} is the result of a benchmark: name the scenario of the"
+                                        " deployment, such as --scenario scenario.toml")
+    raise ConfigError("--scenario", "name the scenario of the deployment that was benchmarked, such as --scenario"
+                                    " scenario.toml")
+
+
+def _print_run(one: "Compared") -> None:
+    screen, run = console(), one.recorded
+    failed = f", {run.failed:,} failed" if run.failed else ""
+    screen.print(f"\n[bold]{escape(run.name)}[/]: {run.tool}, {run.count:,} requests{failed}, {run.load}")
+    screen.print(f"note: simulated: {escape(one.how)}", highlight=False)
+    for remark in one.remarks:
+        screen.print(f"note: {escape(remark)}", highlight=False)
+    screen.print(_figures(one))
+    for parts, title in ((one.by_load, "by load"), (one.by_prompt, "by length of the prompt")):
+        if len(parts) > 1:
+            screen.print(_parts(parts, title))
+    for line in _causes(one):
+        screen.print(line, highlight=False)
+
+
+def _figures(one: "Compared") -> Table:
+    """Three lines for each figure, which fit into 80 columns."""
+    rows = Table.of("", *(f">{title}" for title in _STATISTICS.values()))
+    for latency, title in _LATENCIES.items():
+        cells = [_lines(one, f"{latency}_{name}", 1e3) for name in _STATISTICS]
+        if any(cells):
+            rows.add_row(f"{title}, measured\n  predicted\n  error %", *cells)
+    for rate, title in _RATES.items():
+        if cell := _lines(one, rate, 1.0):
+            rows.add_row(f"{title}, measured\n  predicted\n  error %", cell, *[""] * (len(_STATISTICS) - 1))
     return rows
 
 
-def _kernel_lines(report: "SustainedReport") -> list[str]:
-    """The errors of kernels in words, also for times of captured graphs taken for those of a cool GPU."""
-    from ksim.validation.energy import mape
-
-    def both(error: str, recovered: bool = False) -> str:
-        ways = ((report.recovered_shapes, report.recovered_families) if recovered else
-                (report.shapes, report.families))
-        return " and ".join(f"{mape(kernels, error):.2f}" for kernels in ways)
-
-    return [f"mean errors of {len(report.shapes)} sustained kernels, without their shape and without their family:"
-            f" power {both('power')} %, time {both('time')} %, energy with that time {both('energy')} %",
-            "note: graphs were timed at the clock that the kernel before them had left; taken for cool times, they make"
-            f" time {both('time', True)} %, energy {both('energy', True)} %"]
+def _lines(one: "Compared", name: str, scale: float) -> str:
+    """Return three lines: the measured value, the predicted one, and the error in per cent; "" if it is not known."""
+    if name not in one.figures:
+        return ""
+    measured, predicted = one.figures[name]
+    return f"{scale * measured:.4g}\n{scale * predicted:.4g}\n{_signed(one.error(name))}"
 
 
-def _runs(report: "ServingReport") -> Table:
-    rows = Table.of("recording", "run", ">joules", ">predicted", ">error %", title="serving runs")
-    for run in report.metered:
-        rows.add_row(run.recording, run.run, f"{run.measured.joules:.0f}", f"{run.predicted.joules:.0f}",
-                     f"{run.errors.joules:+.1f}")
+def _cell(one: "Compared", name: str, scale: float) -> str:
+    """The same in one line."""
+    return _lines(one, name, scale).replace("\n", " ")
+
+
+def _signed(error: float) -> str:
+    return "" if isnan(error) else f"{0.0 if abs(error) < 0.05 else error:+.1f}"
+
+
+def _parts(parts: Sequence["RunPart"], title: str) -> Table:
+    rows = Table.of(title, ">requests", ">TTFT ms", ">TPOT ms", title="means: measured, predicted, error %")
+    for part in parts:
+        rows.add_row(part.what, f"{part.requests:,}", *(_pair(*pair) for pair in (part.ttft, part.tpot)))
     return rows
 
 
-def _boards(report: "BoardReport") -> Table:
-    rows = Table.of("gpu", "op", "format", ">rows", *(">MAPE %", ">median", ">bias", ">in 10 %") * 2,
-                    hide=("in 10 %", "bias", "median", "op"),
-                    title="power of boards, rows held back: errors of the model, and of a meter fitted to other rows")
-    for cell in (*report.cells, *report.gpus, report.whole):
-        cells = [f"{value:{sign}.1f}" for errors in (cell.drawn, cell.observed) for value, sign in (
-            (errors.mape, ""), (errors.median, ""), (errors.bias, "+"), (errors.within, ""))]
-        rows.add_row(cell.gpu, cell.op, cell.dtype, f"{cell.rows:,}", *cells)
+def _pair(measured: float, predicted: float) -> str:
+    if isnan(measured) or isnan(predicted) or not measured:
+        return ""
+    return f"{1e3 * measured:.4g} {1e3 * predicted:.4g} {_signed(100 * (predicted / measured - 1))}"
+
+
+def _causes(one: "Compared") -> list[str]:
+    """Return a line for each difference, with its part of the mean latency: positive where the simulation lacks it."""
+    if not one.causes:
+        return ["what differs: nothing by more than 2 % of a mean latency"]
+    return ["what differs (ms that the deployment needs more than simulated):",
+            *(f"  {cause.metric.upper():4} {1e3 * cause.seconds:+10.3f} ms  [bold]{cause.name}[/]:"
+              f" {escape(cause.evidence)}" for cause in one.causes)]
+
+
+def _by_run(compared: Sequence["Compared"]) -> Table:
+    names = {"ttft_mean": "TTFT ms", "tpot_mean": "TPOT ms", "output_throughput": "output tokens/s"}
+    rows = Table.of("run", "load", ">requests", *(f">{title}" for title in names.values()),
+                    title="all runs, by load: means, measured, predicted, error %",
+                    hide=("output tokens/s", "load", "requests"))
+    for one in compared:
+        rows.add_row(one.recorded.name, str(one.recorded.load), f"{one.recorded.count:,}",
+                     *(_cell(one, name, 1.0 if name in _RATES else 1e3) for name in names))
     return rows
 
 
-def _board_line(report: "BoardReport") -> str:
-    whole = report.whole
-    return (f"power of {whole.rows:,} rows of boards held back: {whole.drawn.mape:.2f} % on the mean,"
-            f" {whole.drawn.median:.2f} % in the median; as a meter would read it, {whole.observed.mape:.2f} %,"
-            f" {whole.observed.median:.2f} %")
+def _summary(compared: Sequence["Compared"]) -> str:
+    from ksim.validation.benchmarks.comparison import HEADLINES, median_ape
+
+    titles = {"ttft": "TTFT", "tpot": "TPOT", "throughput": "throughput"}
+    errors = ((titles[name], median_ape(compared, figure)) for name, figure in HEADLINES.items())
+    known = ", ".join(f"{title} {error:.2f} %" for title, error in errors if not isnan(error))
+    return f"median absolute errors of {len(compared)} runs: {known or 'none known'}"
 
 
+@app.command()
 def kernels(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="folder of kernels_<family>.parquet or of public tables,"
                                          " or one file")],
     gpu: Annotated[str, typer.Option(help="predict only this GPU; needed where the files do not name theirs")] = "",
     oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "measured",
     profile: Annotated[Path | None, typer.Option(help="profile for the oracle, in place of the one that ships")] = None,
-    leave_out: Annotated[str, typer.Option("--leave-out", metavar="GPU|ARCHITECTURE", help="predict it from the other"
-                                           " architectures at PATH")] = "",
-    train: Annotated[str, typer.Option(metavar="GPU,GPU", help="learn from these GPUs, and predict the"
-                                       " others at PATH")] = "",
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
     """Compare an oracle with measured kernels, by GPU, family and number format.
 
-    For public tables, `learned` learns from GPUs of other architectures, and `measured` is fitted to the few rows of
-    the same GPU that a sweep would have measured.  For a sweep, the profile of its GPU is used; rows that it was fitted
+    For public tables, `measured` is fitted to the few rows of the same GPU that a sweep would have measured.  For a
+    sweep, the profile of its GPU is used; rows that it was fitted
     to are held back in turn.
     """
-    from ksim.calibration.accuracy import Question, check_question, validate
+    from ksim.calibration.accuracy import Question, validate
     from ksim.foundation.config import Choice
 
-    choice = Choice(oracle, {"path": str(profile)} if profile else {})
-    question = Question(path=path, gpu=gpu, oracle=choice, leave_out=leave_out, train=tuple(words_of(train)))
-    check_question(question)
-    screen = console()
+    question = Question(path=path, gpu=gpu, oracle=Choice(oracle, {"path": str(profile)} if profile else {}))
     with status("reading") as line:
         report = validate(question, lambda name: line.update(f"predicting {name}"))
+    show_kernels(report, json_file)
+
+
+def show_kernels(report: "KernelReport", json_file: Path | None) -> None:
+    """Print the errors of an oracle, and write them to *json_file*, if one is given."""
+    screen = console()
     for remark in report.remarks:
         say(f"note: {remark}")
     if report.left:
@@ -190,75 +248,6 @@ def _write_kernels(path: Path | None, report: "KernelReport") -> None:
                "cells": [asdict(cell) for cell in report.cells],
                "left_out": [{"of": name, **asdict(left)} for name, left in report.left]}
     write_json(path, outcome)
-
-
-def transfers(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured transfers, as transfers.csv")],
-    json_file: JsonFile = None, wide: Wide = False,
-) -> None:
-    """Compare KV transfers between two nodes with measured ones.
-
-    The constants of a connector are fitted to every second row of a series.  The other rows are held back.
-    """
-    from ksim.validation.measured_transfers import median_ape, validate
-
-    report = validate(path)
-    screen = console()
-    screen.print(_transfers(report))
-    if report.refused:
-        screen.print(_refused(report))
-    _write_transfers(json_file, report)
-    held_back = (f"{median_ape(report.held_back):.2f} % in the median of {len(report.held_back)} rows held back"
-                 if report.held_back else "no row is held back")
-    say(f"seconds of transfers: {held_back}, {median_ape(report.transfers):.2f} % of all {len(report.transfers)}")
-
-
-def _transfers(report: "TransferReport") -> Table:
-    rows = Table.of("series", "connector", ">tokens", ">MB", ">ms", ">predicted", ">error %", "row is",
-                    hide=("row is", "MB", "connector"),
-                    title="transfers between two nodes")
-    for transfer in report.transfers:
-        row = transfer.row
-        rows.add_row(row.series, row.plugin or "", f"{row.tokens:,}", f"{row.bytes / 1e6:,.0f}",
-                     f"{1e3 * row.seconds:.2f}", f"{1e3 * transfer.predicted:.2f}", f"{transfer.error:+.1f}",
-                     "fitted" if transfer.fitted else "held back")
-    return rows
-
-
-def _refused(report: "TransferReport") -> Table:
-    rows = Table.of(">rows", "refused, because", title="rows refused")
-    for reason, count in report.refused.items():
-        rows.add_row(str(count), reason)
-    return rows
-
-
-def _write_transfers(path: Path | None, report: "TransferReport") -> None:
-    from ksim.validation.measured_transfers import median_ape
-
-    write_json(path, {
-        "held_back_median_ape": median_ape(report.held_back), "median_ape": median_ape(report.transfers),
-        "transfers": [{"series": transfer.row.series, "connector": transfer.row.plugin, "tokens": transfer.row.tokens,
-                       "bytes": transfer.row.bytes, "seconds": transfer.row.seconds, "predicted": transfer.predicted,
-                       "error": transfer.error, "fitted": transfer.fitted} for transfer in report.transfers],
-        "refused": report.refused})
-
-
-app = App(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
-
-#: With more cases than this, the table has a row for each kind of case.
-_LISTED = 20
-
-
-app.command("energy")(energy)
-app.command("kernels")(kernels)
-app.command("serving")(serving)
-app.command("steps")(steps)
-app.command("transfers")(transfers)
-
-
-@app.callback()
-def validate() -> None:
-    """Compare ksim with recordings and measurements."""
 
 
 @app.command()

@@ -14,7 +14,7 @@ __all__ = ["Measured"]
 
 @define
 class Measured(ProfileOracle):
-    """`path` is the GPU's profile, as `ksim calibrate` writes it; by default the one that ships for the GPU.
+    """`path` is the GPU's profile, as `ksim gpu calibrate` writes it; by default the one that ships for the GPU.
 
     Beyond what was measured, efficiencies pass over to those of the `learned`
     oracle, and estimates say that they are extrapolated.
@@ -42,4 +42,4 @@ class Measured(ProfileOracle):
             known.append(profile.gpu)
         raise ConfigError("oracle measured", f"has no profile of {gpu.name} (it has"
                                              f" {', '.join(sorted(filter(None, known)))}); take oracle 'learned', or"
-                                             f" make one with `ksim sweep-kernels` and `ksim calibrate`")
+                                             f" make one with `ksim gpu points` and `ksim gpu calibrate`")

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ksim.testing.history import History
+from ksim.testing.history import EngineHistory
 from ksim.testing.loop import loop
 from ksim.testing.strategies import cases
 from ksim.testing.trial import Case, PolicyFault, Subject, observe
@@ -95,22 +95,22 @@ def more_blocks(policy: Any, case: Case) -> str | None:
     return f"{long} steps with blocks for all, and {short} with {few.settings['blocks']}" if long > short else None
 
 
-def outputs(history: History) -> list[int]:
+def outputs(history: EngineHistory) -> list[int]:
     """Output tokens of each request."""
     return [job.sampled for job in history.jobs]
 
 
-def computed(history: History) -> int:
+def computed(history: EngineHistory) -> int:
     """All computed tokens."""
     return sum(share.tokens for moment in history.schedules for share in moment.shares)
 
 
-def steps(history: History) -> int:
+def steps(history: EngineHistory) -> int:
     """The step that sampled the last token."""
     return max((moment.step for moment in history.updates if moment.finished), default=0)
 
 
-def schedule(history: History) -> list[Any]:
+def schedule(history: EngineHistory) -> list[Any]:
     return [(m.step, m.shares, m.preempted, Counter(m.finished)) for m in history.moments]
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.testing.connected import Transfer
-from ksim.testing.history import History
+from ksim.testing.connected import PlannedTransfer
+from ksim.testing.history import EngineHistory
 from ksim.testing.invariants import Breach, breach, limits, progress, transfers
 from ksim.testing.strategies import cases
 from ksim.testing.trial import NO_ERROR, Arrival, Case, PolicyFault, Subject
 
 #: What must hold for a scheduler with a connector, by name.
-TRANSFER_INVARIANTS: dict[str, Callable[[History], Any]] = {invariant.__name__: invariant for invariant in (
+TRANSFER_INVARIANTS: dict[str, Callable[[EngineHistory], Any]] = {invariant.__name__: invariant for invariant in (
     limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.blocks_conserved,
     progress.nobody_lost, transfers.loads_keep_blocks, transfers.sends_keep_blocks, transfers.loads_are_awaited,
     transfers.loads_leave_room, transfers.computed_on_blocks_stay, transfers.preempted_gain_nothing,
@@ -45,7 +45,7 @@ def check_transfers(scheduler: Any = ConnectorScheduler, *, cache: Any = BlockCa
     seed(number)(options(given(transfer_cases())(play)))()
 
 
-def _fault(history: History, names: Sequence[str]) -> tuple[str, Breach] | None:
+def _fault(history: EngineHistory, names: Sequence[str]) -> tuple[str, Breach] | None:
     for name, invariant in TRANSFER_INVARIANTS.items():
         if (not names or name in names) and (found := breach(history, invariant)):
             return name, found
@@ -68,7 +68,7 @@ def transfer_cases(draw: st.DrawFn) -> Case:
     return Case(case.settings | {"connector": connector}, arrivals, aborts)
 
 
-def moves(recomputes: bool) -> st.SearchStrategy[Transfer | None]:
+def moves(recomputes: bool) -> st.SearchStrategy[PlannedTransfer | None]:
     """What moves for a request, if anything; `stored` is in quarters of its prompt.
 
     A load that fails leaves its first block good where jobs recompute: vLLM stalls where one that begins again needs
@@ -76,11 +76,11 @@ def moves(recomputes: bool) -> st.SearchStrategy[Transfer | None]:
     """
     bad = [-1, -1, -1, 1] if recomputes else [-1, -1, -1, 0]
     some = st.builds(
-        Transfer, stored=st.sampled_from([4, 1, 2, 4]), turns=st.sampled_from([0, 1, 3, 8, 20]),
+        PlannedTransfer, stored=st.sampled_from([4, 1, 2, 4]), turns=st.sampled_from([0, 1, 3, 8, 20]),
         asynchronous=st.sampled_from([True, True, True, False]), unknown=st.sampled_from([0, 0, 0, 2]),
         bad=st.sampled_from(bad), sent=st.sampled_from([-1, 0, 3, 8]))
     return st.one_of(some, some, st.none())
 
 
-def _fitted(transfer: Transfer | None, arrival: Arrival) -> Transfer | None:
+def _fitted(transfer: PlannedTransfer | None, arrival: Arrival) -> PlannedTransfer | None:
     return None if transfer is None else attrs.evolve(transfer, stored=-(-arrival.prompt * transfer.stored // 4))

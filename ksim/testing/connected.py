@@ -10,8 +10,8 @@ from ksim.scheduling.job import Job, Schedule
 
 
 @frozen
-class Transfer:
-    """What moves for a request: a store holds the first `stored` tokens of its prompt, and a load takes so many turns.
+class PlannedTransfer:
+    """The KV that moves for a request: a store has the first `stored` tokens of its prompt; a load takes some `turns`.
 
     The first `unknown` questions are answered "not known yet".  The block at the place `bad` of the first load cannot
     be loaded.  Its own blocks are held for `sent` turns after its end; -1 is not at all.
@@ -26,7 +26,7 @@ class Transfer:
 
 
 @frozen
-class Report:
+class TransferOutcome:
     """Due at turn `due`: a load of *job* has ended, its block at the place `bad` has failed, or its blocks were
     sent."""
 
@@ -44,10 +44,10 @@ class StoreConnector(NoCopies):
     consumes: bool = True
     produces: bool = True
     recomputes: bool = True
-    transfers: dict[Job, Transfer] = field(factory=dict)
+    transfers: dict[Job, PlannedTransfer] = field(factory=dict)
     block_tokens: int = 1
     _asked: Counter[Job] = field(factory=Counter)
-    _pending: list[Report] = field(factory=list)
+    _pending: list[TransferOutcome] = field(factory=list)
     _failed: set[Job] = field(factory=set)
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
@@ -73,18 +73,18 @@ class StoreConnector(NoCopies):
         """See what begins with the *schedule* of a *turn*, and report what is due."""
         for load in schedule.loads:
             self._pending += self._reports(load, turn)
-        self._pending += [Report(turn + self.transfers[job].sent, job, sent=True) for job in schedule.sends]
+        self._pending += [TransferOutcome(turn + self.transfers[job].sent, job, sent=True) for job in schedule.sends]
         due = [report for report in self._pending if report.due <= turn]
         self._pending = [report for report in self._pending if report.due > turn]
         return ConnectorOutput([report.job for report in due if report.received],
                                [report.job for report in due if report.sent],
                                {report.job: (report.bad,) for report in due if report.bad >= 0})
 
-    def _reports(self, load: Load, turn: int) -> Iterator[Report]:
+    def _reports(self, load: Load, turn: int) -> Iterator[TransferOutcome]:
         transfer, end = self.transfers[load.job], turn + self.transfers[load.job].turns * load.asynchronous
         bad = load.start // self.block_tokens + transfer.bad
         if transfer.bad >= 0 and load.job not in self._failed and bad * self.block_tokens < load.start + load.tokens:
             self._failed.add(load.job)
-            yield Report(end, load.job, bad=bad)
+            yield TransferOutcome(end, load.job, bad=bad)
         if load.asynchronous:
-            yield Report(end, load.job, received=True)
+            yield TransferOutcome(end, load.job, received=True)

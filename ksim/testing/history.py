@@ -10,11 +10,11 @@ from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job, Limits, Schedule, State
 from ksim.testing.moment import Moment, Share
 
-__all__ = ["History", "Moment", "Recorder", "Share", "emitted", "digest"]
+__all__ = ["EngineHistory", "Moment", "HistoryRecorder", "Share", "emitted", "digest"]
 
 
 @define(eq=False)
-class History:
+class EngineHistory:
     """All moments of one engine in order, its requests by number, and the numbers of aborted requests."""
 
     limits: Limits
@@ -83,20 +83,20 @@ class History:
 
 
 @define(eq=False)
-class Recorder:
+class HistoryRecorder:
     """A scheduler that records a history and leaves everything else to the one it wraps."""
 
     scheduler: Any
-    history: History = field(init=False)
+    history: EngineHistory = field(init=False)
     _in_flight: int = 0
     _shares: Counter[int] = field(factory=Counter)  # batches in flight, by request
 
     def __attrs_post_init__(self) -> None:
         scheduler = self.scheduler
-        self.history = History(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
-                               scheduler.cache.block_tokens, scheduler.cache.prefix_caching,
-                               connector=getattr(scheduler, "connector", None),
-                               speculates=getattr(scheduler, "speculation", None) is not None)
+        self.history = EngineHistory(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
+                                     scheduler.cache.block_tokens, scheduler.cache.prefix_caching,
+                                     connector=getattr(scheduler, "connector", None),
+                                     speculates=getattr(scheduler, "speculation", None) is not None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)
@@ -130,16 +130,16 @@ class Recorder:
         return schedule
 
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
-        shares, told = _shares(schedule), {}
+        shares, transfers = _shares(schedule), {}
         if output is None:
             finished: list[Job] = self.scheduler.update(schedule, index)
         else:
             finished = self.scheduler.update(schedule, index, output)
-            told = {"received": _numbers(output.received), "failed": _numbers(output.failed),
-                    "sent": _numbers(output.sent)}
+            transfers = {"received": _numbers(output.received), "failed": _numbers(output.failed),
+                         "sent": _numbers(output.sent)}
         self._in_flight -= bool(schedule)
         self._shares.subtract(share.request for share in shares)
-        self._note("update", float(index), index, shares, (), _numbers(finished), **told)
+        self._note("update", float(index), index, shares, (), _numbers(finished), **transfers)
         return finished
 
     def _note(self, kind: str, now: float, index: int, shares: tuple[Share, ...], preempted: tuple[int, ...],
@@ -181,6 +181,6 @@ def emitted(job: Job) -> list[int]:
             for _ in range(run.tokens)]
 
 
-def digest(history: History) -> Sequence[Any]:
+def digest(history: EngineHistory) -> Sequence[Any]:
     """The values that must be equal when only names differ."""
     return [(m.kind, m.shares, m.preempted, sorted(m.finished), m.running, m.free) for m in history.moments]

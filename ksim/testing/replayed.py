@@ -23,7 +23,7 @@ _UNTOLD = re.compile(r"^# Not in this file: (.*)\.$", re.MULTILINE)
 
 
 @frozen
-class Written:
+class WrittenFault:
     """The fault that a file of `check_policy` describes.
 
     `untold` lists what the file cannot hold; it is "" if the case is complete.
@@ -36,7 +36,7 @@ class Written:
     untold: str
 
     @classmethod
-    def read(cls, path: Path) -> "Written":
+    def read(cls, path: Path) -> "WrittenFault":
         """Read the comment at the head of a file; raises ConfigError if there is none."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ class Replayed:
     moments: list[Moment]
 
 
-def replay(path: Path, written: Written) -> Replayed:
+def replay(path: Path, written: WrittenFault) -> Replayed:
     """Replay the case in the file at *path* with the policy that it names, on ksim's scheduler and cache.
 
     Raises ConfigError or DataError if the scenario cannot be read or its policy does not exist.

@@ -22,8 +22,8 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.settings import EngineSettings
-from ksim.testing.connected import Transfer
-from ksim.testing.history import History, Recorder, digest
+from ksim.testing.connected import PlannedTransfer
+from ksim.testing.history import EngineHistory, HistoryRecorder, digest
 from ksim.testing.invariants import INVARIANTS, Invariant, breach
 from ksim.testing.invariants.progress import longest
 from ksim.testing.loop import ROOMY, Loop, loop
@@ -40,7 +40,7 @@ class Arrival:
     priority: int = 0
     family: int = 0
     reads_cache: bool = True
-    transfer: Transfer | None = None
+    transfer: PlannedTransfer | None = None
 
     def chunks(self, block_tokens: int, *, named_outputs: bool) -> list[tuple[int, int]]:
         """The names of its blocks.
@@ -153,7 +153,7 @@ class ForwardsJob(Job):
 
 @frozen
 class Subject:
-    """What is tested: a policy, the scheduler that calls it, and a cache.
+    """The subject of a test: a policy, the scheduler that calls it, and a cache.
 
     `starves` and `conserves_work` are as in `check_policy`; `invariants` names the invariants to check.
     """
@@ -200,7 +200,7 @@ class Subject:
     def wants(self, name: str) -> bool:
         return not self.invariants or name in self.invariants
 
-    def play(self, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> History:
+    def play(self, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> EngineHistory:
         """The history of *case*: until all requests are done, an error is raised, or the run can no longer end."""
         engine = loop(policy=self.fresh(), admission=_fresh("scheduling.admissions", self.admission),
                       scheduler=self.scheduler, cache=self.cache, **case.settings)
@@ -213,9 +213,10 @@ def _fresh(folder: str, named: Any) -> Any:
     return found() if isinstance(found, type) else deepcopy(found)
 
 
-def observe(engine: Loop, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> History:
+def observe(engine: Loop, case: Case, naming: Naming | None = None,
+            job_class: type[Job] = ForwardsJob) -> EngineHistory:
     """Play *case* on *engine* and record the history."""
-    recorder = Recorder(engine.scheduler)
+    recorder = HistoryRecorder(engine.scheduler)
     engine.scheduler, engine.job_class = recorder, job_class
     history, last = recorder.history, inf
     try:
@@ -243,18 +244,18 @@ def examine(subject: Subject, case: Case) -> tuple[str, int, str] | None:
     return None
 
 
-def _raised(history: History) -> tuple[str, int, str]:
+def _raised(history: EngineHistory) -> tuple[str, int, str]:
     step = history.moments[-1].step + 1 if history.moments else 1
     return NO_ERROR, step, f"{type(history.error).__name__}: {history.error}"
 
 
-def _other_names(subject: Subject, case: Case, history: History) -> tuple[int, str] | None:
+def _other_names(subject: Subject, case: Case, history: EngineHistory) -> tuple[int, str] | None:
     """The same must happen with other request ids, other names of contents, and sets in another order."""
     other = Naming(request=lambda number: (7919 * number + 13) % 10007, content=lambda name: (name[1], -name[0]))
     return _difference(history, subject.play(case, other, BackwardsJob), "with other names of requests and contents")
 
 
-def _plain(subject: Subject, case: Case, history: History) -> tuple[int, str] | None:
+def _plain(subject: Subject, case: Case, history: EngineHistory) -> tuple[int, str] | None:
     """The same must happen as on ksim's own scheduler and cache."""
     if subject.scheduler is Scheduler and subject.cache is BlockCache:
         return None
@@ -262,11 +263,11 @@ def _plain(subject: Subject, case: Case, history: History) -> tuple[int, str] | 
     return _difference(history, plain.play(case), "on ksim's own scheduler and cache")
 
 
-COMPARED: dict[str, Callable[[Subject, Case, History], tuple[int, str] | None]] = {
+COMPARED: dict[str, Callable[[Subject, Case, EngineHistory], tuple[int, str] | None]] = {
     NAMES_DO_NOT_MATTER: _other_names, SAME_AS_PLAIN: _plain}
 
 
-def _difference(history: History, other: History, where: str) -> tuple[int, str] | None:
+def _difference(history: EngineHistory, other: EngineHistory, where: str) -> tuple[int, str] | None:
     pairs = zip_longest(digest(history), digest(other))
     for place, (mine, theirs) in enumerate(pairs):
         if mine != theirs:
@@ -309,7 +310,7 @@ def files(case: Case, policy: Any, name: str = "counter_example", note: str = ""
 
 
 def choice(policy: Any) -> Any:
-    """How a scenario names *policy*: a name, ``module:Class``, or a table with its options."""
+    """Return *policy* as a scenario writes it: a name, ``module:Class``, or a table with its options."""
     if isinstance(policy, str):
         return policy
     kind = policy if isinstance(policy, type) else type(policy)

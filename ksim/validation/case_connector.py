@@ -125,7 +125,7 @@ class CaseWorkers:
 
 
 def output(reports: Sequence[Report]) -> ConnectorOutput:
-    """What *reports* are to the scheduler."""
+    """The output of a connector that *reports* make."""
     return ConnectorOutput([report.job for report in reports if report.received],
                            [report.job for report in reports if report.sent],
                            {report.job: report.bad for report in reports if report.bad},
@@ -250,7 +250,7 @@ class CaseOffload(OffloadConnector):
         return told
 
     def state(self) -> dict[str, Any]:
-        """How much is in the store, and in the lists of ARC."""
+        """The numbers of blocks in the store, and in the lists of ARC."""
         store, eviction = self.store, vars_of(self.store.eviction)
         state: dict[str, Any] = {"cpu": [len(store) - store.storing, store.storing]}
         if "target" in eviction:

@@ -32,8 +32,8 @@ _MASK = (1 << 64) - 1
 
 
 def length(pieces: Iterable[Any]) -> int:
-    """How many tokens *pieces* stand for; raises ValueError for a piece of an unknown kind."""
-    return sum(_count(place, piece) for place, piece in enumerate(pieces))
+    """Return the number of tokens in *pieces*; raises ValueError for a piece of an unknown kind."""
+    return sum(_count(index, piece) for index, piece in enumerate(pieces))
 
 
 def tokens(pieces: Iterable[Any]) -> Tokens:
@@ -47,13 +47,13 @@ def blocks(content: Tokens, size: int, more: int = 0) -> Sequence[bytes]:
     return [content[first: first + size + more].tobytes() for first in range(0, len(content) + 1, size)]
 
 
-def _count(place: int, piece: Any) -> int:
+def _count(index: int, piece: Any) -> int:
     match piece:
         case token if _whole(token):
             return 1
         case [seed, count] | ["t", seed, count] if _whole(seed, count):
             return int(count)
-    raise ValueError(f"'prompt' piece {place} is {piece!r}; expected a token, [seed, count] or [\"t\", token, count]")
+    raise ValueError(f"'prompt' piece {index} is {piece!r}; expected a token, [seed, count] or [\"t\", token, count]")
 
 
 def _whole(*values: Any) -> bool:
@@ -93,7 +93,7 @@ def _steps_or_never(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
 
 
 def _all_or_places(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
-    places = isinstance(value, list) and all(type(place) is int and place >= 0 for place in value)
+    places = isinstance(value, list) and all(type(index) is int and index >= 0 for index in value)
     if value not in (None, "all") and not places:
         raise ValueError(f"{attribute.name!r} must be \"all\" or a list of places from 0 on, not {value!r}")
 
@@ -273,8 +273,8 @@ class Abort:
 
 
 @frozen
-class Case:
-    """What a scheduler is given: settings, requests and aborts."""
+class RecordedCase:
+    """The input of a scheduler: settings, requests and aborts."""
 
     name: str
     settings: Settings
@@ -293,17 +293,17 @@ def _rows_with(*keys: str) -> Any:
     def check(_: Any, attribute: "Attribute[Any]", rows: Any) -> None:
         if not isinstance(rows, list):
             raise ValueError(f"{attribute.name!r} must be a list")
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             missing = [key for key in keys if key not in row] if isinstance(row, dict) else keys
             if missing:
-                raise ValueError(f"'{attribute.name}[{place}]' lacks {', '.join(missing)}")
+                raise ValueError(f"'{attribute.name}[{index}]' lacks {', '.join(missing)}")
 
     return check
 
 
 @frozen
 class Expected:
-    """What the scheduler did, step by step and request by request."""
+    """The recorded behaviour of a scheduler: its steps, and the outcome of each request."""
 
     end: str = field(validator=in_(("done", "stalled")))
     depth: int = field(validator=gt(0))
@@ -312,12 +312,12 @@ class Expected:
 
 
 @frozen
-class Recording:
+class CaseFile:
     """The content of a case file."""
 
     format: int = field(validator=in_((1,)))
     vllm: str
-    case: Case
+    case: RecordedCase
     expected: Expected
 
 
@@ -340,9 +340,9 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".json")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path) -> CaseFile:
     """Read a case file; raises DataError if it cannot be read, and ConfigError, which names the key, if it is wrong."""
-    recording = structure(Recording, load_json(path), str(path))
+    recording = structure(CaseFile, load_json(path), str(path))
     case, expected = recording.case, recording.expected
     try:
         case.settings.check()
@@ -351,9 +351,9 @@ def read(path: Path) -> Recording:
     if case.settings.kv_groups and case.settings.connector is not None and case.settings.connector.offloads:
         raise ConfigError(f"{path}: case.settings.kv_groups", "a connector that offloads is replayed with one group of"
                                                               " layers; leave them out")
-    for place, request in enumerate(case.requests):
+    for index, request in enumerate(case.requests):
         if problem := _problem(request, case.settings):
-            raise ConfigError(f"{path}: case.requests[{place}]", problem)
+            raise ConfigError(f"{path}: case.requests[{index}]", problem)
     for name, times in Counter(request.id for request in case.requests).items():
         if times > 1:
             raise ConfigError(f"{path}: case.requests", f"{times} of them have the id {name!r}")
@@ -369,8 +369,8 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
         return f"prompt of {prompt} tokens leaves no room for output in max_model_len = {settings.max_model_len}"
     if request.limit < request.output_len:
         return f"max_tokens ({request.limit}) is smaller than output_len ({request.output_len})"
-    transfers = [key for key, told in (("remote", request.remote is not None), ("send", request.send is not KEPT),
-                                       ("external", request.external is not None)) if told]
+    transfers = [key for key, given in (("remote", request.remote is not None), ("send", request.send is not KEPT),
+                                        ("external", request.external is not None)) if given]
     if len(transfers) > 1:
         return f"has {' and '.join(transfers)}, of which a request has one at most"
     if transfers and (settings.connector is None or settings.connector.offloads):

@@ -33,13 +33,13 @@ from ksim.validation.case_connector import (
     keys_ahead,
     output,
 )
-from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
+from ksim.validation.cases import Abort, CaseRequest, RecordedCase, Row, Settings
 
 _STOP = 2  # the token that ends an output before the scheduler can see it coming
 
 
 @define(eq=False)
-class Replay:
+class ScheduleReplay:
     """vLLM's engine-core loop without a model, as the recordings were made; `steps` may be taken once.
 
     Its rows have the keys of the recorded ones, and so has what `outcomes` says
@@ -47,7 +47,7 @@ class Replay:
     where nothing can happen any more.  Where it `repeats`, schedules that are known are not made anew.
     """
 
-    case: Case
+    case: RecordedCase
     repeats: bool = True
     end: str = field(default="", init=False)
     _scheduler: Scheduler = field(init=False)
@@ -66,15 +66,15 @@ class Replay:
         self._jobs = list(_jobs(case, cache))
         self._scheduler = _scheduler(settings, cache, dict(zip(self._jobs, case.requests, strict=True)))
         self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
-        self._places = {job: place for place, job in enumerate(self._jobs)}
+        self._places = {job: index for index, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
-        self._arrivals = deque(sorted((request.arrival_step, place) for place, request in enumerate(case.requests)))
+        self._arrivals = deque(sorted((request.arrival_step, index) for index, request in enumerate(case.requests)))
         self._aborts = {when: deque(sorted((abort for abort in case.aborts if abort.when == when),
                                            key=lambda abort: abort.step)) for when in ("before", "during")}
 
     @property
     def outcomes(self) -> list[Row]:
-        """What became of each request."""
+        """The outcome of each request."""
         return [outcome | {"tokens": job.sampled, "preempt": job.preemptions}
                 for job, outcome in zip(self._jobs, self._outcomes, strict=True)]
 
@@ -122,11 +122,11 @@ class Replay:
         return row | self._state("2"), stirs
 
     def _told(self, schedule: Schedule) -> dict[str, Any]:
-        """Who is preempted by *schedule*, and whose drafts are verified."""
-        told = {"pre": [self._places[job] for job in schedule.preempted],
-                "spec": [[self._places[entry.job], entry.drafts, entry.accepted]
-                         for entry in schedule.entries if entry.drafts]}
-        return {key: value for key, value in told.items() if value}
+        """The preempted jobs of *schedule*, and the drafts that it verifies."""
+        optional = {"pre": [self._places[job] for job in schedule.preempted],
+                    "spec": [[self._places[entry.job], entry.drafts, entry.accepted]
+                             for entry in schedule.entries if entry.drafts]}
+        return {key: value for key, value in optional.items() if value}
 
     def _schedule(self, step: int) -> Schedule:
         """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
@@ -137,18 +137,18 @@ class Replay:
     def _granted(self, schedule: Schedule, step: int) -> list[list[int]]:
         rows = []
         for entry in schedule.all_entries():
-            place = self._places[entry.job]
-            outcome = self._outcomes[place]
+            index = self._places[entry.job]
+            outcome = self._outcomes[index]
             if outcome["first"] is None:
                 outcome["first"] = step
             kind = (2 if entry.job.preemptions else 1) if entry.admitted else 0
-            rows.append([place, kind, entry.tokens, entry.start])
+            rows.append([index, kind, entry.tokens, entry.start])
         for job, tokens in self._hits(schedule):
             self._outcomes[self._places[job]]["hit"] += tokens
         return rows
 
     def _hits(self, schedule: Schedule) -> Iterator[tuple[Job, int]]:
-        """How many tokens the admitted jobs found in the prefix cache."""
+        """Yield each admitted job with the tokens that it found in the prefix cache."""
         yield from ((entry.job, entry.start) for entry in schedule.entries if entry.admitted)
 
     def _state(self, suffix: str = "") -> dict[str, Any]:
@@ -158,9 +158,9 @@ class Replay:
 
     def _arrive(self, step: int) -> None:
         while self._arrivals and self._arrivals[0][0] <= step:
-            _, place = self._arrivals.popleft()
-            self._scheduler.add(self._jobs[place])
-            self._added[self.case.requests[place].id] = self._jobs[place]
+            _, index = self._arrivals.popleft()
+            self._scheduler.add(self._jobs[index])
+            self._added[self.case.requests[index].id] = self._jobs[index]
 
     def _abort(self, when: str, step: int) -> list[int]:
         """Carry out the aborts that are due; return whom they met."""
@@ -214,12 +214,12 @@ def _cache(settings: Settings) -> VllmCache | BlockCache | HybridCache:
                        settings.max_model_len, dense=settings.retention_interval is None)
 
 
-def _jobs(case: Case, cache: Cache) -> Iterator[Job]:
+def _jobs(case: RecordedCase, cache: Cache) -> Iterator[Job]:
     """The jobs of *case*, in the order of its list."""
     numbers = {name: number for number, name in enumerate(sorted(request.id for request in case.requests))}
     earliest = min((request.arrival_time or 0.0 for request in case.requests), default=0.0)
-    for place, request in enumerate(case.requests):
-        arrival = float(place) if request.arrival_time is None else request.arrival_time
+    for index, request in enumerate(case.requests):
+        arrival = float(index) if request.arrival_time is None else request.arrival_time
         yield _job(request, arrival - min(earliest, 0.0), numbers[request.id], case.settings, cache)
 
 
@@ -238,7 +238,7 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
 
 
 @define(eq=False)
-class TransferReplay(Replay):
+class TransferReplay(ScheduleReplay):
     """The engine-core loop goes on while blocks are held, takes no jumps, and leaves out turns in which nothing
     happens.
 
@@ -310,13 +310,13 @@ class TransferReplay(Replay):
             outcome = self._outcomes[self._places[load.job]]
             outcome["hit"] += load.start
             outcome["ext"] += load.tokens
-        told = {"ext": [[self._places[load.job], load.start, load.tokens, int(load.asynchronous)]
-                        for load in schedule.loads],
-                "unk": [self._places[job] for job in connector.unknown]}
+        optional = {"ext": [[self._places[load.job], load.start, load.tokens, int(load.asynchronous)]
+                            for load in schedule.loads],
+                    "unk": [self._places[job] for job in connector.unknown]}
         connector.begun.clear()
         connector.unknown.clear()
         self._reports[step] = self._workers.see(schedule, step)
-        return row | self._told(schedule) | {key: value for key, value in told.items() if value}
+        return row | self._told(schedule) | {key: value for key, value in optional.items() if value}
 
     def _updated(self, step: int) -> dict[str, Any]:
         """Carry out aborts, and take in the oldest batch with what the workers report; return that part of the row."""
@@ -327,12 +327,12 @@ class TransferReplay(Replay):
         oldest.output = output(reports)
         finished = self._take_in_oldest(step)
         self._note_freed(step)
-        told = {"ab2": aborted, "fin": finished,
-                "don": [report.copy for report in reports if report.copy >= 0],
-                "rcv": [self._places[report.job] for report in reports if report.received],
-                "snt": [self._places[report.job] for report in reports if report.sent],
-                "bad": [[self._places[report.job], len(report.bad)] for report in reports if report.bad]}
-        return {"upd": int(oldest.now)} | {key: value for key, value in told.items() if value}
+        optional = {"ab2": aborted, "fin": finished,
+                    "don": [report.copy for report in reports if report.copy >= 0],
+                    "rcv": [self._places[report.job] for report in reports if report.received],
+                    "snt": [self._places[report.job] for report in reports if report.sent],
+                    "bad": [[self._places[report.job], len(report.bad)] for report in reports if report.bad]}
+        return {"upd": int(oldest.now)} | {key: value for key, value in optional.items() if value}
 
     def _after(self, step: int, stirs: bool) -> int | None:
         """The step after *step*; None if nothing has happened for long, and nothing is to come."""
@@ -352,8 +352,9 @@ class TransferReplay(Replay):
         loading = [self._places[job] for job in self._connected.waiting.holding if job.state is State.LOADING]
         held = sorted(self._places[job] for job in transfers.held)
         late = sum(transfers.cache.held_blocks(job.block_table) for _, job in transfers.deferred_frees)
-        told = {"rk": loading, "hold": held, "late": late}
-        return Replay._state(self, suffix) | {f"{key}{suffix}": value for key, value in told.items() if value}
+        optional = {"rk": loading, "hold": held, "late": late}
+        more = {f"{key}{suffix}": value for key, value in optional.items() if value}
+        return ScheduleReplay._state(self, suffix) | more
 
     def _is_new(self, row: Row) -> bool:
         """Whether anything happened in a turn."""
@@ -385,8 +386,8 @@ class OffloadReplay(TransferReplay):
         return connector
 
     def _told(self, schedule: Schedule) -> dict[str, Any]:
-        told = self._offload.told(schedule, self._places)
-        return super()._told(schedule) | {key: value for key, value in told.items() if value}
+        optional = self._offload.told(schedule, self._places)
+        return super()._told(schedule) | {key: value for key, value in optional.items() if value}
 
     def _state(self, suffix: str = "") -> dict[str, Any]:
         state = self._offload.state()

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.validation.cases import Recording, Row, find, read
-from ksim.validation.replay import OffloadReplay, Replay, TransferReplay
+from ksim.validation.cases import CaseFile, Row, find, read
+from ksim.validation.replay import OffloadReplay, ScheduleReplay, TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -44,13 +44,13 @@ def validate(path: Path, case: str = "") -> list[ScheduleReport]:
     return [compare(read(file)) for file in find(path, case)]
 
 
-def compare(recording: Recording, repeats: bool = True) -> ScheduleReport:
+def compare(recording: CaseFile, repeats: bool = True) -> ScheduleReport:
     """Replay *recording* up to the first difference; unless it *repeats*, every schedule is computed anew."""
     case, first = recording.case, next(differences(recording, repeats), None)
     return ScheduleReport(case.name, case.kind, len(recording.expected.steps), first)
 
 
-def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
+def differences(recording: CaseFile, repeats: bool = True) -> Iterator[Difference]:
     """Yield the differences between *recording* and its replay, in order."""
     expected, replay = recording.expected, _replay(recording, repeats)
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
@@ -59,13 +59,13 @@ def differences(recording: Recording, repeats: bool = True) -> Iterator[Differen
         if row is None or own is None:
             return
     yield from _between({"end": expected.end}, {"end": replay.end}, None)
-    for place, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
-        yield from _between(outcome, own, None, f"requests[{place}].")
+    for index, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
+        yield from _between(outcome, own, None, f"requests[{index}].")
 
 
-def _replay(recording: Recording, repeats: bool) -> Replay:
+def _replay(recording: CaseFile, repeats: bool) -> ScheduleReplay:
     if recording.case.settings.connector is None:
-        return Replay(recording.case, repeats)
+        return ScheduleReplay(recording.case, repeats)
     written = frozenset(row["s"] for row in recording.expected.steps if isinstance(row["s"], int))
     kind = OffloadReplay if recording.case.settings.connector.offloads else TransferReplay
     return kind(recording.case, repeats, written)
@@ -93,4 +93,4 @@ def _narrowed(key: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
     if key != "sched" or not isinstance(expected, list) or not isinstance(got, list):
         return key, expected, got
     pairs = zip_longest(expected, got)
-    return next((f"{key}[{place}]", one, other) for place, (one, other) in enumerate(pairs) if one != other)
+    return next((f"{key}[{index}]", one, other) for index, (one, other) in enumerate(pairs) if one != other)

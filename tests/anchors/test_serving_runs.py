@@ -3,9 +3,9 @@
 import pytest
 from attrs import evolve
 
+from benchmarks.research.serving import comparison
+from benchmarks.research.serving.recordings import ServerSpec
 from ksim.foundation.config import Choice
-from ksim.validation.serving import comparison
-from ksim.validation.serving.recordings import ServerSpec
 from tests.anchors.errors import DATA
 
 RUNS = DATA / "h200"

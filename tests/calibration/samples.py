@@ -4,7 +4,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.calibration.power.prediction import SustainedKernel
+from benchmarks.research.energy.prediction import SustainedKernel
 from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.energy import joules
 from ksim.scenario.hardware import gpu_of

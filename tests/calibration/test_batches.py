@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.batches import Batches
+from ksim.calibration.batches import PointBatches
 from ksim.calibration.measurements import listed
 
 batch = st.lists(st.tuples(st.integers(1, 4), st.integers(4, 6)), max_size=6)
@@ -17,7 +17,7 @@ def plain(batches):
 
 @given(several)
 def test_batches_hold_the_sequences_they_were_made_of(lists):
-    batches = Batches.of(*lists)
+    batches = PointBatches.of(*lists)
     assert plain(batches) == lists
     assert batches.sequences.tolist() == [len(pairs) for pairs in lists]
     assert batches.queries.tolist() == [sum(new for new, _ in pairs) for pairs in lists]
@@ -26,15 +26,15 @@ def test_batches_hold_the_sequences_they_were_made_of(lists):
 @given(several, st.data())
 def test_taking_and_joining_batches_is_as_with_lists(lists, data):
     places = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=6))
-    batches = Batches.of(*lists)
+    batches = PointBatches.of(*lists)
     assert plain(batches.take(np.array(places, dtype=np.int64))) == [lists[i] for i in places]
-    assert plain(Batches.join([batches, batches])) == lists * 2
+    assert plain(PointBatches.join([batches, batches])) == lists * 2
     assert plain(batches.take(np.array([bool(pairs) for pairs in lists]))) == [pairs for pairs in lists if pairs]
 
 
 @given(several)
 def test_keys_are_equal_for_equal_batches_only(lists):
-    keys = Batches.of(*lists).keys()
+    keys = PointBatches.of(*lists).keys()
     for i, first in enumerate(lists):
         for j, second in enumerate(lists):
             assert (keys[i] == keys[j]) == (first == second)

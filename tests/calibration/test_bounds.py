@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.batches import Batches
+from ksim.calibration.batches import PointBatches
 from ksim.calibration.bounds import floor, work
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.kernels import kernels, seconds
@@ -21,7 +21,7 @@ H200 = gpu_of("h200")
 def points(family, dtype="bf16", batch=None, **columns):
     """One point."""
     return Points(family=family, dtype=dtype, columns={name: np.array([value]) for name, value in columns.items()},
-                  tags=tagged("", 1), batches=None if batch is None else Batches.of(batch))
+                  tags=tagged("", 1), batches=None if batch is None else PointBatches.of(batch))
 
 
 def expected(made):

@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 from attrs import evolve
 
+from ksim.calibration import power as extrapolation
 from ksim.calibration.datasheet import REQUIRED, gpu_of_table
-from ksim.calibration.power import extrapolation
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attrs import asdict, evolve
 
-from ksim.calibration.batches import Batches
+from ksim.calibration.batches import PointBatches
 from ksim.calibration.dataset import PhysicsOfDataset
 from ksim.calibration.fitting import SINGLE
 from ksim.calibration.measurements import Measurements, Points, Source
@@ -39,7 +39,7 @@ def points(spec):
 def latent():
     counts, heads, lengths, new = np.array([*product((1, 8, 64), (16, 64, 128), (256, 2048, 16384), (1, 256))]).T
     return Points(family="mla", dtype="bf16", columns={"hq": heads, "tp": np.ones_like(heads)},
-                  tags=np.where(new == 1, "decode", "prefill"), batches=Batches.uniform(counts, new, lengths))
+                  tags=np.where(new == 1, "decode", "prefill"), batches=PointBatches.uniform(counts, new, lengths))
 
 
 def shallow(part):

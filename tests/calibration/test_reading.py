@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.batches import Batches
+from ksim.calibration.batches import PointBatches
 from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import Points, tagged
 from ksim.calibration.reading import read
@@ -77,7 +77,7 @@ def test_points_are_the_same_after_writing_and_reading(tmp_path_factory, rows, b
     t, h, tags = zip(*rows, strict=True)
     norms = Points(family="rms_norm", dtype="bf16", columns={"t": np.array(t), "h": np.array(h)}, tags=np.array(tags))
     heads = {name: np.full(len(batches), size) for name, size in (("hq", 8), ("hkv", 2), ("d", 64))}
-    attention = Points(family="attention", dtype="fp8", columns=heads, batches=Batches.of(*batches),
+    attention = Points(family="attention", dtype="fp8", columns=heads, batches=PointBatches.of(*batches),
                        tags=tagged("mixed", len(batches)))
     path = tmp_path_factory.mktemp("points") / f"points{suffix}"
     write_points([norms, attention], path)

@@ -14,7 +14,7 @@ from ksim.calibration.measurements import MISSING
 from ksim.calibration.reading import read
 from ksim.calibration.reading.sweep import points, write_points
 from ksim.calibration.runner import __main__ as command
-from ksim.calibration.runner.device import LAUNCHES, KernelPoint, Unmeasurable, expert_choices, expert_loads
+from ksim.calibration.runner.device import LAUNCHES, MeasurementPoint, Unmeasurable, expert_choices, expert_loads
 from ksim.calibration.sweep import run
 from ksim.foundation.errors import ConfigError
 from tests.calibration.samples import EXTRACT
@@ -32,7 +32,7 @@ class Playback:
 
     def __init__(self, gpu: str = "NVIDIA H200", fails: str = "", stop: int | None = None):
         self.gpu, self.fails, self.stop = gpu, fails, stop
-        self.prepared: list[tuple[KernelPoint, int]] = []
+        self.prepared: list[tuple[MeasurementPoint, int]] = []
         self.captured: list[int] = []
         self.released = 0
 
@@ -190,7 +190,8 @@ def test_launches_take_every_set_of_buffers(family):
              "vocab": 100, "bytes": 64, "skew": 0.0}
     for dtype in ("bf16", "fp8") if family == "gemm" else ("bf16",):
         device = Stub()
-        launch = LAUNCHES[family](device, KernelPoint(family, dtype, shape, np.array([1, 3]), np.array([5, 33])), 3)
+        point = MeasurementPoint(family, dtype, shape, np.array([1, 3]), np.array([5, 33]))
+        launch = LAUNCHES[family](device, point, 3)
         for i in range(7):
             launch(i)
         assert 3 in device.sets or family == "copy"
@@ -198,12 +199,12 @@ def test_launches_take_every_set_of_buffers(family):
 
 def test_a_gemm_in_a_format_without_a_kernel_is_unmeasurable():
     with pytest.raises(Unmeasurable, match="the runner knows no product in fp4"):
-        LAUNCHES["gemm"](Stub(), KernelPoint("gemm", "fp4", {"m": 1, "n": 1, "k": 1}), 1)
+        LAUNCHES["gemm"](Stub(), MeasurementPoint("gemm", "fp4", {"m": 1, "n": 1, "k": 1}), 1)
 
 
 @given(st.integers(1, 200), st.sampled_from([(8, 2), (16, 1), (128, 8), (4, 4)]), st.floats(0, 2))
 def test_each_token_goes_to_different_experts(tokens, experts, skew):
-    point = KernelPoint("moe", "bf16", {"t": tokens, "e": experts[0], "topk": experts[1], "skew": skew})
+    point = MeasurementPoint("moe", "bf16", {"t": tokens, "e": experts[0], "topk": experts[1], "skew": skew})
     ids = expert_choices(point)
     assert ids.shape == (tokens, experts[1]) and all(len({*row}) == experts[1] for row in ids.tolist())
     assert expert_loads(point).sum() == tokens * experts[1] and (ids == expert_choices(point)).all()
@@ -211,5 +212,5 @@ def test_each_token_goes_to_different_experts(tokens, experts, skew):
 
 def test_skew_makes_some_experts_popular():
     shape = {"t": 4096, "e": 64, "topk": 4}
-    even, skewed = (expert_loads(KernelPoint("moe", "bf16", {**shape, "skew": skew})) for skew in (0.0, 1.0))
+    even, skewed = (expert_loads(MeasurementPoint("moe", "bf16", {**shape, "skew": skew})) for skew in (0.0, 1.0))
     assert even.max() < 1.3 * even.mean() and skewed.max() > 3 * skewed.mean()

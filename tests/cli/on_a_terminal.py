@@ -169,7 +169,8 @@ class _Help:
         command: Any = PARSER(app)
         for word in words[:-1]:
             command = command.commands[word]
-        texts = [command.help or "", *(getattr(each, "help", "") or "" for each in command.params)]
+        texts = [command.help or "", *(getattr(each, "help", "") or "" for each in command.params
+                                      if not getattr(each, "hidden", False))]
         _tell(told, words, width, None, "\n".join(texts))
         _run(words)
         _end()

@@ -1,4 +1,4 @@
-"""`ksim calibrate` and `ksim validate kernels`, as a user meets them."""
+"""`ksim gpu calibrate` and `ksim validate kernels`, as a user meets them."""
 
 import json
 
@@ -13,6 +13,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 NORMS = "t,h,gpu,latency_us\n" + "".join(
     f"{t},{h},{{gpu}},{2 + t * h / 1e6}\n" for h in (1024, 2048, 4096, 8192) for t in (1, 16, 256, 512))
+FIT = ("gpu", "calibrate")
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def sweep(tmp_path):
 
 
 def test_from_a_sweep_to_a_run(sweep, tmp_path):
-    out = ksim("calibrate", "sweep", "--json", "c.json", folder=tmp_path)
+    out = ksim(*FIT, "sweep", "--json", "c.json", folder=tmp_path)
     content = json.loads((tmp_path / "c.json").read_text())
     assert content["profile"] == "h200.npz" and {"family", "points", "error_share"} <= {*content["families"][0]}
     for words in ("calibration of H200 SXM", "rms_norm", "requests.csv", "3 rows of all_reduce were read, but a "
@@ -36,7 +37,7 @@ def test_from_a_sweep_to_a_run(sweep, tmp_path):
     assert out.splitlines()[-1] == ('written to h200.npz; use it with --oracle h200.npz, or in a scenario: [oracle] '
                                     'with name = "measured" and path = "h200.npz"')
     header = Profile.load(tmp_path / "h200.npz").header
-    assert header["command"] == "ksim calibrate sweep -o h200.npz"
+    assert header["command"] == "ksim gpu calibrate sweep -o h200.npz"
     assert header["fitted_to"]["kernels_rms_norm.csv"] == digest(sweep / "kernels_rms_norm.csv")
     assert "measured" in ksim("step", "--model", "qwen3-0.6b", "--gpu", "h200", "--decode", "4x100", "--oracle",
                               "h200.npz", folder=tmp_path)
@@ -56,17 +57,16 @@ def test_validating_says_the_mean_last(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (("calibrate", "none"), "none: No such file or directory"),
-    (("calibrate", "s.toml"), "s.toml"),
-    (("calibrate", "sweep", "--gpu", "h2000"), "no gpu named 'h2000'; did you mean 'h200'"),
-    (("calibrate", "sweep", "--gpu", "b200"), "--gpu: is b200, but the files are of h200"),
-    (("calibrate", "sweep", "other.csv"), "--gpu: is needed: the files are of a100-80g, h200; name one of them"),
-    (("calibrate", "sweep/nccl.log"), "has no family with enough points to calibrate"),
-    (("calibrate", "sweep", "-o", "profile.bin"), "profile.bin: is not a profile's name; choose one that ends in .npz"),
-    (("calibrate", "sweep", "-o", "s.toml/h200.npz"), "s.toml/h200.npz: cannot be written"),
+    ((*FIT, "none"), "none: No such file or directory"),
+    ((*FIT, "s.toml"), "s.toml"),
+    ((*FIT, "sweep", "--gpu", "h2000"), "no gpu named 'h2000'; did you mean 'h200'"),
+    ((*FIT, "sweep", "--gpu", "b200"), "--gpu: is b200, but the files are of h200"),
+    ((*FIT, "sweep", "other.csv"), "--gpu: is needed: the files are of a100-80g, h200; name one of them"),
+    ((*FIT, "sweep/nccl.log"), "has no family with enough points to calibrate"),
+    ((*FIT, "sweep", "-o", "profile.bin"), "profile.bin: is not a profile's name; choose one that ends in .npz"),
+    ((*FIT, "sweep", "-o", "s.toml/h200.npz"), "s.toml/h200.npz: cannot be written"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--oracle", "none.npz"), "none.npz"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--oracle", "bad.npz"), "is no profile"),
-    (("validate", "kernels", "sweep", "--oracle", "learned", "--leave-out", "h200", "--train", "b200"), "give one of"),
 ])
 def test_bad_input_to_calibration_is_one_clear_line(words, message, sweep, tmp_path):
     (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
@@ -82,4 +82,4 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(sweep, tmp_path):
     (tmp_path / "scipy").mkdir()
     (tmp_path / "scipy" / "__init__.py").write_text("raise ImportError")
     assert "fitting models needs scikit-learn and scipy: pip install 'ksim-llm[fit]'" in ksim_process(
-        "calibrate", "sweep", folder=tmp_path, code=1)
+        *FIT, "sweep", folder=tmp_path, code=1)

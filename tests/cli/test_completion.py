@@ -24,7 +24,7 @@ def offered(*words, folder=ROOT):
 
 
 @pytest.mark.parametrize(("words", "some"), [
-    (("ksim", "ru"), {"run"}), (("ksim", "validate", "s"), {"schedule", "serving", "steps"}),
+    (("ksim", "ru"), {"run"}), (("ksim", "validate", "s"), {"schedule", "serving"}),
     (("ksim", "run", "--trace-"), {"--trace-window"}), (("ksim", "list", "g"), {"gpus", "grids", "governors"}),
     (("ksim", "step", "--gpu", "b"), {"b200", "b300"}), (("ksim", "model", "llama-3.2"), {"llama-3.2-1b"}),
     (("ksim", "roofline", "--gpus", "h200,b"), {"h200,b200"}), (("ksim", "new", "--template", ""), {"chat", "pd"}),

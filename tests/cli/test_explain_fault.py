@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from ksim.testing import PolicyFault, check_policy
-from ksim.testing.replayed import Written, replay
+from ksim.testing.replayed import WrittenFault, replay
 from ksim.testing.strategies import replayable_cases
 from ksim.testing.trial import Subject, examine, files
 from tests.properties import examples
@@ -61,7 +61,7 @@ def test_a_case_that_is_written_plays_as_it_did(tmp_path_factory, case):
     written = files(case, LastComeFirst, note="LastComeFirst breaks bounded_wait in step 1: so it is")
     (folder / "s.toml").write_text(written.scenario)
     (folder / written.trace_name).write_text(written.trace)
-    head = Written.read(folder / "s.toml")
+    head = WrittenFault.read(folder / "s.toml")
     assert (head.subject, head.invariant, head.step) == ("LastComeFirst", "bounded_wait", 1)
     again = replay(folder / "s.toml", head)
     if "priorities" not in head.untold:

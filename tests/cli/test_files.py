@@ -9,13 +9,13 @@ from tests.cli.command import SCENARIO, TRACE, ksim_here
 #: Commands before the name of a file.
 COMMANDS = [
     "run", "replay --model llama-3.2-1b --gpu h200", "explain", "diff b", "pareto --over seed=1,2", "trace",
-    "calibrate", "calibrate t.csv --gpu", "step --decode 1x1 --gpu h200 --model",
+    "gpu calibrate", "gpu calibrate t.csv --gpu", "step --decode 1x1 --gpu h200 --model",
     "step --decode 1x1 --model llama-3.2-1b --gpu", "step --decode 1x1 --model llama-3.2-1b --system",
     "step --decode 1x1 --model llama-3.2-1b --gpu h200 --oracle", "collectives --gpu", "collectives --system",
-    "roofline --gpu h200 --model", "sweep-kernels -o x.csv --gpu",
-    "sweep-kernels -o x.csv --gpu h200 --model", "validate schedule", "validate serving", "validate steps",
+    "roofline --gpu h200 --model", "gpu points -o x.csv --gpu",
+    "gpu points -o x.csv --gpu h200 --model", "validate schedule", "validate serving",
     "validate kernels", "validate kernels t.csv --profile",
-    "validate energy", "run s.toml --set model=", "run s.toml --set gpu=", "run s.toml --set host=",
+    "run s.toml --set model=", "run s.toml --set gpu=", "run s.toml --set host=",
     "run s.toml --set engine=", "run s.toml --set energy.grid=",
     "run s.toml --set oracle.name=measured --set oracle.path=",
     "run s.toml --set routing.name=measured --set routing.path=",

@@ -8,6 +8,8 @@ import typer
 
 import ksim
 from ksim.cli import app
+from ksim.cli.flags import OF_RUNS
+from ksim.cli.help import HEADINGS
 from ksim.foundation.catalog import TRUST
 from ksim.foundation.keys import keys
 from ksim.specs.settings import EngineSettings
@@ -58,16 +60,46 @@ def test_the_version_is_the_packages(tmp_path):
     assert ksim_here("--version", folder=tmp_path).stdout == f"ksim {ksim.__version__}\n"
 
 
-def test_every_command_that_takes_a_name_has_trust():
-    none = {path for path, command in COMMANDS.items() if not hasattr(command, "commands")
-            and "--trust" not in {name for each in command.params for name in each.opts}}
-    assert none == {("doctor",), ("list",), ("schema",), ("gpu", "new")}  # what they take names no module
+def test_every_command_stands_under_a_heading():
+    shown = [command.rich_help_panel for path, command in COMMANDS.items() if len(path) == 1 and not command.hidden]
+    assert {*shown} == {*HEADINGS}
+
+
+def test_the_front_stays_small():
+    """Commands that do something, and the options that their helps list."""
+    shown = [command for command in COMMANDS.values() if not hasattr(command, "commands") and not command.hidden]
+    options = [each for command in shown for each in command.params if each.param_type_name == "option"]
+    assert len(shown) <= 27 and len([each for each in options if not each.hidden]) <= 480
+
+
+def test_settings_that_help_leaves_out_change_no_step(tmp_path):
+    """`ksim step` takes them from a launch line that is pasted, and costs what it cost without."""
+    line = ["step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "3x10", "--oracle", "roofline"]
+    pasted = ["--scheduling-policy", "priority", "--admission", "reserve_output", "--no-enable-prefix-caching",
+              "--eviction", "lru", "--max-logprobs", "5", "--max-num-active-seqs", "8", "--watermark", "0.1",
+              "--long-prefill-token-threshold", "64", "--prefill-schedule-interval", "2", "--no-async-scheduling",
+              "--no-scheduler-reserve-full-isl", "--kv-offloading-size", "1"]
+    known = {name: option for option in COMMANDS["step",].params for name in (*option.opts, *option.secondary_opts)}
+    assert all(known[word].hidden for word in pasted if word.startswith("--"))
+    shown = {option.name for option in COMMANDS["replay",].params if not option.hidden}
+    assert shown >= OF_RUNS
+    assert ksim_here(*line, *pasted, folder=tmp_path) == ksim_here(*line, folder=tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("schema -o s.json", "new s.json --schema --force"), ("calibrate none", "gpu calibrate none"),
+    ("sweep-kernels -o p.csv --gpu h200 --budget 2", "gpu points -o p.csv --gpu h200 --budget 2")])
+def test_an_old_name_works_and_warns(old, new, tmp_path):
+    before, now = (ksim_here(*shlex.split(line), folder=tmp_path) for line in (old, new))
+    warning, _, rest = before.stderr.partition("\n")
+    assert "the old name goes with the next release" in warning and f"`ksim {old.split()[0]}` is called" in warning
+    assert (before.status, before.stdout, rest) == (now.status, now.stdout, now.stderr)
 
 
 @pytest.mark.parametrize("line", [
     "run s.toml", "serve s.toml", "capacity s.toml --slo ttft:p99:1s", "export s.toml",
     "step --model m --gpu h200 --decode 1x1", "roofline --model m --gpu h200 --decode 1x1", "model m",
-    "new x.toml --model m", "init x.toml --model m", "sweep-kernels -o p.csv --gpu h200 --model m",
+    "new x.toml --model m", "gpu points -o p.csv --gpu h200 --model m",
     "import 'vllm serve ./m'", "replay t.csv --model m --gpu h200", "trace t.csv --format os:nothing"])
 def test_what_asks_for_trust_can_be_given_it(line, tmp_path, monkeypatch):
     monkeypatch.delenv(TRUST, raising=False)
@@ -77,5 +109,5 @@ def test_what_asks_for_trust_can_be_given_it(line, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text(TRACE)
     refused = ksim_here(*shlex.split(line), folder=tmp_path)
     assert "os:nothing: is not imported" in refused.stderr and "add --trust" in refused.stderr
-    trusted = ksim_here(*shlex.split(line), "--trust", folder=tmp_path)
-    assert "os:nothing: module os has no nothing" in trusted.stderr
+    for words in ((*shlex.split(line), "--trust"), ("--trust", *shlex.split(line))):
+        assert "os:nothing: module os has no nothing" in ksim_here(*words, folder=tmp_path).stderr

@@ -15,21 +15,21 @@ from tests.cli.command import SCENARIO, TRACE, ksim_here
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8").partition("## Outcomes as JSON")[2]
 #: Commands that print no table, and why.
 WITHOUT = {
-    ("new",): "writes a scenario, and says where", ("init",): "is `ksim new`",
+    ("new",): "writes a scenario, and says where",
     ("gpu", "new"): "writes the file of a GPU", ("report",): "writes a page, and says where",
-    ("schema",): "prints JSON, and nothing else", ("serve",): "runs until it is stopped",
+    ("serve",): "runs until it is stopped",
     ("export",): "prints what another program reads", ("import",): "prints a scenario",
 }
 #: Cheap examples, and the keys of what they print; the page names all of them.
 STEP = "--model llama-3.2-1b --gpu h200 --decode 2x100"
 EXAMPLES = {
-    "list gpus": "kind entries", "list routers": "kind entries", "list grids": "kind entries",
+    "list": "kinds", "list gpus": "kind entries", "list routers": "kind entries", "list grids": "kind entries",
     "list templates": "kind entries", "list drafters": "kind entries",
     f"step {STEP}": "model gpu gpus data_parallel_size decodes prompt_chunks tokens stages",
     "collectives --gpu h200 --sizes 1024": "messages",
     "trace t.csv": "requests arrivals prompt output total ledger",
     "run s.toml --explain-defaults": "pools",
-    "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm": "gpu points_file seconds families",
+    "gpu points -o p.csv --gpu h200 --budget 2 --families gemm": "gpu points_file seconds families",
 }
 
 
@@ -39,7 +39,8 @@ def leaves(command, path=()):
     if not inner:
         yield path, command
     for name, member in inner.items():
-        yield from leaves(member, (*path, name))
+        if not member.hidden:  # those are old names
+            yield from leaves(member, (*path, name))
 
 
 COMMANDS = {path: command for path, command in leaves(typer.main.get_command(app)) if path not in WITHOUT}

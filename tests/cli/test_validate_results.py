@@ -48,7 +48,6 @@ def test_a_folder_of_results_is_all_of_them(folder):
 @pytest.mark.parametrize(("words", "says"), [
     (["vllm.json"], "--scenario: vllm.json is the result of a benchmark: name the scenario"),
     (["vllm.json", "agg.json"], "--scenario: name the scenario of the deployment"),
-    (["vllm.json", "--scenario", "s.toml", "--gpu", "a100-80g"], "the scenario says that; write --set gpu=a100-80g"),
     (["s.toml", "--scenario", "s.toml"], "s.toml:1: is not JSON at column 1"),
     (["no.json", "--scenario", "s.toml"], "no.json: No such file or directory"),
     (["vllm.json", "--scenario", "no.toml"], "no.toml: No such file or directory"),

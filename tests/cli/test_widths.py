@@ -7,39 +7,34 @@ import pytest
 import typer
 
 from ksim.cli import app
-from tests.calibration.samples import EXTRACT, gemm
+from tests.calibration.samples import EXTRACT
 from tests.cli.command import ROOT, SCENARIO, TRACE
 from tests.cli.on_a_terminal import WIDTHS, missing, played
 from tests.validation.benchmarks import fabricate as benchmarks
-from tests.validation.energy_tables import boards, kernels
-from tests.validation.serving.fabricate import record, run, sent
-from tests.validation.transfer_rows import row, table
 
 OVER = "--over serve.max_num_seqs=4,8 --over serve.tensor_parallel_size=1,2 --set oracle=roofline --jobs 1"
 #: Calls that take a moment, and others: together, at least one of each command.
-FAST = ["step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024", "collectives --gpu h200", "list gpus",
+FAST = ["step --model deepseek-r1 --gpu h200 --tp 8 --decode 1x1024", "collectives --gpu h200", "list", "list gpus",
         "list routers", "model deepseek-r1"]
 SLOW = [
-    "new n.toml", "init i.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
+    "new n.toml", "import vllm.sh --gpu h200 -o m.toml", "export s.toml --to vllm -o e.sh",
     "gpu new g.toml --name G --architecture hopper --sms 10 --clock 1000 --memory 80 --bandwidth 3000 --l2 50 --bf16"
-    " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "schema -o s.json",
+    " 900 --fp32 60 --fp8 0 --fp4 0 --nvlink 0 --tdp 700 --pcie 64", "new s.json --schema",
     "run s.toml -o one --no-plots", "run s.toml --explain-defaults",
     "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
     "explain one", "diff one other", "report one",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
-    *(f"list {kind}" for kind in ("systems", "models", "drafters", "grids", "traces", "templates")),
-    "sweep-kernels -o p.csv --gpu h200 --budget 2 --families gemm",
+    *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),
+    "gpu points -o p.csv --gpu h200 --budget 2 --families gemm",
     f"sweep s.toml {OVER} -o study", f"pareto s.toml {OVER}", "pareto study",
     "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
     " --replications 2 --jobs 1",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",
-    "calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
-    "validate energy energy", "validate serving runs", "validate steps runs", "validate schedule schedules",
-    "validate serving vllm.json agg.json --scenario s.toml",
-    "validate transfers transfers.csv",
+    "gpu calibrate sweep", "validate kernels kernels_rms_norm.parquet --gpu h200 --oracle waves",
+    "validate schedule schedules", "validate serving vllm.json agg.json --scenario s.toml",
 ]
 #: Not run here: it answers until it is stopped.
 ENDLESS = {("serve",)}
@@ -51,7 +46,8 @@ def leaves(command, path=()):
     if not inner:
         yield path
     for name, member in inner.items():
-        yield from leaves(member, (*path, name))
+        if not member.hidden:  # those are old names
+            yield from leaves(member, (*path, name))
 
 
 PARSER = typer.main.get_command(app)
@@ -79,15 +75,10 @@ def measurements(folder):
     (folder / "sweep" / "kernels_rms_norm.csv").write_text("t,h,gpu,latency_us\n" + "".join(
         f"{t},{h},NVIDIA H200,{2 + t * h / 1e6}\n" for h in (1024, 2048, 4096) for t in (1, 16, 256, 512)))
     shutil.copy(EXTRACT / "kernels_rms_norm.parquet", folder)
-    for name in ("energy", "runs", "schedules"):
-        (folder / name).mkdir()
-    kernels(folder / "energy")
-    boards(folder / "energy", *(gemm(m=m) for m in range(1, 11)))
-    record(folder / "runs", [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))])
+    (folder / "schedules").mkdir()
     shutil.copy(next((ROOT / "tests" / "golden" / "schedules").glob("first_chunk_only*")), folder / "schedules")
     (folder / "vllm.json").write_text(benchmarks.vllm_bench(benchmarks.run(benchmarks.mixed(14))))
     (folder / "agg.json").write_text(benchmarks.inferencemax(benchmarks.run(((200, 9),) * 20, concurrency=2), 2))
-    table(folder, row(bytes=1e8, seconds=1.1e-3), row(bytes=1e9, seconds=7e-3), row(kind="p2p_prefix_pull_cpu_to_cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from ksim.flow.events import Admitted, Finished, Preempted, Received, Rejected, 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-from ksim.testing.history import Recorder
+from ksim.testing.history import HistoryRecorder
 from ksim.testing.invariants import breach
 from ksim.testing.invariants.tokens import nothing_in_flight_when_admitted
 from tests.engine.by_hand import SLOW, engine, play, token_times
@@ -128,7 +128,7 @@ def test_nobody_is_admitted_again_while_tokens_of_it_are_in_the_stages(ahead):
     env, log = simpy.Environment(), Log()
     served = engine(env, log, steps=(10.0,) * 4, blocks=17, max_num_batched_tokens=16, async_scheduling=ahead,
                     scheduler_reserve_full_isl=False)
-    scheduler = served.scheduler = Recorder(served.scheduler)
+    scheduler = served.scheduler = HistoryRecorder(served.scheduler)
     env.process(Cluster(env, RoundRobin(), [served], log, None, lambda: None).serve(
         [Request(number, 0.0, prompt=40 + 17 * number, output=30) for number in range(6)]))
     env.run()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ksim.flow.events import Finished, Stepped
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings, SpeculativeSettings
-from ksim.validation.replay import Replay
+from ksim.validation.cases import CaseRequest, KvGroup, RecordedCase, Settings, SpeculativeSettings
+from ksim.validation.replay import ScheduleReplay
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY
@@ -41,7 +41,7 @@ ROOM = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "num_gpu_blocks": 300, 
         "enable_prefix_caching": True, "retention_interval": 0, "policy": "fcfs"}
 
 
-def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple[int, ...]]) -> Case:
+def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple[int, ...]]) -> RecordedCase:
     """A case whose blocks have 4 tokens; states that nobody can find have one block a request, and each draft has one.
     """
     drafter = limits.get("speculative")
@@ -54,10 +54,10 @@ def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple
                         output_len=output, priority=place % 2, accept=drafter and [0, 2, 1])
             for place, (step, family, shared, own, output) in enumerate(asked)]
     kept = Settings(block_size=4, max_model_len=128, kv_groups=tuple(KvGroup(**group) for group in groups), **limits)
-    return Case("law", kept, made)
+    return RecordedCase("law", kept, made)
 
 
-def check(replay: Replay) -> None:
+def check(replay: ScheduleReplay) -> None:
     """No block is lost or held twice, and a window holds what it reaches, and no more than its share."""
     check_blocks(replay)
     cache: Any = replay._scheduler.cache
@@ -68,7 +68,7 @@ def check(replay: Replay) -> None:
             assert own.group.kind == "state" or own.first >= min(own.group.out_of_reach(table.processed), own.length)
 
 
-def check_blocks(replay: Replay) -> None:
+def check_blocks(replay: ScheduleReplay) -> None:
     """No block is lost or held twice."""
     cache: Any = replay._scheduler.cache
     tables: list[Any] = [job.block_table for job in replay._scheduler.running]
@@ -82,13 +82,13 @@ def check_blocks(replay: Replay) -> None:
 @given(limits=settings, asked=requests)
 @examples(40)
 def test_blocks_are_conserved_and_windows_keep_only_what_they_reach(groups, limits, asked):
-    replay, rows = Replay(case(groups, limits, asked), repeats=False), []
+    replay, rows = ScheduleReplay(case(groups, limits, asked), repeats=False), []
     for row in replay.steps():
         rows.append(row)
         check(replay)
     assert replay.end == "stalled" or replay._scheduler.cache.pool.used == 0
     assert replay.end == "stalled" or [outcome["tokens"] for outcome in replay.outcomes] == [one[-1] for one in asked]
-    assert rows == list(Replay(replay.case).steps())
+    assert rows == list(ScheduleReplay(replay.case).steps())
 
 
 @pytest.mark.parametrize("groups", LAYOUTS, ids=lambda groups: "_".join(group["type"] for group in groups))
@@ -96,7 +96,7 @@ def test_blocks_are_conserved_and_windows_keep_only_what_they_reach(groups, limi
 @example(limits=ROOM, asked=[(0, 0, 1, 2, 6)], method="eagle", k=3)  # the prompt needs one block, its slots two
 @examples(16)
 def test_blocks_are_conserved_while_drafts_are_verified(groups, limits, asked, method, k):
-    replay = Replay(case(groups, {**limits, "speculative": SpeculativeSettings(method=method, k=k)}, asked))
+    replay = ScheduleReplay(case(groups, {**limits, "speculative": SpeculativeSettings(method=method, k=k)}, asked))
     for _ in replay.steps():
         check_blocks(replay)
     assert replay.end == "stalled" or replay._scheduler.cache.pool.used == 0
@@ -110,7 +110,7 @@ def test_groups_of_full_attention_decide_as_one(limits, asked):
         limits = {**limits, "num_gpu_blocks": 1000}
     plain = evolve(case([], limits, asked).settings, kv_groups=())
     twice = evolve(plain, kv_groups=(KvGroup(type="full"),) * 2, num_gpu_blocks=2 * plain.num_gpu_blocks - 1)
-    one, two = (list(Replay(evolve(case([], limits, asked), settings=each)).steps()) for each in (plain, twice))
+    one, two = (list(ScheduleReplay(evolve(case([], limits, asked), settings=each)).steps()) for each in (plain, twice))
     assert [{**row, "free": 2 * row["free"], "free2": 2 * row["free2"]} for row in one] == two
 
 
@@ -121,8 +121,8 @@ def test_of_two_groups_one_loses_its_blocks_first():
     asked = [(0, 0, 1, 0, 1), (0, 1, 18, 9, 23), (0, 0, 1, 0, 22), (0, 0, 1, 2, 23), (0, 0, 30, 9, 20)]
     one = evolve(case([], limits, asked).settings, kv_groups=())
     two = evolve(one, kv_groups=(KvGroup(type="full"),) * 2, num_gpu_blocks=79)
-    again = [next(row for row in Replay(evolve(case([], limits, asked), settings=each)).steps() if row["s"] == 24)
-             for each in (one, two)]
+    replays = [ScheduleReplay(evolve(case([], limits, asked), settings=each)) for each in (one, two)]
+    again = [next(row for row in replay.steps() if row["s"] == 24) for replay in replays]
     assert [row["sched"][0][2:] for row in again] == [[6, 52], [10, 48]]
 
 

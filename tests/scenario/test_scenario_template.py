@@ -90,13 +90,6 @@ def test_ksim_new_writes_the_template_and_overwrites_only_by_force(tmp_path):
     assert Scenario.read(made).model == "llama-3.1-8b"
 
 
-def test_the_old_name_of_ksim_new_works_and_warns(tmp_path):
-    outcome = ksim_here("init", "old.toml", folder=tmp_path)
-    assert outcome.status == 0 and "`ksim new`" in outcome.stderr
-    assert ksim_here("new", "new.toml", folder=tmp_path).stderr == ""
-    assert (tmp_path / "old.toml").read_bytes() == (tmp_path / "new.toml").read_bytes()
-
-
 @pytest.mark.parametrize("name", catalog.entries("templates"))
 def test_every_template_is_valid_has_all_that_its_file_says_and_runs(name):
     table = tomllib.loads(starter("llama-3.2-1b", "h200", template=name))

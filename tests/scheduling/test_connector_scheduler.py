@@ -10,7 +10,7 @@ from ksim.kv.cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.engine_loop import ScheduleForecast
 from ksim.scheduling.job import Job, State
-from ksim.testing.connected import Transfer
+from ksim.testing.connected import PlannedTransfer
 from ksim.testing.loop import Loop, loop
 
 CACHES = {"blocks": BlockCache, "vllm": VllmCache,
@@ -28,7 +28,7 @@ def add(engine: Loop, prompt: int, output: int = 4, *, name: str = "", **transfe
     block_tokens = engine.cache.block_tokens
     job = engine.add(prompt, output, chunks=[(name, place) for place in range(prompt // block_tokens)] if name else ())
     if transfer:
-        engine.connector.transfers[job] = Transfer(**transfer)
+        engine.connector.transfers[job] = PlannedTransfer(**transfer)
     return job
 
 

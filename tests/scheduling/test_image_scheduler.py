@@ -15,15 +15,15 @@ from ksim.foundation.config import structure
 from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast
 from ksim.scheduling.image_scheduler import Encoding, ImageScheduler
 from ksim.scheduling.job import EncoderLimits, Schedule
-from ksim.validation.cases import Case
-from ksim.validation.replay import Replay
+from ksim.validation.cases import RecordedCase
+from ksim.validation.replay import ScheduleReplay
 
 RECORDED: list[dict[str, Any]] = json.loads(gzip.decompress(
     (Path(__file__).parents[1] / "golden" / "images" / "images.json.gz").read_bytes()))
 
 
 @define(eq=False)
-class ImageReplay(Replay):
+class ImageReplay(ScheduleReplay):
     """The replay of a case whose requests have images."""
 
     recorded: dict[str, Any] = field(factory=dict, kw_only=True)
@@ -53,7 +53,7 @@ class ImageReplay(Replay):
 
 
 def replay(recorded: dict[str, Any], **options: Any) -> ImageReplay:
-    return ImageReplay(structure(Case, recorded["case"], "images"), recorded=recorded, **options)
+    return ImageReplay(structure(RecordedCase, recorded["case"], "images"), recorded=recorded, **options)
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -91,10 +91,10 @@ def test_an_image_is_encoded_once_where_all_embeddings_stay():
 def test_an_engine_without_images_schedules_as_a_plain_one():
     for recorded in RECORDED[:12]:
         plain = {key: recorded["case"][key] for key in recorded["case"]}
-        case = structure(Case, plain, "plain")
+        case = structure(RecordedCase, plain, "plain")
         seeing = ImageReplay(case, recorded=recorded | {"images": {}})
         rows = [{key: row[key] for key in ("sched", "free", "q")} for row in seeing.steps()]
-        assert rows == [{key: row[key] for key in ("sched", "free", "q")} for row in Replay(case).steps()]
+        assert rows == [{key: row[key] for key in ("sched", "free", "q")} for row in ScheduleReplay(case).steps()]
 
 
 def test_what_can_never_be_encoded_is_refused():

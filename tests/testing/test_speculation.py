@@ -12,7 +12,7 @@ from ksim.scheduling.acceptances import DrawnSpeculation
 from ksim.scheduling.acceptances.rates import Geometric
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.scheduler import Scheduler
-from ksim.testing.history import History
+from ksim.testing.history import EngineHistory
 from ksim.testing.invariants import INVARIANTS, breach
 from ksim.testing.loop import loop
 from ksim.testing.strategies import cases
@@ -35,7 +35,7 @@ def speculation(drawn: partial[Any], ahead: bool) -> DrawnSpeculation:
         "acceptance": Geometric(rate), "ahead": ahead})
 
 
-def play(case: Case, scheduler: Any) -> History:
+def play(case: Case, scheduler: Any) -> EngineHistory:
     return observe(loop(scheduler=scheduler, **case.settings), case)
 
 

@@ -1,7 +1,6 @@
 """`ksim validate kernels`: statistics by hand, and three GPUs whose kernels are made up."""
 
 import json
-from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -10,21 +9,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.accuracy import PredictedRows, Question, cells, check_question, coverage, families, validate
+from ksim.calibration.accuracy import PredictedRows, Question, cells, coverage, families, validate
 from ksim.calibration.calibrate import digest
 from ksim.calibration.measurements import Measurements, Source
-from ksim.calibration.recipes import FIT_SPECS
 from ksim.cli.validate import kernels as command
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
+from ksim.foundation.errors import DataError, KsimError, UnknownName
 from ksim.oracles.efficiency.profiled import save
-from ksim.scenario.hardware import gpu_of
+from tests.validation.kernel_tables import rows
 
 pytest.importorskip("scipy")
-GEMM = next(spec for spec in FIT_SPECS if spec.name == "gemm/bf16")
-#: By how much each GPU's kernels are slower than our physics has it.
-SLOWER = {"a100-80g": 1.1, "h100": 1.3, "h200": 1.3, "b200": 0.97}
-GUESS = {name: free.guess for name, free in {**GEMM.free, **GEMM.single_gpu}.items()}
 app = typer.Typer()
 app.command()(command)
 
@@ -67,66 +61,11 @@ def test_families_are_means_over_gpus_and_formats_stand_apart():
                      "rms_norm/fp8": {"mape": pytest.approx(100), "median": pytest.approx(100), "points": 4}}
 
 
-def rows(names=tuple(SLOWER)):
-    """Public-table rows of dense products, as our physics and a factor for each GPU has them."""
-    shapes = np.array([*product((1, 16, 64, 256, 1024, 4096), (1024, 2048, 4096, 8192), (1024, 4096, 8192))])
-    table = []
-    for name in names:
-        gpu = gpu_of(name)
-        empty = Measurements(
-            family="gemm", dtype="bf16", columns=dict(zip("mnk", shapes.T, strict=True)),
-            tags=np.full(len(shapes), ""), seconds=np.ones(len(shapes)), rows=np.arange(len(shapes)),
-            source=Source("x", "vllm"), gpu=name)
-        part = GEMM.dataset(empty, gpu).parts[0]
-        seconds = SLOWER[name] * GEMM.family.physics(gpu, part, {**GEMM.held, **GUESS}).seconds
-        table += [{"gpu": name, "backend": "vllm", "version": "0.24.0", "kernel": "torch", "timing": "graph",
-                   "dtype": "bfloat16", "m": m, "n": n, "k": k, "latency_us": 1e6 * took}
-                  for (m, n, k), took in zip(shapes.tolist(), seconds.tolist(), strict=True)]
-    return table
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "gemm.parquet"
     pq.write_table(pa.Table.from_pylist(rows()), path)
     return path
-
-
-def learned_from(path, **more):
-    return validate(Question(path=path, oracle=Choice("learned"), **more))
-
-
-@pytest.fixture(scope="module")
-def without_h200(table):
-    """The verdict where neither the H200 nor its twin may teach."""
-    return learned_from(table, leave_out="h200")
-
-
-def test_an_architecture_is_left_out_with_its_twins(table, without_h200):
-    verdict = without_h200
-    assert {(cell.gpu, cell.how) for cell in verdict.cells} == {("h200", "without hopper")}
-    both = learned_from(table, leave_out="hopper")
-    assert {cell.gpu for cell in both.cells} == {"h100", "h200"}
-    # The others are a tenth slower than physics at most, and Hopper's kernels 30 %: nobody told.
-    assert all(-35 < cell.bias < -5 for cell in both.cells)
-    alone = next(cell for cell in both.cells if cell.gpu == "h200")
-    assert (alone.mape, alone.bias) == pytest.approx((verdict.cells[0].mape, verdict.cells[0].bias))
-
-
-def test_a_twin_that_may_teach_knows_better(table, without_h200):
-    twin = learned_from(table, train=("h100",), gpu="h200")
-    assert {(cell.gpu, cell.how) for cell in twin.cells} == {("h200", "from h100")}
-    assert twin.mean < without_h200.mean / 2
-    assert {cell.gpu for cell in learned_from(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
-
-
-def test_the_gpu_left_out_has_no_influence_on_its_prediction(without_h200, tmp_path):
-    """Its times three times over: predictions stay, so that they fall short by two thirds."""
-    poisoned = [{**row, "latency_us": row["latency_us"] * (3 if row["gpu"] in ("h100", "h200") else 1)}
-                for row in rows()]
-    pq.write_table(pa.Table.from_pylist(poisoned), tmp_path / "gemm.parquet")
-    clean, after = without_h200.cells[0], learned_from(tmp_path / "gemm.parquet", leave_out="h200").cells[0]
-    assert 1 + after.bias / 100 == pytest.approx((1 + clean.bias / 100) / 3, rel=1e-4)
 
 
 def test_a_grid_of_its_own_rows_teaches_measured(table):
@@ -152,18 +91,6 @@ def test_a_profile_fitted_to_these_rows_is_not_asked_about_them(tmp_path):
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h200", "train": ("h100",)}, ConfigError, "--train: names the GPUs to learn from, and --leave-out"),
-    ({"leave_out": "h200", "oracle": Choice("measured")}, ConfigError, "--oracle: measured learns from no other GPU"),
-    ({"train": ("h200",), "oracle": Choice("waves")}, ConfigError, "--oracle: waves learns from no other GPU"),
-])
-def test_contradictory_questions_are_refused(table, question, error, message):
-    with pytest.raises(error, match=message):
-        check_question(Question(**{"path": table, "oracle": Choice("learned"), **question}))
-
-
-@pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h2000"}, DataError, "has nothing to compare with; it is of .*; gemm/bf16: has no rows of 'h2000'"),
-    ({"train": ("h2000",)}, DataError, "no GPU to learn it from"),
     ({"gpu": "l40s"}, DataError, "has nothing to compare with; it is of a100-80g, b200, h100, h200"),
     ({"oracle": Choice("learnd")}, UnknownName, "no oracle named 'learnd'; did you mean 'learned'"),
 ])
@@ -183,7 +110,7 @@ def test_files_that_name_no_gpu_need_one(tmp_path):
 
 
 def test_ksim_validate_kernels_writes_json(table, tmp_path):
-    done = CliRunner().invoke(app, [str(table), "--oracle", "learned", "--train", "h100", "--gpu", "h200",
+    done = CliRunner().invoke(app, [str(table), "--oracle", "learned", "--gpu", "h200",
                                     "--json", str(tmp_path / "out.json")])
     assert done.exit_code == 0, done.output
     said = json.loads((tmp_path / "out.json").read_text())

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from ksim.cli.validate import app
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.validation import cases, schedules
-from ksim.validation.replay import Replay
+from ksim.validation.replay import ScheduleReplay
 from tests.properties import examples
 from tests.validation.documents import changed
 
@@ -102,7 +102,7 @@ def test_a_case_by_hand_comes_out_exactly(file):
 
 
 def test_a_replay_says_what_became_of_each_request(file):
-    replay = Replay(cases.read(file(DOCUMENT)).case)
+    replay = ScheduleReplay(cases.read(file(DOCUMENT)).case)
     rows = list(replay.steps())
     assert (len(rows), replay.end) == (2, "done")
     assert replay.outcomes == DOCUMENT["expected"]["requests"]

@@ -108,17 +108,17 @@ class Frame:
     def groups(self, *names: str) -> Iterator[tuple[dict[str, str], "Frame"]]:
         """Yield each combination of values in the columns *names*, and its rows."""
         present = [name for name in names if name in self.names]
-        place, kinds = np.zeros(len(self), dtype=np.int64), []
+        codes, kinds = np.zeros(len(self), dtype=np.int64), []
         for name in present:
             coded = self._strings(name).combine_chunks().dictionary_encode()
             kinds.append(coded.dictionary.to_pylist())
-            place = place * max(1, len(kinds[-1])) + coded.indices.to_numpy()
-        for code in np.unique(place):
+            codes = codes * max(1, len(kinds[-1])) + coded.indices.to_numpy()
+        for code in np.unique(codes):
             values, rest = {}, int(code)
             for name, known in zip(reversed(present), reversed(kinds), strict=True):
                 rest, index = divmod(rest, max(1, len(known)))
                 values[name] = known[index]
-            yield {name: values.get(name, "") for name in names}, self.take(place == code)
+            yield {name: values.get(name, "") for name in names}, self.take(codes == code)
 
 
 def _whole(numbers: Floats) -> Ints:

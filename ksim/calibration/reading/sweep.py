@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from ksim.calibration.batches import Batches, Column
+from ksim.calibration.batches import Column, PointBatches
 from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import FAMILIES, MISSING, SWEEP, FamilyColumns, Measurements, Points, Source
 from ksim.calibration.reading.frames import Frame, load
@@ -102,7 +102,7 @@ def _need(family: str, known: FamilyColumns, part: Frame) -> None:
                                         f"{', '.join(needed)}, and the file has {', '.join(part.names)}")
 
 
-def _batches(part: Frame) -> Batches:
+def _batches(part: Frame) -> PointBatches:
     """Return the sequences of each row; raise DataError for rows whose two lists differ in length."""
     starts, qlens = part.lists("qlens")
     kv_starts, kvlens = part.lists("kvlens")
@@ -112,7 +112,7 @@ def _batches(part: Frame) -> Batches:
         raise DataError(Source(str(part.path), unit=part.unit).at(part.places[differ]),
                         f"qlens and kvlens have an entry for each sequence, but they are {np.diff(starts)[first]} and "
                         f"{np.diff(kv_starts)[first]} long; kvlens counts the new tokens too")
-    return Batches.flat(starts, qlens, kvlens)
+    return PointBatches.flat(starts, qlens, kvlens)
 
 
 def _about(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.batches import Batches, Column, Ints, Texts
+from ksim.calibration.batches import Column, Ints, PointBatches, Texts
 from ksim.calibration.datasheet import format_name, gpu_name
 from ksim.calibration.measurements import COLLECTIVES, MISSING, Measurements, Source, tagged
 from ksim.calibration.reading.frames import Frame
@@ -31,7 +31,7 @@ class Parts:
 
     columns: Mapping[str, Column]
     tags: Texts
-    batches: Batches | None = None
+    batches: PointBatches | None = None
 
 
 @frozen
@@ -73,8 +73,8 @@ def _mla(frame: Frame) -> Parts:
     return Parts(columns, tags, _uniform(frame, frame.whole("q_len"), frame.whole("kv_len")))
 
 
-def _uniform(frame: Frame, new: Ints, length: Ints) -> Batches:
-    return Batches.uniform(frame.whole("batch"), new, length)
+def _uniform(frame: Frame, new: Ints, length: Ints) -> PointBatches:
+    return PointBatches.uniform(frame.whole("batch"), new, length)
 
 
 def _moe(frame: Frame) -> Parts:

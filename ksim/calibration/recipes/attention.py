@@ -13,9 +13,9 @@ batch.
 
 import numpy as np
 
-from ksim.calibration.batches import Batches, Floats, Ints
+from ksim.calibration.batches import Floats, Ints, PointBatches
 from ksim.calibration.bounds import formats
-from ksim.calibration.dataset import Dataset, Mask, Rule, group_by, in_tables, other_engines
+from ksim.calibration.dataset import Dataset, Mask, RowRule, group_by, in_tables, other_engines
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Points
 from ksim.calibration.regression import NOTHING, Free, Regressor
@@ -49,11 +49,11 @@ PLACE = ("log_start", "log_bound", "log_sequences", "log_queries", "log_keys", "
 #: Rows left out of fits and tests.
 RULES = (
     other_engines("another engine's context kernel on A100"),
-    Rule("fewer than 128 tokens: all of them are at the floor of the launch",
-         lambda rows: in_tables(rows) & (_tokens(rows) < 128)),
+    RowRule("fewer than 128 tokens: all of them are at the floor of the launch",
+            lambda rows: in_tables(rows) & (_tokens(rows) < 128)),
 )
 #: The rows of the published baselines; others are judged separately.
-CORE = Rule("head_dim 128, no window", lambda rows: ~in_tables(rows) | ((rows["d"] == 128) & (_window(rows) <= 0)))
+CORE = RowRule("head_dim 128, no window", lambda rows: ~in_tables(rows) | ((rows["d"] == 128) & (_window(rows) <= 0)))
 
 
 def _tokens(rows: Measurements) -> Ints:
@@ -104,7 +104,7 @@ def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
     return {name: columns[name] for name in family("attention").inputs}
 
 
-def _largest(batches: Batches, by_run: Ints) -> Ints:
+def _largest(batches: PointBatches, by_run: Ints) -> Ints:
     largest: Ints = np.maximum.reduceat(by_run, batches.starts[:-1])
     return largest
 
@@ -113,9 +113,9 @@ def grid(rows: Measurements) -> Mask:
     """Mark every 15th row in the order of heads, KV heads, batch and length."""
     assert rows.batches is not None
     order = np.lexsort((rows.batches.kvlens, rows.batches.counts, rows["hkv"], rows["hq"]))
-    place = np.empty(len(rows))
-    place[order] = np.arange(len(rows))
-    chosen: Mask = place % 15 == 7
+    rank = np.empty(len(rows))
+    rank[order] = np.arange(len(rows))
+    chosen: Mask = rank % 15 == 7
     return chosen
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.dataset import Dataset, Mask, Rule, in_tables
+from ksim.calibration.dataset import Dataset, Mask, RowRule, in_tables
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
 from ksim.calibration.regression import NOTHING, Free, Regressor
@@ -45,13 +45,13 @@ STORED: Mapping[str, tuple[float, float, int]] = {
     "int8_w8a16": (1.0, 2.0, 6), "int4_w4a16": (0.5, 2.0, 6), "fp8_block": (1.0, 1.0, 1)}
 
 RULES = (
-    Rule("timed launch by launch: bound by the host",
-         lambda rows: np.full(len(rows), rows.source.timing == "eager")),
-    Rule("one engine a GPU: bf16 of trtllm and sglang on A100, FP8 in blocks of trtllm", lambda rows: np.full(
+    RowRule("timed launch by launch: bound by the host",
+            lambda rows: np.full(len(rows), rows.source.timing == "eager")),
+    RowRule("one engine a GPU: bf16 of trtllm and sglang on A100, FP8 in blocks of trtllm", lambda rows: np.full(
         len(rows), rows.dtype in ("bf16", "fp8_block") and rows.source.backend not in (SWEEP, "vllm"))),
 )
 #: Layers of real models; smaller ones come from the L2 cache in these tables, and do not occur in a server.
-CORE = Rule("n and k of 1,024 or more", lambda rows: ~in_tables(rows) | ((rows["n"] >= 1024) & (rows["k"] >= 1024)))
+CORE = RowRule("n and k of 1,024 or more", lambda rows: ~in_tables(rows) | ((rows["n"] >= 1024) & (rows["k"] >= 1024)))
 PLACE = ("m", "n", "k")
 
 

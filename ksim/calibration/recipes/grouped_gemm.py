@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ksim.calibration.batches import Floats
 from ksim.calibration.bounds import formats
-from ksim.calibration.dataset import Dataset, Mask, Rule, group_by, in_tables, other_engines
+from ksim.calibration.dataset import Dataset, Mask, RowRule, group_by, in_tables, other_engines
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.kernels import balanced, power_law
 from ksim.calibration.measurements import Measurements
@@ -51,14 +51,14 @@ HOPPER, DATA_CENTRE_BLACKWELL = ("h100", "h200"), ("b200", "b300", "gb200", "gb3
 
 RULES = (
     other_engines("one engine a GPU"),
-    Rule("FP8 on Hopper, whose kernel streams weights at a tenth of the bandwidth",
-         lambda rows: np.full(len(rows), not rows.source.swept and rows.dtype == "fp8" and rows.gpu in HOPPER)),
-    Rule("layers that go to CUTLASS on Blackwell, where all others go to TensorRT-LLM",
-         lambda rows: np.full(len(rows), rows.gpu in DATA_CENTRE_BLACKWELL and "cutlass" in rows.source.kernel)),
-    Rule("MXFP4 of others than gpt-oss, which Marlin computes",
-         lambda rows: np.full(len(rows), rows.dtype == "fp4_w4a16" and "compressedtensors" in rows.source.kernel)),
-    Rule("fewer than 64 columns of an expert on a rank: times jump by up to 90 times between neighbours",
-         lambda rows: in_tables(rows) & (rows["inter"] < 64)),
+    RowRule("FP8 on Hopper, whose kernel streams weights at a tenth of the bandwidth",
+            lambda rows: np.full(len(rows), not rows.source.swept and rows.dtype == "fp8" and rows.gpu in HOPPER)),
+    RowRule("layers that go to CUTLASS on Blackwell, where all others go to TensorRT-LLM",
+            lambda rows: np.full(len(rows), rows.gpu in DATA_CENTRE_BLACKWELL and "cutlass" in rows.source.kernel)),
+    RowRule("MXFP4 of others than gpt-oss, which Marlin computes",
+            lambda rows: np.full(len(rows), rows.dtype == "fp4_w4a16" and "compressedtensors" in rows.source.kernel)),
+    RowRule("fewer than 64 columns of an expert on a rank: times jump by up to 90 times between neighbours",
+            lambda rows: in_tables(rows) & (rows["inter"] < 64)),
 )
 PLACE = ("log_tokens", "log_compute_over_memory", "log_rows_per_expert", "log_weight", "log_narrow")
 INPUTS = ("log_tokens", "log_rows_per_expert", "log_weight", "log_narrow", "log_imbalance", "start_share",

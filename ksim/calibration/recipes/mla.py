@@ -8,7 +8,7 @@ of constants is learned all the same; a measurement of the GPU itself is more re
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.dataset import Dataset, Mask, Rule, group_by
+from ksim.calibration.dataset import Dataset, Mask, RowRule, group_by
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import NOTHING, Free, Regressor
@@ -18,7 +18,8 @@ __all__ = ["FIT_SPECS"]
 
 FREE = {"start": Free(1e-6, 13e-6, 40e-6), "context": Free(0.05, 0.5, 1.0), "generation": Free(0.02, 0.4, 1.0),
         "memory": Free(0.2, 0.8, 1.0), "sharpness": Free(1.0, 2.0, 6.0)}
-RULES = (Rule("vLLM's rows, timed launch by launch", lambda rows: np.full(len(rows), rows.source.backend == "vllm")),)
+RULES = (RowRule("vLLM's rows, timed launch by launch",
+                 lambda rows: np.full(len(rows), rows.source.backend == "vllm")),)
 INPUTS = ("log_batch", "log_heads", "log_length", "generation", "start_share", "log_compute_over_memory", "log_waves")
 PLACE = ("log_compute_over_memory", "log_batch", "log_heads", "log_length")
 

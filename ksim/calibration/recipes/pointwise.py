@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ksim.calibration.bounds import MOVES
-from ksim.calibration.dataset import Dataset, Mask, Rule, group_by
+from ksim.calibration.dataset import Dataset, Mask, RowRule, group_by
 from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import NOTHING, Free, Regressor
@@ -46,11 +46,11 @@ RANGES = {
     "missing": Free(0.0, 100.0, 9000.0), "l2": Free(3.0, 21.0, 80.0), "memory": Free(0.2, 0.85, 0.97),
     "capacity": Free(0.4, 0.9, 2.5), "sharpness": Free(1.0, 4.0, 8.0),
 }
-RULES: Mapping[str, tuple[Rule, ...]] = {
-    "copy": (Rule("a gigabyte: one row at 2.7 TB/s, two thirds of what a quarter of its size reaches",
-                  lambda rows: rows["bytes"] >= 2**30),),
-    "quantize": (Rule("scales alone: a difference of two timings, down to zero and two thirds of it noise",
-                      lambda rows: np.full(len(rows), rows.source.kernel.startswith("compute_scale"))),),
+RULES: Mapping[str, tuple[RowRule, ...]] = {
+    "copy": (RowRule("a gigabyte: one row at 2.7 TB/s, two thirds of what a quarter of its size reaches",
+                     lambda rows: rows["bytes"] >= 2**30),),
+    "quantize": (RowRule("scales alone: a difference of two timings, down to zero and two thirds of it noise",
+                         lambda rows: np.full(len(rows), rows.source.kernel.startswith("compute_scale"))),),
 }
 PLACE = ("log_traffic_over_l2", "log_row_bytes")
 

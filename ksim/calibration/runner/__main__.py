@@ -13,7 +13,7 @@ from ksim.foundation.errors import KsimError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the points of a file on this machine's GPU; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ksim.calibration.runner",
-                                     description="Measure the points that ksim sweep-kernels wrote, on this GPU.")
+                                     description="Measure the points that ksim gpu points wrote, on this GPU.")
     parser.add_argument("points", type=Path, help="file of points, .csv or .parquet")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER",
                         help="folder for kernels_<family>.parquet; points that it has are not measured again")
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ksim: interrupted; the results are in {given.output}, and the same command continues from there",
               file=sys.stderr)
         return 130
-    print(f"{len(written)} files in {given.output}; calibrate with them: ksim calibrate {given.output}")
+    print(f"{len(written)} files in {given.output}; calibrate with them: ksim gpu calibrate {given.output}")
     return 0
 
 

@@ -25,7 +25,7 @@ class Unmeasurable(Exception):
 
 
 @frozen(eq=False)
-class KernelPoint:
+class MeasurementPoint:
     """One kernel to measure: its family, number format and shape, and the sequences of attention."""
 
     family: str
@@ -35,7 +35,7 @@ class KernelPoint:
     kvlens: Ints = field(factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
-    def of(cls, points: Points, point: int) -> "KernelPoint":
+    def of(cls, points: Points, point: int) -> "MeasurementPoint":
         shape = {name: column[point].item() for name, column in points.columns.items()}
         lengths = points.batches.lengths(point) if points.batches else ()
         return cls(points.family, points.dtype, shape, *lengths)
@@ -60,7 +60,7 @@ class Device(Protocol):
         """Return its name, its SMs and the versions of its software: gpu, sms, driver, torch, cuda, vllm."""
         ...
 
-    def prepare(self, point: KernelPoint, copies: int) -> Launch:
+    def prepare(self, point: MeasurementPoint, copies: int) -> Launch:
         """Allocate and fill *copies* sets of buffers; raise Unmeasurable for a kernel that cannot run here."""
         ...
 
@@ -118,7 +118,7 @@ class Toolbox(Protocol):
 BLOCK, EPSILON = 16, 1e-6
 
 
-def expert_choices(point: KernelPoint) -> Ints:
+def expert_choices(point: MeasurementPoint) -> Ints:
     """Return the `topk` different experts, of `e`, that each of `t` tokens goes to; the same in every call.
 
     The popularity of experts follows a Zipf law with exponent `skew`; 0 makes them equal.
@@ -131,12 +131,12 @@ def expert_choices(point: KernelPoint) -> Ints:
     return np.argpartition(-noise, point["topk"] - 1, axis=1)[:, :point["topk"]].astype(np.int64)
 
 
-def expert_loads(point: KernelPoint) -> Ints:
+def expert_loads(point: MeasurementPoint) -> Ints:
     """Return the number of tokens of each expert."""
     return np.bincount(expert_choices(point).ravel(), minlength=point["e"]).astype(np.int64)
 
 
-def gemm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def gemm(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     """cuBLAS, as `torch.nn.functional.linear`; in FP8, vLLM's CUTLASS kernel with a scale per token and column."""
     torch, (m, n, k) = tools.torch, (point["m"], point["n"], point["k"])
     inputs, weights = tools.filled(copies, m, k), tools.filled(copies, n, k)
@@ -151,7 +151,7 @@ def gemm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     return lambda i: scaled_mm(inputs[i % copies], weights[i % copies].t(), rows, columns, torch.bfloat16)
 
 
-def attention(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def attention(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     """FlashAttention over a paged KV cache with its blocks in random order, as vLLM calls it."""
     function = tools.vllm("vllm.vllm_flash_attn", "flash_attn_varlen_func")
     torch, heads, size = tools.torch, point["hq"], point["d"]
@@ -177,7 +177,7 @@ def attention(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     return launch
 
 
-def moe(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def moe(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     """vLLM's fused experts in Triton: gate and up, SiLU, down, and the weighted sum."""
     function = tools.vllm("vllm.model_executor.layers.fused_moe", "fused_experts")
     torch, (tokens, experts, hidden, inter) = tools.torch, (point["t"], point["e"], point["h"], point["inter"])
@@ -188,26 +188,26 @@ def moe(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     return lambda i: function(inputs[i % copies], up[i % copies], down[i % copies], weights, ids)
 
 
-def rms_norm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def rms_norm(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     inputs, outputs = (tools.filled(copies, point["t"], point["h"]) for _ in range(2))
     (scale,), function = tools.filled(1, point["h"]), tools.ops.rms_norm
     return lambda i: function(outputs[i % copies], inputs[i % copies], scale, EPSILON)
 
 
-def fused_add_rms_norm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def fused_add_rms_norm(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     inputs, residuals = (tools.filled(copies, point["t"], point["h"]) for _ in range(2))
     (scale,), function = tools.filled(1, point["h"]), tools.ops.fused_add_rms_norm
     return lambda i: function(inputs[i % copies], residuals[i % copies], scale, EPSILON)
 
 
-def silu_mul(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def silu_mul(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     inputs = tools.filled(copies, point["t"], 2 * point["inter"])
     outputs = tools.filled(copies, point["t"], point["inter"])
     function = tools.op("_C", "silu_and_mul")
     return lambda i: function(outputs[i % copies], inputs[i % copies])
 
 
-def rope(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def rope(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     torch, tokens, size = tools.torch, point["t"], point["d"]
     queries = tools.filled(copies, tokens, point["hq"] * size)
     keys = tools.filled(copies, tokens, point["hkv"] * size)
@@ -216,7 +216,7 @@ def rope(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     return lambda i: function(positions, queries[i % copies], keys[i % copies], size, angles, True)
 
 
-def kv_write(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def kv_write(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     """Keys and values of some tokens, written to random slots of a paged cache."""
     torch, tokens, shape = tools.torch, point["t"], (point["hkv"], point["d"])
     blocks = ceil(tokens / BLOCK)
@@ -233,25 +233,25 @@ def kv_write(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     return launch
 
 
-def argmax(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def argmax(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     logits = [tensor.float() for tensor in tools.filled(copies, point["t"], point["vocab"])]
     return lambda i: logits[i % copies].argmax(dim=-1)
 
 
-def quantize(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def quantize(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     """Quantisation to FP8 with a scale per token."""
     inputs, function = tools.filled(copies, point["t"], point["h"]), tools.ops.scaled_fp8_quant
     return lambda i: function(inputs[i % copies], use_per_token_if_dynamic=True)
 
 
-def copy(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+def copy(tools: Toolbox, point: MeasurementPoint, copies: int) -> Launch:
     torch, size = tools.torch, point["bytes"]
     pairs = [torch.zeros(2, size, device=tools.place, dtype=torch.uint8) for _ in range(copies)]
     return lambda i: pairs[i % copies][0].copy_(pairs[i % copies][1])
 
 
 #: Families that can be measured.  What a launch returns is ignored.
-LAUNCHES: Mapping[str, Callable[[Toolbox, KernelPoint, int], Callable[[int], Any]]] = {
+LAUNCHES: Mapping[str, Callable[[Toolbox, MeasurementPoint, int], Callable[[int], Any]]] = {
     function.__name__: function for function in (
         gemm, attention, moe, rms_norm, fused_add_rms_norm, silu_mul, rope, kv_write, argmax, quantize, copy)}
 
@@ -289,7 +289,7 @@ class TorchDevice:
                 "torch": str(self.torch.__version__), "cuda": str(self.torch.version.cuda), "vllm": _version("vllm"),
                 "driver": nvidia_smi("driver_version")}
 
-    def prepare(self, point: KernelPoint, copies: int) -> Launch:
+    def prepare(self, point: MeasurementPoint, copies: int) -> Launch:
         if point.family not in LAUNCHES:
             raise Unmeasurable(f"the runner has no launch for {point.family}")
         try:

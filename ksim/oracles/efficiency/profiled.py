@@ -82,10 +82,11 @@ class Profile:
             found = arrays(path)
             header = json.loads(str(found["header"]))
         except DAMAGED:
-            raise DataError(str(path), f"is no profile; `ksim calibrate SWEEP -o {path.name}` makes one") from None
+            raise DataError(str(path), f"is no profile; `ksim gpu calibrate SWEEP -o {path.name}` makes one") from None
         if header.get("format") != FORMAT:
             raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
-                                       f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
+                                       f" rebuild it with"
+                                       f" `{header.get('command', f'ksim gpu calibrate SWEEP -o {path}')}`")
         return cls(path, header, found)
 
     @property

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from ksim.testing.history import History
+from ksim.testing.history import EngineHistory
 from ksim.testing.invariants import limits, progress, tokens
 
 Breach = tuple[int, str]
-Invariant = Callable[[History], Iterator[Breach]]
+Invariant = Callable[[EngineHistory], Iterator[Breach]]
 
 #: All invariants by name.  `everything_ends` holds for all policies, `bounded_wait` for those without starvation.
 INVARIANTS: dict[str, Invariant] = {
@@ -23,6 +23,6 @@ INVARIANTS: dict[str, Invariant] = {
 }
 
 
-def breach(history: History, invariant: Invariant) -> Breach | None:
+def breach(history: EngineHistory, invariant: Invariant) -> Breach | None:
     """The first breach of *invariant*, if there is one."""
     return next(invariant(history), None)

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from ksim.testing.history import History, Moment, Share
+from ksim.testing.history import EngineHistory, Moment, Share
 
 
-def token_budget(history: History) -> Iterator[tuple[int, str]]:
+def token_budget(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A batch has at most `max_num_batched_tokens` tokens."""
     most = history.limits.max_num_batched_tokens
     for moment in history.schedules:
@@ -14,14 +14,14 @@ def token_budget(history: History) -> Iterator[tuple[int, str]]:
             yield moment.step, f"the batch has {tokens} tokens, and the budget is {most}"
 
 
-def sequence_limit(history: History) -> Iterator[tuple[int, str]]:
+def sequence_limit(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """After every schedule, at most `max_num_seqs` requests run."""
     for moment in history.schedules:
         if len(moment.running) > history.limits.active:
             yield moment.step, f"{len(moment.running)} requests run, and the limit is {history.limits.active}"
 
 
-def one_share_each(history: History) -> Iterator[tuple[int, str]]:
+def one_share_each(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A batch contains a request at most once, with one token or more, and no request preempted in that step."""
     for moment in history.schedules:
         counted = Counter(share.request for share in moment.shares)
@@ -34,7 +34,7 @@ def one_share_each(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {share.request} was preempted, and is in the batch"
 
 
-def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
+def chunk_cap(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """No request gets more tokens in a step than `long_prefill_token_threshold` allows, but for the drafts with which
     one is admitted, which nobody made."""
     for moment in history.schedules:
@@ -44,7 +44,7 @@ def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {share.request} gets {share.tokens} tokens, and the cap is {cap}"
 
 
-def whole_prompts(history: History) -> Iterator[tuple[int, str]]:
+def whole_prompts(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """Without chunked prefill, a request is admitted with all its known tokens, or with as many as the chunk cap
     allows."""
     if history.limits.enable_chunked_prefill:
@@ -52,12 +52,12 @@ def whole_prompts(history: History) -> Iterator[tuple[int, str]]:
     for moment in history.schedules:
         cap = history.limits.cap(moment.live)
         for share in moment.shares:
-            wanted = moment.known[share.request] - share.start if share.admitted else share.tokens
-            if share.tokens < (min(wanted, cap) if cap else wanted):
-                yield moment.step, f"request {share.request} is admitted with {share.tokens} of {wanted} tokens"
+            needed = moment.known[share.request] - share.start if share.admitted else share.tokens
+            if share.tokens < (min(needed, cap) if cap else needed):
+                yield moment.step, f"request {share.request} is admitted with {share.tokens} of {needed} tokens"
 
 
-def watermark_kept(history: History) -> Iterator[tuple[int, str]]:
+def watermark_kept(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """After an admission beside other requests, `watermark` of the blocks are still free."""
     for moment in history.schedules:
         for share, free, alone in _admissions(history, moment):
@@ -66,7 +66,7 @@ def watermark_kept(history: History) -> Iterator[tuple[int, str]]:
                                     f" {history.spare} of the watermark")
 
 
-def whole_prompt_reserved(history: History) -> Iterator[tuple[int, str]]:
+def whole_prompt_reserved(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """With `scheduler_reserve_full_isl`, a request is admitted only if all its known tokens would fit."""
     if not history.limits.scheduler_reserve_full_isl:
         return
@@ -78,7 +78,7 @@ def whole_prompt_reserved(history: History) -> Iterator[tuple[int, str]]:
                                     f" need {free} are free")
 
 
-def _admissions(history: History, moment: Moment) -> Iterator[tuple[Share, int, bool]]:
+def _admissions(history: EngineHistory, moment: Moment) -> Iterator[tuple[Share, int, bool]]:
     """Each admission of a step without preemption: its share, the free blocks after it, and whether nothing else ran.
 
     The free blocks of all admissions but the last may be too many: later ones may have taken free blocks as hits.
@@ -94,7 +94,7 @@ def _admissions(history: History, moment: Moment) -> Iterator[tuple[Share, int, 
         free += history.blocks(share.end) - (0 if share.admitted else history.blocks(share.start))
 
 
-def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
+def blocks_conserved(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """Each block counts exactly the requests that hold it, no request holds a block twice, and all other blocks
     are free."""
     for moment in history.moments:
@@ -111,7 +111,7 @@ def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
             yield moment.step, f"{len(users)} blocks are held and {moment.free} free, of {history.capacity}"
 
 
-def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
+def blocks_fit_tokens(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A scheduled request holds exactly the blocks that its tokens so far need; those of drafts may be more."""
     speculates = history.speculates
     for moment in history.schedules:
@@ -123,7 +123,7 @@ def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {share.request} holds {held} blocks for {share.end} tokens, not {needed}"
 
 
-def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
+def waiting_hold_nothing(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request that does not run holds no block."""
     for moment in history.moments:
         for number in moment.block_tables:
@@ -131,7 +131,7 @@ def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {number} holds blocks but does not run"
 
 
-def all_blocks_return(history: History) -> Iterator[tuple[int, str]]:
+def all_blocks_return(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """When no request waits or runs, every block is free."""
     for moment in history.moments:
         if not moment.running and not moment.waiting and moment.free != history.capacity:

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ksim.scheduling.job import State
-from ksim.testing.history import History, Moment
+from ksim.testing.history import EngineHistory, Moment
 
 #: How often a request is in the queue, and among those that run.
 _LISTED = {State.WAITING: (1, 0), State.LOADING: (1, 0), State.RUNNING: (0, 1), State.DONE: (0, 0)}
 
 
-def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
+def nobody_lost(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """At all times a request is waiting, running or done, is in that list exactly once, and finishes once."""
     ended = Counter[int]()
     for moment in history.moments:
@@ -25,7 +25,7 @@ def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {number} is done, and was reported finished {ended[number]} times"
 
 
-def no_idle_step(history: History) -> Iterator[tuple[int, str]]:
+def no_idle_step(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A step schedules tokens, unless a batch is in flight, a request is preempted, or no request waits or runs."""
     for moment in history.schedules:
         if not (moment.shares or moment.preempted or moment.in_flight) and (moment.waiting or moment.running):
@@ -33,7 +33,7 @@ def no_idle_step(history: History) -> Iterator[tuple[int, str]]:
                                 f" wait and {len(moment.running)} run")
 
 
-def everything_ends(history: History) -> Iterator[tuple[int, str]]:
+def everything_ends(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """All requests end within (requests + 1) x depth x interval x (all their tokens) steps of the last arrival.
 
     `depth` is the number of batches that may be in flight; `interval` is `prefill_schedule_interval`.
@@ -44,7 +44,7 @@ def everything_ends(history: History) -> Iterator[tuple[int, str]]:
             yield last.step, f"requests {sorted(last.waiting + last.running)} never end"
 
 
-def bounded_wait(history: History) -> Iterator[tuple[int, str]]:
+def bounded_wait(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request ends within depth x interval x W steps of its arrival.
 
     W is the tokens of the requests that arrived no later, plus the tokens of twice as many of the largest
@@ -60,23 +60,23 @@ def bounded_wait(history: History) -> Iterator[tuple[int, str]]:
             yield end, f"request {number} waits for {end - arrived} steps, and {most} are the bound"
 
 
-def longest(history: History) -> int:
+def longest(history: EngineHistory) -> int:
     """The bound of `everything_ends`."""
     sizes = [history.size(number) for number in range(len(history.jobs))]
     return (len(sizes) + 1) * _per_token(history) * (sum(sizes) + 1) * (1 + history.slowest)
 
 
-def _bound(history: History, number: int) -> int:
+def _bound(history: EngineHistory, number: int) -> int:
     sizes = [history.size(other) for other in range(len(history.jobs))]
     ahead = sum(size for other, size in enumerate(sizes) if history.arrived[other] <= history.arrived[number])
     return _per_token(history) * (ahead + 2 * min(history.limits.active, len(sizes)) * max(sizes))
 
 
-def _per_token(history: History) -> int:
+def _per_token(history: EngineHistory) -> int:
     return history.limits.depth * history.limits.prefill_schedule_interval
 
 
-def work_conserved(history: History) -> Iterator[tuple[int, str]]:
+def work_conserved(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """While tokens are left in the budget and no request was preempted, running requests compute all that they can.
 
     The first waiting request is admitted if there are a sequence slot and blocks for all its tokens.  Drafts take
@@ -104,13 +104,13 @@ def work_conserved(history: History) -> Iterator[tuple[int, str]]:
             sampled[share.request] += share.samples
 
 
-def _head(history: History, moment: Moment, left: int) -> Iterator[tuple[int, str]]:
+def _head(history: EngineHistory, moment: Moment, left: int) -> Iterator[tuple[int, str]]:
     waiting = [(number, known) for _, number, known in moment.queue if number in moment.waiting]
     if not waiting or len(moment.running) >= history.limits.active:
         return
     number, known = waiting[0]
-    wanted = min(known, history.limits.cap(moment.live) or known)
-    if wanted > left and not history.limits.enable_chunked_prefill:
+    tokens = min(known, history.limits.cap(moment.live) or known)
+    if tokens > left and not history.limits.enable_chunked_prefill:
         return
     needed = history.blocks(known)  # the most, whatever it finds in the cache
     if needed + (history.spare if moment.running else 0) <= moment.free:
@@ -119,7 +119,7 @@ def _head(history: History, moment: Moment, left: int) -> Iterator[tuple[int, st
                             f" left")
 
 
-def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
+def no_overtaking(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """No request is admitted while one ahead of it in the policy's order is left waiting.
 
     Without an `order`, preempted requests come first, then the others in order of arrival.
@@ -134,7 +134,7 @@ def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
                     yield moment.step, f"request {share.request} is admitted before request {number}"
 
 
-def no_admission_after_preemption(history: History) -> Iterator[tuple[int, str]]:
+def no_admission_after_preemption(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A step that preempts a request admits none."""
     for moment in history.schedules:
         for share in moment.shares:

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Iterator
 from itertools import pairwise
 
 from ksim.scheduling.job import State
-from ksim.testing.history import History, emitted
+from ksim.testing.history import EngineHistory, emitted
 
 
-def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
+def tokens_in_order(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request samples exactly when its next token is due, and never computes beyond that token or beyond its end.
 
     Drafted tokens come after it.  They are taken to be accepted until their step is back.
@@ -30,7 +30,7 @@ def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {number} samples token {sampled[number]}, beyond its end"
 
 
-def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
+def exact_tokens(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """Each request ends with exactly its output tokens, one from each step that sampled, and one for each draft that it
     accepted; an aborted request gets no more than these."""
     owed: dict[int, list[int]] = {number: [] for number in range(len(history.jobs))}
@@ -52,7 +52,7 @@ def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
                          f" {history.output(number)}, from steps {got} where {owed[number]} sampled it")
 
 
-def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
+def preemption_keeps_tokens(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request that is admitted again still has its prompt and all tokens that it was given."""
     given = Counter[int]()
     for moment in history.moments:
@@ -67,7 +67,7 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
                                         f" not {expected}")
 
 
-def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str]]:
+def nothing_in_flight_when_admitted(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request is admitted again only after every batch that contains it has completed, partial prompt chunks too."""
     in_flight = Counter[int]()
     for moment in history.moments:
@@ -82,7 +82,7 @@ def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str
         in_flight.update(numbers)
 
 
-def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
+def hit_leaves_last_token(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A prefix hit never covers the last known token, and is empty for requests that do not read the cache."""
     for moment in history.schedules:
         for share in moment.shares:
@@ -93,7 +93,7 @@ def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"request {share.request} does not read the cache, and finds {share.start} tokens"
 
 
-def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
+def hits_were_computed(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A prefix hit covers only blocks that a request with the same first tokens was scheduled to compute."""
     seen = set[Hashable]()
     for moment in history.schedules:
@@ -108,7 +108,7 @@ def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
             seen.update(_prefixes(history, number, history.size(number)))
 
 
-def counters_grow(history: History) -> Iterator[tuple[int, str]]:
+def counters_grow(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """Step numbers count up, time never goes back, and a request continues where it stopped unless it was preempted."""
     computed: dict[int, int] = {}
     for earlier, later in pairwise(history.schedules):
@@ -131,7 +131,7 @@ def counters_grow(history: History) -> Iterator[tuple[int, str]]:
             computed[share.request] = share.end
 
 
-def _returns(history: History) -> Iterator[tuple[int, int]]:
+def _returns(history: EngineHistory) -> Iterator[tuple[int, int]]:
     """The engine's step and the request of each token that came back."""
     for moment in history.updates:
         for share in moment.shares:
@@ -139,7 +139,7 @@ def _returns(history: History) -> Iterator[tuple[int, int]]:
                 yield moment.index, share.request
 
 
-def _prefixes(history: History, number: int, tokens: int) -> Iterator[Hashable]:
+def _prefixes(history: EngineHistory, number: int, tokens: int) -> Iterator[Hashable]:
     """Names of the full prefixes in the first *tokens* tokens; beyond its content, they are the request's own."""
     content = tuple(history.jobs[number].block_table.content)
     for blocks in range(1, tokens // history.block_tokens + 1):

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ksim.scheduling.job import State
-from ksim.testing.history import History, Moment
+from ksim.testing.history import EngineHistory, Moment
 
 
-def loads_keep_blocks(history: History) -> Iterator[tuple[int, str]]:
+def loads_keep_blocks(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """Until its load is reported to have ended, a request holds the same blocks, and those being filled are held by
     nobody else."""
     filling: dict[int, tuple[int, ...]] = {}  # blocks by request
@@ -29,7 +29,7 @@ def loads_keep_blocks(history: History) -> Iterator[tuple[int, str]]:
                 yield moment.step, f"blocks that a load of request {number} fills are in use by others"
 
 
-def sends_keep_blocks(history: History) -> Iterator[tuple[int, str]]:
+def sends_keep_blocks(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A complete request whose blocks are to be sent holds all of them until they are sent."""
     kept: dict[int, tuple[int, ...]] = {}
     latest: dict[int, tuple[int, ...]] = {}
@@ -46,7 +46,7 @@ def sends_keep_blocks(history: History) -> Iterator[tuple[int, str]]:
         latest = moment.block_tables
 
 
-def loads_are_awaited(history: History) -> Iterator[tuple[int, str]]:
+def loads_are_awaited(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """A request is admitted after its load has ended, with all that was loaded; if that is all it has, its last token
     is computed again."""
     loading: dict[int, int] = {}  # tokens after the load, by request
@@ -66,7 +66,7 @@ def loads_are_awaited(history: History) -> Iterator[tuple[int, str]]:
         loading |= {number: end for number, _, end, asynchronous in moment.loads if asynchronous}
 
 
-def loads_leave_room(history: History) -> Iterator[tuple[int, str]]:
+def loads_leave_room(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """When a load begins, the prompts that are being computed or loaded can still get all their blocks."""
     partial = set[int]()
     loading = set[int]()
@@ -87,12 +87,12 @@ def loads_leave_room(history: History) -> Iterator[tuple[int, str]]:
         loading |= set(begun)
 
 
-def _missing(history: History, moment: Moment, number: int) -> int:
+def _missing(history: EngineHistory, moment: Moment, number: int) -> int:
     needed = history.blocks(history.jobs[number].request.prompt)
     return max(0, needed - len(moment.block_tables.get(number, ())))
 
 
-def computed_on_blocks_stay(history: History) -> Iterator[tuple[int, str]]:
+def computed_on_blocks_stay(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """On an engine that loads, no block of a request is free while a batch in flight computes on it."""
     in_use: dict[int, list[int]] = {}  # blocks by step
     for moment in history.moments:
@@ -108,7 +108,7 @@ def computed_on_blocks_stay(history: History) -> Iterator[tuple[int, str]]:
                     yield moment.step, f"blocks {free} are free while the batch of step {step} computes on them"
 
 
-def preempted_gain_nothing(history: History) -> Iterator[tuple[int, str]]:
+def preempted_gain_nothing(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """On an engine that only sends, a preempted request gets no token from batches made before: it computes them
     again."""
     if history.consumes:
@@ -121,7 +121,7 @@ def preempted_gain_nothing(history: History) -> Iterator[tuple[int, str]]:
         tokens = moment.tokens
 
 
-def all_ends_once(history: History) -> Iterator[tuple[int, str]]:
+def all_ends_once(history: EngineHistory) -> Iterator[tuple[int, str]]:
     """In the end all blocks are free, and each request has ended once: it was aborted, failed, or has its tokens."""
     if not history.moments or history.error is not None:
         return

@@ -12,7 +12,7 @@ from itertools import takewhile
 import numpy as np
 from attrs import frozen
 
-from ksim.validation.benchmarks.recorded import Floats, Served, fitted
+from ksim.validation.benchmarks.recorded import Floats, ServedRequest, fitted
 
 #: Latencies that are nearer than this are taken to be equal, as a share.
 NEAR = 0.02
@@ -41,8 +41,8 @@ class Pairs:
     `in_flight` is how many others were in flight when each was sent.
     """
 
-    measured: tuple[Served, ...]
-    simulated: tuple[Served, ...]
+    measured: tuple[ServedRequest, ...]
+    simulated: tuple[ServedRequest, ...]
     in_flight: Floats
 
     @cached_property
@@ -75,8 +75,8 @@ def _column(values: Iterable[float | None]) -> Floats:
     return np.array([np.nan if value is None else value for value in values])
 
 
-def in_flight(served: Sequence[Served]) -> Floats:
-    """How many others were in flight when each of *served* was sent."""
+def in_flight(served: Sequence[ServedRequest]) -> Floats:
+    """Return the number of others in flight when each of *served* was sent."""
     sent = np.array([one.sent or 0.0 for one in served])
     ends = np.sort(sent + np.array([one.e2e or 0.0 for one in served]))
     before = np.searchsorted(np.sort(sent), sent, side="left")
@@ -110,7 +110,7 @@ def _ttft(pairs: Pairs) -> Iterator[Cause]:
 
 
 def _slow_start(late: Floats) -> int:
-    """How many requests of the beginning are outliers among the differences *late*."""
+    """Return the number of first requests that are outliers among the differences *late*."""
     middle = np.median(late)
     usual = max(1.4826 * float(np.median(np.abs(late - middle))), 0.002)
     slow = sum(1 for _ in takewhile(lambda one: one - middle > _FAR * usual, late.tolist()))
@@ -129,14 +129,14 @@ def _with_queue(pairs: Pairs, late: Floats) -> Iterator[Cause]:
 def _fitted(pairs: Pairs, late: Floats, start: int) -> Iterator[Cause]:
     """Fit the differences by a constant and by shares of the simulated times for the prompt and in the queue."""
     times = {"prefill": pairs.own_ttft - pairs.queue, "queue": pairs.queue}
-    told = times["prefill"].std() > _ALIKE * times["prefill"].mean()
-    columns = {"prefill": times["prefill"]} if told else {}
+    separable = times["prefill"].std() > _ALIKE * times["prefill"].mean()
+    columns = {"prefill": times["prefill"]} if separable else {}
     # A queue that hardly ever forms explains nothing.
     if pairs.queue.std() > 0 and pairs.queue.mean() > NEAR * pairs.own_ttft.mean():
         columns["queue"] = pairs.queue
     fit = fitted(late, columns, start)
     if _compensate(fit.constant, fit.shares.get("prefill", 0.0) * float(times["prefill"].mean())):
-        told = np.bool_(False)
+        separable = np.bool_(False)
         fit = fitted(late, {name: column for name, column in columns.items() if name != "prefill"}, start)
     for name, share in fit.shares.items():
         spent = 1e3 * times[name]
@@ -149,7 +149,7 @@ def _fitted(pairs: Pairs, late: Floats, start: int) -> Iterator[Cause]:
         yield Cause("single requests", "ttft", float(far.sum()) / len(late), f"{len(far)} of {len(late)} requests are"
                     f" {1e3 * far.mean():+,.0f} ms from what explains the others: pauses of the client, the network or"
                     " the host")
-    yield Cause(*_constant(pairs, fit.constant, bool(told)))
+    yield Cause(*_constant(pairs, fit.constant, bool(separable)))
 
 
 def _compensate(one: float, other: float) -> bool:
@@ -157,8 +157,8 @@ def _compensate(one: float, other: float) -> bool:
     return one * other < 0 and min(abs(one), abs(other)) > max(abs(one), abs(other)) / 2
 
 
-def _constant(pairs: Pairs, seconds: float, told: bool) -> tuple[str, str, float, str]:
-    if told:
+def _constant(pairs: Pairs, seconds: float, separable: bool) -> tuple[str, str, float, str]:
+    if separable:
         return ("client or network", "ttft", seconds, f"{1e3 * seconds:+,.1f} ms of every request, however short"
                 " its prompt and however few others there are: HTTP, tokenisation, the client itself")
     return ("prefill or client", "ttft", seconds, f"{1e3 * seconds:+,.1f} ms of every request; prompts of"
@@ -204,7 +204,7 @@ def _by_load(load: Floats, off: Floats) -> str:
 
 
 def of_figures(figures: Mapping[str, tuple[float, float]]) -> Iterator[Cause]:
-    """What aggregates alone say: the phase in which a run differs."""
+    """Yield the phases in which a run differs, from its aggregates alone."""
     for metric, phase in (("ttft", "before the first token (queue, prefill, client)"),
                           ("tpot", "between tokens (decode step, stalls)")):
         name = next((name for name in (f"{metric}_mean", f"{metric}_p50") if name in figures), "")

@@ -21,8 +21,8 @@ from ksim.validation.benchmarks.causes import NEAR, Cause, Pairs
 from ksim.validation.benchmarks.recorded import (
     RATES,
     Recorded,
-    Replayed,
-    Served,
+    ReplayedRun,
+    ServedRequest,
     disagreements,
     figures_of,
     mismatches,
@@ -35,7 +35,7 @@ _PARTS = 3
 
 
 @frozen
-class Part:
+class RunPart:
     """Some requests of a run: mean latencies in seconds, measured and simulated."""
 
     what: str
@@ -54,8 +54,8 @@ class Compared:
     recorded: Recorded
     how: str
     figures: dict[str, tuple[float, float]]
-    by_load: tuple[Part, ...] = ()
-    by_prompt: tuple[Part, ...] = ()
+    by_load: tuple[RunPart, ...] = ()
+    by_prompt: tuple[RunPart, ...] = ()
     causes: tuple[Cause, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ def _compared(run: Recorded, scenario: Scenario) -> Compared:
                     _cut(pairs, pairs.prompt, "prompt tokens"), tuple(causes.of_requests(pairs)), remarks)
 
 
-def _figures(run: Recorded, simulated: Sequence[Served]) -> dict[str, float]:
+def _figures(run: Recorded, simulated: Sequence[ServedRequest]) -> dict[str, float]:
     """The simulated figures; of a run that was cut, those of the requests that end within its time.
 
     Without recorded requests, nobody knows which were under way at its end, so rates are left out.
@@ -112,17 +112,17 @@ def _figures(run: Recorded, simulated: Sequence[Served]) -> dict[str, float]:
 
 
 def _cut_short(run: Recorded) -> list[str]:
-    """What became of requests that were under way when the run ended."""
+    """Return remarks on requests that were under way when the run ended."""
     if not run.incomplete:
         return []
-    said = f"the run was cut: {run.incomplete} of {run.count + run.incomplete} requests were incomplete when it ended"
+    remark = f"the run was cut: {run.incomplete} of {run.count + run.incomplete} requests were incomplete when it ended"
     if not run.served or not run.duration:
-        return [f"{said}; they are not simulated, and throughputs are not compared"]
-    return [f"{said}; {len(run.unfinished)} of them are simulated as load, with outputs as long as the mean of the"
+        return [f"{remark}; they are not simulated, and throughputs are not compared"]
+    return [f"{remark}; {len(run.unfinished)} of them are simulated as load, with outputs as long as the mean of the"
             f" others, and what ends within the run's {run.duration:,.4g} s is compared"]
 
 
-def served_of(result: Result) -> list[Served]:
+def served_of(result: Result) -> list[ServedRequest]:
     """The requests of a simulated run, by their numbers; times are None for those that did not complete."""
     requests = result.history.requests
     order = np.argsort(requests.ids, kind="stable")
@@ -131,8 +131,8 @@ def served_of(result: Result) -> list[Served]:
     for row in order.tolist():
         ttft, e2e, queue = (float(column[row]) if requests.completed[row] else None
                             for column in (requests.ttft, requests.e2e, requests.queue))
-        served.append(Served(requests.requests[row].prompt, int(requests.output[row]), ttft, e2e,
-                             sent=float(requests.arrival[row]), queue=queue, gaps=tuple(gaps[row])))
+        served.append(ServedRequest(requests.requests[row].prompt, int(requests.output[row]), ttft, e2e,
+                                    sent=float(requests.arrival[row]), queue=queue, gaps=tuple(gaps[row])))
     return served
 
 
@@ -150,39 +150,39 @@ def _losses(run: Recorded, result: Result) -> list[str]:
         [f"{lost} requests were not served in the simulation: {'; '.join(reasons) or 'the run ended'}"] if lost else [])
 
 
-def _pairs(run: Recorded, load: Replayed, simulated: Sequence[Served], result: Result) -> Pairs | None:
+def _pairs(run: Recorded, load: ReplayedRun, simulated: Sequence[ServedRequest], result: Result) -> Pairs | None:
     """Requests that were answered both in the recording and in the simulation, in the order of sending."""
     sent = [*run.served, *run.unfinished]
-    measured = [sent[place] for place in load.order]
-    known = [place for place, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
+    measured = [sent[index] for index in load.order]
+    known = [index for index, (theirs, ours) in enumerate(zip(measured, simulated, strict=True))
              if theirs.ttft is not None and theirs.e2e is not None and ours.e2e is not None]
     if not known:
         return None
-    theirs, ours = [measured[place] for place in known], [simulated[place] for place in known]
+    theirs, ours = [measured[index] for index in known], [simulated[index] for index in known]
     timed = all(one.sent is not None for one in theirs)
     return Pairs(tuple(theirs), tuple(ours), causes.in_flight(theirs if timed else ours))
 
 
-def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[Part, ...]:
+def _cut(pairs: Pairs, by: Floats, word: str) -> tuple[RunPart, ...]:
     """The requests in up to `_PARTS` parts, by a number of each; one part says nothing, so it is left out."""
     limits = np.unique(np.quantile(by, np.linspace(0, 1, _PARTS + 1)))
     if len(limits) < 2:
         return ()
-    places = np.clip(np.searchsorted(limits, by, side="right") - 1, 0, len(limits) - 2)
+    bins = np.clip(np.searchsorted(limits, by, side="right") - 1, 0, len(limits) - 2)
     parts = []
     for number in range(len(limits) - 1):
-        rows = np.flatnonzero(places == number)
+        rows = np.flatnonzero(bins == number)
         if len(rows):
             parts.append(_part(pairs, rows, f"{by[rows].min():g} to {by[rows].max():g} {word}"))
     return tuple(parts)
 
 
-def _part(pairs: Pairs, rows: Any, what: str) -> Part:
+def _part(pairs: Pairs, rows: Any, what: str) -> RunPart:
     def mean(values: Floats) -> float:
         known = values[rows][~np.isnan(values[rows])]
         return float(known.mean()) if len(known) else nan
 
-    return Part(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))
+    return RunPart(what, len(rows), (mean(pairs.ttft), mean(pairs.own_ttft)), (mean(pairs.tpot), mean(pairs.own_tpot)))
 
 
 #: What it means where a latency fits at low load alone, or is off by as much at any load.
@@ -264,7 +264,7 @@ def _known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def _split(part: Part) -> dict[str, Any]:
+def _split(part: RunPart) -> dict[str, Any]:
     return {"what": part.what, "requests": part.requests,
             **{f"{side}_{name}_ms": _known(1e3 * value) for name, pair in (("ttft", part.ttft), ("tpot", part.tpot))
                for side, value in zip(("measured", "predicted"), pair, strict=True)}}

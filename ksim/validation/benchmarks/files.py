@@ -17,7 +17,15 @@ from attrs import frozen
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import regular_file
 from ksim.foundation.units import LONGEST
-from ksim.validation.benchmarks.recorded import LATENCIES, RATES, STATISTICS, Lengths, Load, Recorded, Served
+from ksim.validation.benchmarks.recorded import (
+    LATENCIES,
+    RATES,
+    STATISTICS,
+    ClientLoad,
+    Recorded,
+    RecordedLengths,
+    ServedRequest,
+)
 
 #: Endings of files that may be results.
 ENDINGS = (".json", ".jsonl", ".yaml", ".yml", ".txt")
@@ -27,7 +35,7 @@ _BLANK = re.compile(r"\s*")
 
 
 @frozen
-class Table:
+class PlacedTable:
     """A table of a file and its place in it, such as ``r.json:3`` or ``r.json: benchmarks[0]``."""
 
     where: str
@@ -60,12 +68,12 @@ class Table:
 
     def numbers(self, key: str) -> list[float]:
         """The list of numbers at *key*."""
-        return [_number(self, f"{key}[{place}]", value, 0.0) for place, value in enumerate(self.items(key))]
+        return [_number(self, f"{key}[{index}]", value, 0.0) for index, value in enumerate(self.items(key))]
 
     def some_numbers(self, key: str) -> list[float | None]:
         """The list of numbers at *key*, of any sign, in which None may be."""
-        return [None if value is None else _number(self, f"{key}[{place}]", value, None)
-                for place, value in enumerate(self.items(key))]
+        return [None if value is None else _number(self, f"{key}[{index}]", value, None)
+                for index, value in enumerate(self.items(key))]
 
     def items(self, key: str) -> list[Any]:
         """The list at *key*; raises DataError for anything else."""
@@ -74,28 +82,29 @@ class Table:
             raise self.error(f"{key} is {_shown(value)}; expected a list")
         return value
 
-    def tables(self, key: str) -> "list[Table]":
+    def tables(self, key: str) -> "list[PlacedTable]":
         """The tables in the list at *key*."""
-        return [self._table(f"{key}[{place}]", value) for place, value in enumerate(self.items(key))]
+        return [self._table(f"{key}[{index}]", value) for index, value in enumerate(self.items(key))]
 
-    def inner(self, key: str) -> "Table":
+    def inner(self, key: str) -> "PlacedTable":
         """The table at *key*; raises DataError where there is none."""
         return self._table(key, self.values.get(key))
 
-    def branch(self, *keys: str) -> "Table":
+    def branch(self, *keys: str) -> "PlacedTable":
         """The table behind *keys*; an empty one where there is none."""
         table = self
         for key in keys:
-            table = table.inner(key) if isinstance(table.get(key), Mapping) else Table(f"{table.where}: {key}", {})
+            found = isinstance(table.get(key), Mapping)
+            table = table.inner(key) if found else PlacedTable(f"{table.where}: {key}", {})
         return table
 
-    def _table(self, key: str, value: Any) -> "Table":
+    def _table(self, key: str, value: Any) -> "PlacedTable":
         if not isinstance(value, Mapping):
             raise self.error(f"{key} is {_shown(value)}; expected a table")
-        return Table(f"{self.where}.{key}" if ": " in self.where else f"{self.where}: {key}", value)
+        return PlacedTable(f"{self.where}.{key}" if ": " in self.where else f"{self.where}: {key}", value)
 
 
-def _number(table: Table, key: str, value: Any, least: float | None) -> float:
+def _number(table: PlacedTable, key: str, value: Any, least: float | None) -> float:
     if isinstance(value, str):
         try:
             value = float(value)
@@ -113,7 +122,7 @@ def _shown(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
-def tables_of(path: Path) -> list[Table]:
+def tables_of(path: Path) -> list[PlacedTable]:
     """The tables in the file at *path*: a JSON document, several one after the other or a line each, or YAML.
 
     Raises DataError, with the line, for a file that is neither.
@@ -134,7 +143,7 @@ def tables_of(path: Path) -> list[Table]:
 
 
 def _other_kind(text: str) -> str | None:
-    """What a *text* is that is neither JSON nor YAML, by its beginning: HTML, or a table of rows; None otherwise."""
+    """Name the kind of a *text* that is neither JSON nor YAML, by its beginning: HTML, or a table; None otherwise."""
     first, _, rest = text.lstrip().partition("\n")
     if re.match(r"<(!doctype|html|\?xml|head|body|table)\b", first, re.IGNORECASE):
         return "HTML" if "xml" not in first[:6].lower() else "XML"
@@ -145,27 +154,27 @@ def _other_kind(text: str) -> str | None:
     return None
 
 
-def _tables(where: str, value: Any) -> Iterator[Table]:
+def _tables(where: str, value: Any) -> Iterator[PlacedTable]:
     members = value if isinstance(value, list) else [value]
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         if not isinstance(member, Mapping):
             raise DataError(where, f"holds {_shown(member)}; expected a table, as a benchmark client writes it")
-        yield Table(f"{where}: [{place}]" if isinstance(value, list) else where, member)
+        yield PlacedTable(f"{where}: [{index}]" if isinstance(value, list) else where, member)
 
 
 def _json(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    decoder, place = json.JSONDecoder(), 0
+    decoder, index = json.JSONDecoder(), 0
     line, counted = 1, 0
     several = False
-    while (place := _BLANK.match(text, place).end()) < len(text):  # type: ignore[union-attr]
-        line, counted = line + text.count("\n", counted, place), place
+    while (index := _BLANK.match(text, index).end()) < len(text):  # type: ignore[union-attr]
+        line, counted = line + text.count("\n", counted, index), index
         try:
-            value, end = decoder.raw_decode(text, place)
+            value, end = decoder.raw_decode(text, index)
         except (ValueError, RecursionError) as error:
             raise _not_json(path, text, error) from None
         several = several or bool(text[end:].strip())
         yield (f"{path}:{line}" if several else str(path)), value
-        place = end
+        index = end
 
 
 def _not_json(path: Path, text: str, error: Exception) -> DataError:
@@ -192,7 +201,7 @@ SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-
 _WORDS = {"mean": ("mean",), "p50": ("median", "p50")}
 
 
-def worded(table: Table, latencies: Mapping[str, str], ending: str, seconds: float) -> dict[str, float]:
+def worded(table: PlacedTable, latencies: Mapping[str, str], ending: str, seconds: float) -> dict[str, float]:
     """Statistics under keys such as ``median_ttft_ms``; *latencies* has the client's word for each of ours."""
     figures = {}
     for latency, word in latencies.items():
@@ -204,12 +213,12 @@ def worded(table: Table, latencies: Mapping[str, str], ending: str, seconds: flo
     return figures
 
 
-def throughputs(table: Table) -> dict[str, float]:
+def throughputs(table: PlacedTable) -> dict[str, float]:
     """The rates that *table* reports under the names of `vllm bench serve`."""
     return {name: table.number(name) for name in RATES if name in table}
 
 
-def rate_of(table: Table, key: str = "request_rate") -> float | None:
+def rate_of(table: PlacedTable, key: str = "request_rate") -> float | None:
     """The rate at *key*; None for an infinite one, which clients write as "inf", Infinity or a negative number."""
     value = table.get(key)
     if value is None or value in ("inf", "Infinity", "trace") or (isinstance(value, float) and isinf(value)):
@@ -218,12 +227,12 @@ def rate_of(table: Table, key: str = "request_rate") -> float | None:
     return rate if rate > 0 else None
 
 
-def concurrency_of(table: Table, key: str) -> int | None:
+def concurrency_of(table: PlacedTable, key: str) -> int | None:
     """The concurrency at *key*; None where there is none, or 0 stands for it."""
     return (table.count(key) or None) if key in table else None
 
 
-def columns(table: Table) -> tuple[list[Served], int]:
+def columns(table: PlacedTable) -> tuple[list[ServedRequest], int]:
     """The answered requests of lists with an entry per request, as vLLM's and SGLang's clients write them.
 
     The second value is how many requests failed: they have an error, or no output.
@@ -246,13 +255,13 @@ def columns(table: Table) -> tuple[list[Served], int]:
             failed += 1
             continue
         between = _gaps(table, row_gaps)
-        served.append(Served(
+        served.append(ServedRequest(
             int(prompt), int(output), ttft, ttft + sum(between) if latency is None else latency,
             arrival=None if start is None else start - (queued or 0.0), sent=start, queue=server, gaps=between))
     return served, failed
 
 
-def run_of(path: Path, name: str, tool: str, table: Table, latencies: Mapping[str, str]) -> Recorded:
+def run_of(path: Path, name: str, tool: str, table: PlacedTable, latencies: Mapping[str, str]) -> Recorded:
     """The run in a *table* that vLLM's or SGLang's client wrote; *latencies* has the client's words for ours."""
     detailed = "input_lens" in table and "ttfts" in table
     served, failed = columns(table) if detailed else ([], 0)
@@ -261,17 +270,17 @@ def run_of(path: Path, name: str, tool: str, table: Table, latencies: Mapping[st
         path, name, tool, done, max(failed, table.count("failed") if "failed" in table else 0), served,
         prompts=mean_lengths(table, "total_input_tokens", done),
         outputs=mean_lengths(table, "total_output_tokens", done),
-        load=Load(rate_of(table), concurrency_of(table, "max_concurrency"), table.maybe("burstiness") or 1.0),
+        load=ClientLoad(rate_of(table), concurrency_of(table, "max_concurrency"), table.maybe("burstiness") or 1.0),
         duration=table.maybe("duration"), reported={**worded(table, latencies, "_ms", 1e-3), **throughputs(table)})
 
 
-def _gaps(table: Table, values: object) -> tuple[float, ...]:
+def _gaps(table: PlacedTable, values: object) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(isinstance(gap, int | float) and 0 <= gap < LONGEST for gap in values):
         raise table.error("itls holds something else than a list of numbers for each request, in seconds")
     return tuple(values)
 
 
-def with_units(table: Table, names: Mapping[str, str]) -> dict[str, float]:
+def with_units(table: PlacedTable, names: Mapping[str, str]) -> dict[str, float]:
     """Statistics in tables with a `unit`, such as ``{"unit": "ms", "avg": 1.0, "p50": 0.9}``; *names* has their keys.
 
     Raises DataError for a unit that is none of time.
@@ -289,26 +298,26 @@ def with_units(table: Table, names: Mapping[str, str]) -> dict[str, float]:
     return figures
 
 
-def averages(table: Table, names: Mapping[str, str]) -> dict[str, float]:
+def averages(table: PlacedTable, names: Mapping[str, str]) -> dict[str, float]:
     """The `avg` of the tables at the keys in *names*, by our names."""
     return {ours: table.inner(key).number("avg") for ours, key in names.items()
             if isinstance(table.get(key), Mapping) and "avg" in table.inner(key)}
 
 
-def lengths_of(table: Table) -> Lengths:
+def lengths_of(table: PlacedTable) -> RecordedLengths:
     """Lengths from a table with `avg` (or `mean`), `min`, `max` and percentiles such as `p90`."""
     mean = table.number("avg") if "avg" in table else table.number("mean")
     shares = {"min": 0.0, "max": 1.0, **{f"p{share}": share / 100 for share in (1, 5, 10, 25, 50, 75, 90, 95, 99)}}
-    return Lengths(mean, {share: table.number(name) for name, share in shares.items() if name in table})
+    return RecordedLengths(mean, {share: table.number(name) for name, share in shares.items() if name in table})
 
 
-def mean_lengths(table: Table, key: str, requests: int) -> Lengths:
+def mean_lengths(table: PlacedTable, key: str, requests: int) -> RecordedLengths:
     """Lengths of *requests* of which only the sum at *key* is known."""
-    return Lengths(table.number(key) / max(requests, 1))
+    return RecordedLengths(table.number(key) / max(requests, 1))
 
 
-def run_per_table(path: Path, tables: Sequence[Table],
-                  run: Callable[[Path, Table, str], Recorded]) -> Iterator[Recorded]:
+def run_per_table(path: Path, tables: Sequence[PlacedTable],
+                  run: Callable[[Path, PlacedTable, str], Recorded]) -> Iterator[Recorded]:
     """The *run* of each table, which has a number in its name where there are several."""
     for number, table in enumerate(tables):
         yield run(path, table, labelled(path.stem, number, len(tables)))

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
-from ksim.validation.benchmarks.files import ENDINGS, Table, tables_of
+from ksim.validation.benchmarks.files import ENDINGS, PlacedTable, tables_of
 from ksim.validation.benchmarks.recorded import Recorded, checked
 from ksim.validation.recordings import RecordingReader
 
@@ -28,7 +28,7 @@ def read(path: Path) -> list[Recorded]:
     return runs
 
 
-def reader_of(path: Path, tables: Sequence[Table] | None = None) -> RecordingReader:
+def reader_of(path: Path, tables: Sequence[PlacedTable] | None = None) -> RecordingReader:
     """The reader that recognises *tables*, those of the file; raises DataError where none does, or several do."""
     tables = tables_of(path) if tables is None else tables
     fitting = _fitting(tables)
@@ -41,7 +41,7 @@ def reader_of(path: Path, tables: Sequence[Table] | None = None) -> RecordingRea
     raise DataError(str(path), problem)
 
 
-def _fitting(tables: Sequence[Table]) -> list[str]:
+def _fitting(tables: Sequence[PlacedTable]) -> list[str]:
     return [name for name in catalog.names(FOLDER) if tables and catalog.find(FOLDER, name)().recognises(tables[0])]
 
 
@@ -61,12 +61,12 @@ def _once(runs: Sequence[Recorded]) -> list[Recorded]:
     """*runs* without those that another file has, too, such as benchmarks.yaml beside benchmarks.json."""
     kept: list[Recorded] = []
     for run in runs:
-        place = next((place for place, one in enumerate(kept) if one.path != run.path and _alike(one, run)), None)
-        if place is None:
+        twin = next((twin for twin, one in enumerate(kept) if one.path != run.path and _alike(one, run)), None)
+        if twin is None:
             kept.append(run)
         else:
-            said = f"{run.path.name} has the same run, which counts once"
-            kept[place] = evolve(kept[place], remarks=(*kept[place].remarks, said))
+            remark = f"{run.path.name} has the same run, which counts once"
+            kept[twin] = evolve(kept[twin], remarks=(*kept[twin].remarks, remark))
     return kept
 
 

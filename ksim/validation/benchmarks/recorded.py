@@ -39,7 +39,7 @@ RATES = ("request_throughput", "output_throughput", "total_token_throughput")
 
 
 @frozen
-class Served:
+class ServedRequest:
     """A request that was answered, in seconds; None where the result does not say.
 
     `arrival` is when the client had the request, and `sent` when it sent it, which is later where the client keeps to a
@@ -65,7 +65,7 @@ class Served:
 
 
 @frozen
-class Lengths:
+class RecordedLengths:
     """Lengths that are known as a whole only: their mean, and quantiles by share from 0 to 1."""
 
     mean: float
@@ -76,13 +76,13 @@ class Lengths:
         if len(self.quantiles) < 3 or len(set(self.quantiles.values())) == 1:
             return [max(1, round(self.mean))] * count
         shares = sorted(self.quantiles)
-        places = (np.arange(count) + 0.5) / count
-        lengths = np.interp(places, shares, [self.quantiles[share] for share in shares])
+        shares_wanted = (np.arange(count) + 0.5) / count
+        lengths = np.interp(shares_wanted, shares, [self.quantiles[share] for share in shares])
         return [max(1, round(length)) for length in rng.permutation(lengths).tolist()]
 
 
 @frozen
-class Load:
+class ClientLoad:
     """How the client sent: at a `rate` (requests/s; None at once), with `concurrency` requests in flight at most."""
 
     rate: float | None = None
@@ -110,16 +110,16 @@ class Recorded:
     tool: str
     count: int
     failed: int = 0
-    served: Sequence[Served] = ()
-    prompts: Lengths | None = None
-    outputs: Lengths | None = None
-    load: Load = Load()
+    served: Sequence[ServedRequest] = ()
+    prompts: RecordedLengths | None = None
+    outputs: RecordedLengths | None = None
+    load: ClientLoad = ClientLoad()
     duration: float | None = None
     reported: Mapping[str, float] = field(factory=dict)
     facts: Mapping[str, Any] = field(factory=dict)
     remarks: tuple[str, ...] = ()
     incomplete: int = 0
-    unfinished: Sequence[Served] = ()
+    unfinished: Sequence[ServedRequest] = ()
 
     @cached_property
     def figures(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ class Recorded:
         return {**{name: value for name, value in self.reported.items() if name not in computed}, **computed}
 
 
-def figures_of(served: Sequence[Served], duration: float | None = None, cut: bool = False) -> dict[str, float]:
+def figures_of(served: Sequence[ServedRequest], duration: float | None = None, cut: bool = False) -> dict[str, float]:
     """Statistics of *served*, in seconds, and rates from the first to the last of them, or else over *duration*.
 
     Of a run that was *cut*, rates are over its whole duration.
@@ -149,7 +149,7 @@ def statistics(latency: str, values: Sequence[float]) -> dict[str, float]:
             for name in STATISTICS}
 
 
-def rates(served: Sequence[Served], seconds: float | None) -> dict[str, float]:
+def rates(served: Sequence[ServedRequest], seconds: float | None) -> dict[str, float]:
     """Requests and tokens per second over *seconds*; none if these are not known."""
     if not seconds:
         return {}
@@ -158,7 +158,7 @@ def rates(served: Sequence[Served], seconds: float | None) -> dict[str, float]:
                             (outputs + sum(one.prompt for one in served)) / seconds), strict=True))
 
 
-def span(served: Sequence[Served]) -> float | None:
+def span(served: Sequence[ServedRequest]) -> float | None:
     """Seconds from the first request to the last token; None where these times are not recorded."""
     if any(one.sent is None or one.e2e is None for one in served) or not served:
         return None
@@ -166,7 +166,7 @@ def span(served: Sequence[Served]) -> float | None:
 
 
 @frozen
-class Replayed:
+class ReplayedRun:
     """Requests to simulate, with at most `concurrency` in flight, and `how` they were made, for the reader.
 
     Request number i stands for `order[i]` of the recorded ones; `order` is empty where these are not recorded.
@@ -178,42 +178,42 @@ class Replayed:
     order: tuple[int, ...] = ()
 
 
-def replayed(run: Recorded, seed: int) -> Replayed:
+def replayed(run: Recorded, seed: int) -> ReplayedRun:
     """The requests of *run*; *seed* draws what is not recorded."""
     if not run.served:
         prompts, outputs = _lengths(run, seed)
-        served = [Served(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
+        served = [ServedRequest(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
         arrivals, how = _drawn(run.load, run.count, seed)
         said = "lengths are not recorded: drawn from their mean and percentiles" if _spread(run) else (
             "lengths are not recorded: all requests have the mean ones")
-        return Replayed(_requests(served, arrivals), run.load.concurrency, f"{said}; {how}")
+        return ReplayedRun(_requests(served, arrivals), run.load.concurrency, f"{said}; {how}")
     sent = [*run.served, *run.unfinished]
     if any(one.sent is None for one in sent):
         arrivals, how = _drawn(run.load, len(sent), seed)
-        return Replayed(_requests(sent, arrivals), run.load.concurrency, f"recorded lengths; {how}",
-                        tuple(range(len(sent))))
+        return ReplayedRun(_requests(sent, arrivals), run.load.concurrency, f"recorded lengths; {how}",
+                           tuple(range(len(sent))))
     return _recorded(sent, run.load)
 
 
-def _recorded(sent: Sequence[Served], load: Load) -> Replayed:
+def _recorded(sent: Sequence[ServedRequest], load: ClientLoad) -> ReplayedRun:
     """The requests of a run in the order in which they were *sent*.
 
     A client that keeps to a concurrency sends the next request when one ends, in the simulation as in the recording.
     """
-    order = sorted(range(len(sent)), key=lambda place: (sent[place].sent or 0.0, place))
+    order = sorted(range(len(sent)), key=lambda index: (sent[index].sent or 0.0, index))
     if load.concurrency and load.rate is None:
         arrivals, how = [0.0] * len(order), f"recorded lengths; closed loop of {load.concurrency}, as the client's"
     else:
-        own = [sent[place].arrival if load.concurrency else sent[place].sent for place in order]
+        own = [sent[index].arrival if load.concurrency else sent[index].sent for index in order]
         times = [time or 0.0 for time in own]
         arrivals, how = [max(0.0, time - min(times)) for time in times], "recorded lengths and arrivals"
         order, arrivals = _by_arrival(order, arrivals)
-    return Replayed(_requests([sent[place] for place in order], arrivals), load.concurrency, how, tuple(order))
+    return ReplayedRun(_requests([sent[index] for index in order], arrivals), load.concurrency, how, tuple(order))
 
 
 def _by_arrival(order: Sequence[int], arrivals: Sequence[float]) -> tuple[list[int], list[float]]:
     pairs = sorted(zip(arrivals, range(len(order)), order, strict=True))
-    return [place for _, _, place in pairs], [arrival for arrival, _, _ in pairs]
+    return [index for _, _, index in pairs], [arrival for arrival, _, _ in pairs]
 
 
 def _lengths(run: Recorded, seed: int) -> tuple[list[int], list[int]]:
@@ -227,7 +227,7 @@ def _spread(run: Recorded) -> bool:
     return any(lengths is not None and len(set(lengths.quantiles.values())) > 1 for lengths in both)
 
 
-def _drawn(load: Load, count: int, seed: int) -> tuple[list[float], str]:
+def _drawn(load: ClientLoad, count: int, seed: int) -> tuple[list[float], str]:
     """Arrivals as the client draws them, for a result that has none."""
     if load.rate is None:
         closed = f"closed loop of {load.concurrency}, as the client's" if load.concurrency else "all sent at once"
@@ -238,7 +238,7 @@ def _drawn(load: Load, count: int, seed: int) -> tuple[list[float], str]:
     return list(drawn), f"arrivals are not recorded: {word} at {load.rate:g}/s, drawn with seed {seed}"
 
 
-def _requests(served: Sequence[Served], arrivals: Sequence[float]) -> tuple[Request, ...]:
+def _requests(served: Sequence[ServedRequest], arrivals: Sequence[float]) -> tuple[Request, ...]:
     return tuple(Request(number, arrival, one.prompt, one.output)
                  for number, (one, arrival) in enumerate(zip(served, arrivals, strict=True)))
 
@@ -312,7 +312,7 @@ _ROUNDS = 4
 
 
 @frozen
-class Fit:
+class TrimmedFit:
     """Values as a `constant` and `shares` of columns by name; `rest` is what is left of each, large for `outliers`."""
 
     constant: float
@@ -321,7 +321,7 @@ class Fit:
     outliers: NDArray[np.bool_]
 
 
-def fitted(values: Floats, columns: Mapping[str, Floats], start: int = 0) -> Fit:
+def fitted(values: Floats, columns: Mapping[str, Floats], start: int = 0) -> TrimmedFit:
     """Fit *values* from *start* on by a constant and shares of *columns*.
 
     The share that is least sure is dropped until all that are left are.
@@ -338,11 +338,11 @@ def fitted(values: Floats, columns: Mapping[str, Floats], start: int = 0) -> Fit
     rest: Floats = values - matrix @ weights
     out = ~used
     out[:start] = False
-    return Fit(float(weights[0]), dict(zip(names, weights[1:].tolist(), strict=True)), rest, out)
+    return TrimmedFit(float(weights[0]), dict(zip(names, weights[1:].tolist(), strict=True)), rest, out)
 
 
 def _trimmed(matrix: Floats, values: Floats, start: int) -> tuple[NDArray[np.bool_], Floats]:
-    """Which rows of *matrix* are no outliers, and the weights of its columns that fit their *values* best."""
+    """Return a mask of the rows of *matrix* that are no outliers, and the weights that fit their *values* best."""
     used = np.arange(len(values)) >= start
     weights: Floats = np.zeros(matrix.shape[1])
     for _ in range(_ROUNDS):

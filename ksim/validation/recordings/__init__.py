@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from ksim.validation.benchmarks.files import Table
+from ksim.validation.benchmarks.files import PlacedTable
 from ksim.validation.benchmarks.recorded import Recorded
 
 
@@ -22,10 +22,10 @@ class RecordingReader(Protocol):
 
     example: ClassVar[str]
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         """Return whether a file whose first table is *first* is of this client."""
         ...
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         """Yield the runs that the *tables* of the file at *path* describe; raise `Table.error` for what cannot be."""
         ...

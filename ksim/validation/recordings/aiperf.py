@@ -10,7 +10,7 @@ from typing import Any
 from ksim.foundation.errors import DataError
 from ksim.validation.benchmarks.files import (
     SECONDS,
-    Table,
+    PlacedTable,
     averages,
     concurrency_of,
     lengths_of,
@@ -18,7 +18,7 @@ from ksim.validation.benchmarks.files import (
     tables_of,
     with_units,
 )
-from ksim.validation.benchmarks.recorded import Load, Recorded, Served
+from ksim.validation.benchmarks.recorded import ClientLoad, Recorded, ServedRequest
 
 __all__ = ["Aiperf"]
 
@@ -41,22 +41,22 @@ class Aiperf:
         '[28.0, 28.0], "unit": "ms"}}}'
     )
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         return ("metadata" in first and "metrics" in first and "request_start_ns" in first.branch("metadata")) or (
             "request_latency" in first and ("aiperf_version" in first or _nested(first)))
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         if "metrics" in tables[0]:
             yield _detailed(path, tables)
         else:
             yield from (_aggregates(path, table) for table in tables)
 
 
-def _nested(table: Table) -> bool:
+def _nested(table: PlacedTable) -> bool:
     return isinstance(table.branch("input_config").get("endpoint"), Mapping)
 
 
-def _detailed(path: Path, tables: Sequence[Table]) -> Recorded:
+def _detailed(path: Path, tables: Sequence[PlacedTable]) -> Recorded:
     served, failed = [], 0
     for table in tables:
         if table.inner("metadata").get("benchmark_phase") not in (None, "profiling"):
@@ -65,17 +65,17 @@ def _detailed(path: Path, tables: Sequence[Table]) -> Recorded:
         failed += one is None
         served += [one] if one else []
     summary = _summary(path)
-    load, facts = _settings(summary) if summary else (Load(), {})
+    load, facts = _settings(summary) if summary else (ClientLoad(), {})
     remarks = () if summary else (f"{_SUMMARY} is not beside it, so requests are sent at their recorded times",)
     return Recorded(path, path.stem, "aiperf", len(served), failed, tuple(sorted(served, key=_arrival)), load=load,
                     facts=facts, remarks=remarks)
 
 
-def _arrival(one: Served) -> float:
+def _arrival(one: ServedRequest) -> float:
     return one.arrival or 0.0
 
 
-def _served(table: Table) -> Served | None:
+def _served(table: PlacedTable) -> ServedRequest | None:
     """The request of a line; None for one without tokens."""
     times, metrics = table.inner("metadata"), table.inner("metrics")
     prompt, output = (_value(metrics, key) for key in ("input_sequence_length", "output_sequence_length"))
@@ -85,12 +85,12 @@ def _served(table: Table) -> Served | None:
     ttft = _value(metrics, "time_to_first_token")
     chunks = metrics.branch("inter_chunk_latency")
     unit = _seconds(chunks) if "value" in chunks else 1.0
-    return Served(int(prompt), int(output), ttft, _value(metrics, "request_latency"),
-                  times.number("credit_issued_ns") / 1e9 if "credit_issued_ns" in times else sent, sent,
-                  gaps=tuple(unit * gap for gap in chunks.numbers("value")) if "value" in chunks else ())
+    return ServedRequest(int(prompt), int(output), ttft, _value(metrics, "request_latency"),
+                         times.number("credit_issued_ns") / 1e9 if "credit_issued_ns" in times else sent, sent,
+                         gaps=tuple(unit * gap for gap in chunks.numbers("value")) if "value" in chunks else ())
 
 
-def _value(metrics: Table, key: str) -> float | None:
+def _value(metrics: PlacedTable, key: str) -> float | None:
     """A metric's value, in seconds if it is a time."""
     table = metrics.branch(key)
     if "value" not in table:
@@ -98,14 +98,14 @@ def _value(metrics: Table, key: str) -> float | None:
     return table.number("value") * (1.0 if table.get("unit") == "tokens" else _seconds(table))
 
 
-def _seconds(table: Table) -> float:
+def _seconds(table: PlacedTable) -> float:
     unit = str(table.get("unit"))
     if unit not in SECONDS:
         raise table.error(f"unit is {unit!r}; expected one of {', '.join(SECONDS)}")
     return SECONDS[unit]
 
 
-def _summary(path: Path) -> Table | None:
+def _summary(path: Path) -> PlacedTable | None:
     beside = path.with_name(_SUMMARY)
     try:
         return next(iter(tables_of(beside)), None) if beside.is_file() else None
@@ -113,7 +113,7 @@ def _summary(path: Path) -> Table | None:
         return None
 
 
-def _settings(table: Table) -> tuple[Load, dict[str, Any]]:
+def _settings(table: PlacedTable) -> tuple[ClientLoad, dict[str, Any]]:
     """The load and the model of its `input_config`, as its versions since 0.10 write it, and those before."""
     config = table.branch("input_config")
     models = config.branch("models")
@@ -125,11 +125,11 @@ def _settings(table: Table) -> tuple[Load, dict[str, Any]]:
     rate = rate_of(phase, "rate") or rate_of(phase, "request_rate")
     smooth = phase.maybe("smoothness") or phase.maybe("arrival_smoothness")
     even = 1e6 if phase.get("type") == "constant" else 1.0
-    load = Load(rate, concurrency_of(phase, "concurrency"), smooth or even)
+    load = ClientLoad(rate, concurrency_of(phase, "concurrency"), smooth or even)
     return load, {"model": names[0]} if isinstance(names, list) and names and names[0] else {}
 
 
-def _aggregates(path: Path, table: Table) -> Recorded:
+def _aggregates(path: Path, table: PlacedTable) -> Recorded:
     counts = averages(table, {"done": "request_count", "failed": "error_request_count",
                               "seconds": "benchmark_duration"})
     done, failed = (round(counts.get(name, 0)) for name in ("done", "failed"))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.validation.benchmarks.files import Table, all_latencies, run_of, run_per_table
-from ksim.validation.benchmarks.recorded import Recorded, Served
+from ksim.validation.benchmarks.files import PlacedTable, all_latencies, run_of, run_per_table
+from ksim.validation.benchmarks.recorded import Recorded, ServedRequest
 from ksim.workload.traces.otel import Otel as Trace
 from ksim.workload.traces.otel import RequestSpan, has_spans, request_spans
 
@@ -32,14 +32,14 @@ class VllmBench:
         '"itls": [[0.01, 0.01], [0.01]], "start_times": [7.0, 7.5], "mean_ttft_ms": 25.0, "median_ttft_ms": 25.0}'
     )
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         return "request_throughput" in first and "model_id" in first and "total_input_tokens" in first
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         return run_per_table(path, tables, _run)
 
 
-def _run(path: Path, table: Table, name: str) -> Recorded:
+def _run(path: Path, table: PlacedTable, name: str) -> Recorded:
     if "total_output_tokens" not in table:
         raise table.error("has no total_output_tokens: it is of a benchmark of embeddings, which is not simulated")
     trace = ("its requests came by a trace's timestamps",) if table.get("request_rate") == "trace" else ()
@@ -67,14 +67,14 @@ class SglangBench:
         '"mean_itl_ms": 6.0, "p95_itl_ms": 7.0, "concurrency": 0.12}'
     )
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         return "mean_e2e_latency_ms" in first and "completed" in first and "total_input_tokens" in first
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         return run_per_table(path, tables, _run_of_sglang)
 
 
-def _run_of_sglang(path: Path, table: Table, name: str) -> Recorded:
+def _run_of_sglang(path: Path, table: PlacedTable, name: str) -> Recorded:
     run = run_of(path, name, "SGLang bench_serving", table, _SGLANG_BENCH_WORDS)
     tokens = table.number("total_input_tokens") + table.number("total_output_tokens")
     rate = {"total_token_throughput": tokens / run.duration} if run.duration else {}
@@ -94,10 +94,10 @@ class Otel:
 
     example = Trace.example
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         return has_spans(first.values)
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         spans = [span for table in tables for span in request_spans(table.values, table.error)]
         done = sorted((span for span in spans if span.output and span.prompt), key=lambda span: span.start)
         several = sum(span.n > 1 for span in done)
@@ -108,6 +108,6 @@ class Otel:
                        tuple(_served(span, done[0].start) for span in done), remarks=remarks)
 
 
-def _served(span: RequestSpan, first: int) -> Served:
+def _served(span: RequestSpan, first: int) -> ServedRequest:
     start = (span.start - first) / 1e9
-    return Served(span.prompt, span.output, span.ttft, span.e2e, arrival=start, sent=start, queue=span.queue)
+    return ServedRequest(span.prompt, span.output, span.ttft, span.e2e, arrival=start, sent=start, queue=span.queue)

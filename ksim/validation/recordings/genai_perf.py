@@ -11,7 +11,7 @@ from typing import Any
 
 from ksim.foundation.errors import DataError
 from ksim.validation.benchmarks.files import (
-    Table,
+    PlacedTable,
     averages,
     concurrency_of,
     labelled,
@@ -20,7 +20,7 @@ from ksim.validation.benchmarks.files import (
     tables_of,
     with_units,
 )
-from ksim.validation.benchmarks.recorded import Load, Recorded, Served
+from ksim.validation.benchmarks.recorded import ClientLoad, Recorded, ServedRequest
 
 __all__ = ["GenaiPerf"]
 
@@ -45,12 +45,12 @@ class GenaiPerf:
         '\\"completion_tokens\\": 2}}"}]}], "window_boundaries": []}], "version": "2"}'
     )
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         config = first.branch("input_config")
         return "experiments" in first or ("request_latency" in first and "input_config" in first and not isinstance(
             config.get("endpoint"), Mapping) and "aiperf_version" not in first)
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         for table in tables:
             if "experiments" not in table:
                 yield _aggregates(path, table)
@@ -61,34 +61,35 @@ class GenaiPerf:
                 yield _detailed(path, experiment, labelled(path.stem, number, len(experiments)), beside)
 
 
-def _detailed(path: Path, experiment: Table, name: str, beside: Recorded | None) -> Recorded:
+def _detailed(path: Path, experiment: PlacedTable, name: str, beside: Recorded | None) -> Recorded:
     requests = experiment.tables("requests")
     mean = round(beside.prompts.mean) if beside and beside.prompts else 0
     answers = [_served(request, mean) for request in requests]
     served = [one for one in answers if one is not None]
     mode, value = experiment.branch("experiment").get("mode"), experiment.branch("experiment").maybe("value")
-    load = Load(concurrency=int(value)) if mode == "concurrency" and value else Load(rate=value or None)
+    load = ClientLoad(concurrency=int(value)) if mode == "concurrency" and value else ClientLoad(rate=value or None)
     remarks = ("prompts have the mean length of the aggregates beside it",) if mean else ()
     return Recorded(path, name, "genai-perf", len(served), len(answers) - len(served), served, load=load,
                     facts=beside.facts if beside else {}, remarks=remarks)
 
 
-def _served(request: Table, mean: int) -> Served | None:
+def _served(request: PlacedTable, mean: int) -> ServedRequest | None:
     """A request; None for one without an answer."""
     times = request.numbers("response_timestamps")
     parts = [_part(part.get("response")) for part in request.tables("response_outputs")]
     if len(times) != len(parts):
         raise request.error(f"has {len(times)} response_timestamps and {len(parts)} response_outputs")
-    said = [time for time, (words, _) in zip(times, parts, strict=True) if words]
-    if not said:
+    token_times = [time for time, (words, _) in zip(times, parts, strict=True) if words]
+    if not token_times:
         return None
     usage: dict[str, Any] = next((usage for _, usage in reversed(parts) if usage), {})
     prompt, begin = usage.get("prompt_tokens") or mean, request.number("timestamp")
     if not prompt:
         raise request.error("has no length of its prompt: keep profile_export_genai_perf.json beside this file")
-    return Served(int(prompt), int(usage.get("completion_tokens") or len(said)), (said[0] - begin) / 1e9,
-                  (said[-1] - begin) / 1e9, arrival=begin / 1e9, sent=begin / 1e9,
-                  gaps=tuple((later - earlier) / 1e9 for earlier, later in pairwise(said)))
+    return ServedRequest(int(prompt), int(usage.get("completion_tokens") or len(token_times)),
+                         (token_times[0] - begin) / 1e9, (token_times[-1] - begin) / 1e9,
+                         arrival=begin / 1e9, sent=begin / 1e9,
+                         gaps=tuple((later - earlier) / 1e9 for earlier, later in pairwise(token_times)))
 
 
 def _part(text: Any) -> tuple[bool, dict[str, Any]]:
@@ -118,7 +119,7 @@ def _beside(path: Path) -> Recorded | None:
         return None
 
 
-def _aggregates(path: Path, table: Table) -> Recorded:
+def _aggregates(path: Path, table: PlacedTable) -> Recorded:
     config = table.branch("input_config")
     nested = config.branch("perf_analyzer", "stimulus")
     stimulus = nested if nested.values else config
@@ -128,10 +129,10 @@ def _aggregates(path: Path, table: Table) -> Recorded:
     facts = {"model": models[0] if isinstance(models, list) else models} if models else {}
     prompts, outputs = (lengths_of(table.inner(f"{side}_sequence_length")) for side in ("input", "output"))
     return Recorded(path, path.stem, "genai-perf", round(done), prompts=prompts, outputs=outputs,
-                    load=Load(rate_of(stimulus), concurrency_of(stimulus, "concurrency")), reported=reported,
+                    load=ClientLoad(rate_of(stimulus), concurrency_of(stimulus, "concurrency")), reported=reported,
                     facts=facts)
 
 
-def _implied(table: Table) -> float:
+def _implied(table: PlacedTable) -> float:
     """How many requests there were, where the file does not say: ten for each in flight."""
     return 10 * (table.branch("input_config").maybe("concurrency") or 10)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from ksim.validation.benchmarks.files import Table, labelled
-from ksim.validation.benchmarks.recorded import STATISTICS, Lengths, Load, Recorded, Served
+from ksim.validation.benchmarks.files import PlacedTable, labelled
+from ksim.validation.benchmarks.recorded import STATISTICS, ClientLoad, Recorded, RecordedLengths, ServedRequest
 
 __all__ = ["Guidellm"]
 
@@ -30,19 +30,19 @@ class Guidellm:
         '"incomplete": []}}]}'
     )
 
-    def recognises(self, first: Table) -> bool:
+    def recognises(self, first: PlacedTable) -> bool:
         benchmarks = first.get("benchmarks")
         return isinstance(benchmarks, list) and any(
             isinstance(one, Mapping) and "metrics" in one and "requests" in one for one in benchmarks)
 
-    def runs(self, path: Path, tables: Sequence[Table]) -> Iterator[Recorded]:
+    def runs(self, path: Path, tables: Sequence[PlacedTable]) -> Iterator[Recorded]:
         for table in tables:
             benchmarks = table.tables("benchmarks")
             for number, benchmark in enumerate(benchmarks):
                 yield _run(path, benchmark, labelled(path.stem, number, len(benchmarks)))
 
 
-def _run(path: Path, table: Table, name: str) -> Recorded:
+def _run(path: Path, table: PlacedTable, name: str) -> Recorded:
     requests = table.branch("requests")
     served = sorted((_served(one) for one in _listed(requests, "successful") if _has_tokens(one)),
                     key=lambda one: one.arrival or 0.0)
@@ -63,15 +63,15 @@ def _run(path: Path, table: Table, name: str) -> Recorded:
         unfinished=tuple(_unfinished(left, served)) if kept and served else ())
 
 
-def _listed(requests: Table, key: str) -> list[Table]:
+def _listed(requests: PlacedTable, key: str) -> list[PlacedTable]:
     return requests.tables(key) if key in requests else []
 
 
-def _has_tokens(one: Table) -> bool:
+def _has_tokens(one: PlacedTable) -> bool:
     return bool(one.maybe("prompt_tokens") and one.maybe("output_tokens"))
 
 
-def _served(one: Table) -> Served:
+def _served(one: PlacedTable) -> ServedRequest:
     start = one.number("request_start_time") if "request_start_time" in one else one.number("start_time")
     timings = one.branch("info", "timings")
     ttft = one.maybe("time_to_first_token_ms")
@@ -79,11 +79,11 @@ def _served(one: Table) -> Served:
     # Its latency ends with the response; tokens end with the last of them.
     end = last - start if last else one.number("request_latency")
     arrival = timings.maybe("targeted_start") if "targeted_start" in timings else start
-    return Served(one.count("prompt_tokens"), one.count("output_tokens"), None if ttft is None else ttft / 1e3, end,
-                  min(arrival or start, start), start)
+    return ServedRequest(one.count("prompt_tokens"), one.count("output_tokens"), None if ttft is None else ttft / 1e3,
+                         end, min(arrival or start, start), start)
 
 
-def _unfinished(left: Sequence[Table], served: Sequence[Served]) -> Iterator[Served]:
+def _unfinished(left: Sequence[PlacedTable], served: Sequence[ServedRequest]) -> Iterator[ServedRequest]:
     """Requests that were under way when the run ended, as far as they were sent.
 
     What is not known of one is the mean of those *served*: none of them would have been shorter than it was then.
@@ -95,33 +95,34 @@ def _unfinished(left: Sequence[Table], served: Sequence[Served]) -> Iterator[Ser
         start = one.maybe("request_start_time") or one.maybe("start_time") or timings.maybe("request_start")
         if start:
             due = timings.maybe("targeted_start") or start
-            yield Served(int(one.maybe("prompt_tokens") or prompt), max(int(one.maybe("output_tokens") or 0), output),
-                         arrival=min(due, start), sent=start)
+            yield ServedRequest(int(one.maybe("prompt_tokens") or prompt),
+                                max(int(one.maybe("output_tokens") or 0), output), arrival=min(due, start), sent=start)
 
 
-def _load(table: Table) -> Load:
+def _load(table: PlacedTable) -> ClientLoad:
     strategy = table.branch("config", "strategy")
     strategy = strategy if strategy.values else table.branch("scheduler", "strategy")
     kind = str(strategy.get("type_"))
     if kind == "synchronous":
-        return Load(concurrency=1)
+        return ClientLoad(concurrency=1)
     if kind in ("concurrent", "throughput"):
         streams = strategy.maybe("streams") or strategy.maybe("max_concurrency")
-        return Load(concurrency=int(streams) if streams else None)
-    return Load(strategy.maybe("rate") or None, burstiness=1e6 if kind == "constant" else 1.0)
+        return ClientLoad(concurrency=int(streams) if streams else None)
+    return ClientLoad(strategy.maybe("rate") or None, burstiness=1e6 if kind == "constant" else 1.0)
 
 
-def _lengths(table: Table, key: str) -> Lengths | None:
+def _lengths(table: PlacedTable, key: str) -> RecordedLengths | None:
     summary = table.branch("metrics", key, "successful")
     if "mean" not in summary:
         return None
     shares = summary.branch("percentiles")
     quantiles = {int(name[1:]) / 100: shares.number(name) for name in shares.values
                  if name in ("p05", "p10", "p25", "p50", "p75", "p90", "p95", "p99")}
-    return Lengths(summary.number("mean"), {0.0: summary.number("min"), 1.0: summary.number("max"), **quantiles})
+    ends = {0.0: summary.number("min"), 1.0: summary.number("max")}
+    return RecordedLengths(summary.number("mean"), ends | quantiles)
 
 
-def _reported(table: Table) -> dict[str, float]:
+def _reported(table: PlacedTable) -> dict[str, float]:
     figures = {}
     for latency, (key, seconds) in _LATENCIES.items():
         summary = table.branch("metrics", key, "successful")

@@ -72,7 +72,7 @@ def test_a_profile_of_another_format_is_refused_with_the_command_that_rebuilds_i
 def test_a_file_that_is_no_profile_is_refused(tmp_path, content):
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"bad.npz: is no profile; `ksim calibrate SWEEP -o bad.npz` makes one"):
+    with pytest.raises(DataError, match=r"bad.npz: is no profile; `ksim gpu calibrate SWEEP -o bad.npz` makes one"):
         Profile.load(path)
 
 

@@ -11,7 +11,7 @@ from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play
 from ksim.validation.benchmarks.comparison import served_of
-from ksim.validation.benchmarks.recorded import Replayed, figures_of, span
+from ksim.validation.benchmarks.recorded import ReplayedRun, figures_of, span
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 8192},
                         "workload": ANY_WORKLOAD})
@@ -24,7 +24,7 @@ def run(lengths, gap=0.004, concurrency=None):
     """Requests of *lengths* (prompt, output), one every *gap* seconds, as simulated."""
     every = 0.0 if concurrency else gap
     requests = tuple(Request(number, every * number, *pair) for number, pair in enumerate(lengths))
-    return simulated(Replayed(requests, concurrency, ""))
+    return simulated(ReplayedRun(requests, concurrency, ""))
 
 
 def simulated(load):

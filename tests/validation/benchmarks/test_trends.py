@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from ksim.validation.benchmarks.comparison import Compared, trends
-from ksim.validation.benchmarks.recorded import Load, Recorded
+from ksim.validation.benchmarks.recorded import ClientLoad, Recorded
 
 
 def at(concurrency, measured, simulated, metric="ttft_mean"):
-    run = Recorded(Path("r.json"), "r", "a client", 9, load=Load(concurrency=concurrency))
+    run = Recorded(Path("r.json"), "r", "a client", 9, load=ClientLoad(concurrency=concurrency))
     return Compared(run, "", {metric: (measured, simulated)})
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.research.transfers import by_series, constants, fit, median_ape, read, validate
 from ksim.foundation.errors import DataError
 from ksim.kv.transfer.connectors.engines import Mooncake
-from ksim.validation.measured_transfers import by_series, constants, fit, median_ape, read, validate
-from tests.validation.transfer_rows import HEAD, row, table
+from tests.research.transfer_rows import HEAD, row, table
 
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "cluster" / "transfers.csv"
 

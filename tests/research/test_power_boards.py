@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.power import boards
-from ksim.calibration.power.boards import Readings, metered_watts, model_watts
+from benchmarks.research.energy import boards
+from benchmarks.research.energy.boards import Readings, metered_watts, model_watts
 from ksim.calibration.regression import weighted_median
 from ksim.foundation.errors import DataError
 from ksim.scenario.hardware import gpu_of

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.calibration.fitting import efficiencies, learn
+from benchmarks.research.learning import efficiencies, learn
 from ksim.calibration.regression import NOTHING, Regressor
 from tests.calibration.toys import dataset, gpu_like_h200, spec
 

@@ -7,7 +7,7 @@ to be, runs exactly at the limit, which is where such GEMMs run.
 If a data sheet is all that is known, `of_data_sheet` takes idle power to be the catalogue's usual share of the limit,
 and memory to be that of the most similar GPU of the same architecture.
 
-``python -m ksim.calibration.power.extrapolation`` prints what belongs in the files of the catalogue's GPUs.
+``python -m ksim.calibration.power`` prints what belongs in the files of the catalogue's GPUs.
 """
 
 from collections.abc import Mapping

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from benchmarks.research.serving import comparison, recordings
+from benchmarks.research.serving.recordings import ServerSpec
 from ksim.foundation.errors import DataError
-from ksim.validation.serving import comparison, recordings
-from ksim.validation.serving.recordings import ServerSpec
-from tests.validation.serving.fabricate import ARGUMENTS, played, record, run, sent
+from tests.research.recorded_engines import ARGUMENTS, played, record, run, sent
 
 WARM = run("warm", sent((100, 5)))
 FIRST = run("static-100x5-c1", sent((100, 5)))

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.research.serving import recordings
+from benchmarks.research.serving.recordings import RecordedRun, Recording, Sent
 from ksim.flow.events import Stepped
-from ksim.validation.serving import recordings
-from ksim.validation.serving.recordings import RecordedRun, Recording, Sent
 from ksim.views.result import Result
 
 #: Two layers: quick to simulate.

@@ -1,4 +1,4 @@
-"""`ksim validate energy`, as a user meets it."""
+"""`python -m benchmarks.research energy`, as a user meets it."""
 
 import json
 import sys
@@ -6,16 +6,16 @@ import sys
 import pytest
 
 from tests.calibration.samples import KERNELS, gemm
-from tests.cli.command import ksim
-from tests.validation.energy_tables import boards, kernels
-from tests.validation.serving.fabricate import record, run, sent
+from tests.research.command import research
+from tests.research.energy_tables import boards, kernels
+from tests.research.recorded_engines import record, run, sent
 
 
 def test_all_measurements_in_a_folder_are_compared(tmp_path):
     kernels(tmp_path)
     boards(tmp_path, *(gemm(m=m) for m in range(1, 41)))
     record(tmp_path, [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))])
-    out = ksim("validate", "energy", ".", "--json", "out.json", folder=tmp_path)
+    out = research("energy", ".", "--json", "out.json", folder=tmp_path)
     assert f"mean errors of {len(KERNELS)} sustained kernels" in out
     assert "joules of 1 serving runs: median error 0.00 %" in out
     assert "rows of boards held back" in out.splitlines()[-1]
@@ -30,12 +30,12 @@ def test_all_measurements_in_a_folder_are_compared(tmp_path):
 
 def test_rows_of_an_unknown_gpu_are_an_error(tmp_path):
     boards(tmp_path, gemm(gpu="tpu_v5"))
-    out = ksim("validate", "energy", ".", "--json", "out.json", folder=tmp_path, code=1)
+    out = research("energy", ".", "--json", "out.json", folder=tmp_path, code=1)
     assert "has rows of 'tpu_v5', a GPU that the catalogue lacks" in out and not (tmp_path / "out.json").exists()
 
 
 def test_without_scipy_it_says_what_to_install(tmp_path, monkeypatch):
     kernels(tmp_path)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    out = ksim("validate", "energy", ".", folder=tmp_path, code=1)
+    out = research("energy", ".", folder=tmp_path, code=1)
     assert out.startswith("ksim: fitting models needs scikit-learn and scipy: pip install 'ksim-llm[fit]'")

@@ -16,12 +16,12 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from benchmarks.research.energy.prediction import joules_of, terms
 from ksim.calibration.batches import Floats
 from ksim.calibration.bounds import formats
 from ksim.calibration.checks import gpu_of
 from ksim.calibration.kernels import balanced, fused, kernels, power_law
 from ksim.calibration.measurements import Points
-from ksim.calibration.power.prediction import joules_of, terms
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame, column_names, load
 from ksim.calibration.regression import weighted_median

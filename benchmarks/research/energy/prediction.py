@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from attrs import astuple, evolve, frozen
 
-from ksim.calibration.batches import Batches, Floats
+from ksim.calibration.batches import Floats, PointBatches
 from ksim.calibration.kernels import kernels
 from ksim.calibration.measurements import FAMILIES, Points
 from ksim.calibration.reading.frames import Frame, column_names, load
@@ -127,7 +127,7 @@ def _points(family: str, dtype: str, part: Frame) -> Points:
     if missing := [name for name in (*known.needs, *(("batch", "ql", "kl") if known.batched else ()))
                    if name not in part]:
         raise DataError(str(part.path), f"has no column {missing[0]!r}, which {family} needs")
-    batches = Batches.uniform(part.whole("batch"), part.whole("ql"), part.whole("kl")) if known.batched else None
+    batches = PointBatches.uniform(part.whole("batch"), part.whole("ql"), part.whole("kl")) if known.batched else None
     return Points(family=family, dtype=dtype, columns={name: part.whole(name) for name in known.needs},
                   tags=np.full(len(part), ""), batches=batches)
 

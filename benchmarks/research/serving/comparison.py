@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from attrs import asdict, define, field, fields, frozen
 
+from benchmarks.research.serving import recordings
+from benchmarks.research.serving.recordings import RecordedRun, Recording, Scheduled, ServerSpec
 from ksim.cost.energy import Clock
 from ksim.cost.step import Timer
 from ksim.engine.loop_times import LoopTimes
@@ -21,8 +23,6 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.sizing import limits
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, Limits
-from ksim.validation.serving import recordings
-from ksim.validation.serving.recordings import RecordedRun, Recording, Scheduled, ServerSpec
 from ksim.views.result import Result
 
 

@@ -8,8 +8,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.power import extrapolation, prediction
-from ksim.calibration.power.prediction import bound, cooled, fit, joules_of, leave_group_out, predict, with_terms
+from benchmarks.research.energy import prediction
+from benchmarks.research.energy.prediction import bound, cooled, fit, joules_of, leave_group_out, predict, with_terms
+from ksim.calibration import power as extrapolation
 from ksim.compute.kernels.basic import Gemm
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError

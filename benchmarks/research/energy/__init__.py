@@ -12,17 +12,17 @@ from attrs import asdict, evolve, field, frozen
 from attrs.validators import ge
 from numpy.typing import NDArray
 
-from ksim.calibration.power import boards, prediction
-from ksim.calibration.power.boards import Readings, metered_watts, model_watts
-from ksim.calibration.power.prediction import Prediction, SustainedKernel, leave_group_out, predict
+from benchmarks.research.energy import boards, prediction
+from benchmarks.research.energy.boards import Readings, metered_watts, model_watts
+from benchmarks.research.energy.prediction import Prediction, SustainedKernel, leave_group_out, predict
+from benchmarks.research.serving import comparison
+from benchmarks.research.serving.comparison import ServingReport
+from benchmarks.research.serving.recordings import ServerSpec
 from ksim.foundation.errors import DataError
 from ksim.scenario.hardware import gpu_of
-from ksim.validation.serving import comparison
-from ksim.validation.serving.comparison import ServingReport
-from ksim.validation.serving.recordings import ServerSpec
 
-__all__ = ["EnergyReport", "Question", "SustainedReport", "as_table", "mape", "validate", "PowerErrors", "PowerCell",
-           "BoardReport", "ERRORS"]
+__all__ = ["ERRORS", "BoardReport", "EnergyQuestion", "EnergyReport", "PowerCell", "PowerErrors", "SustainedReport",
+           "as_table", "mape", "validate"]
 
 
 Floats = NDArray[np.float64]
@@ -122,7 +122,7 @@ ERRORS = {"power": "power_error", "energy": "energy_error", "time": "time_error"
 
 
 @frozen
-class Question:
+class EnergyQuestion:
     """What to compare with: the file or folder at `path`.
 
     `gpu` is the GPU of sustained kernels and serving runs, whose files do not name it.  `limit` takes only so many rows
@@ -182,7 +182,7 @@ class EnergyReport:
     table: BoardReport | None = None
 
 
-def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> EnergyReport:
+def validate(question: EnergyQuestion, say: Callable[[str], None] = lambda _: None) -> EnergyReport:
     """Compare power and energy with the measurements that *question* names.
 
     Raises KsimError for files that cannot be used, and where there are no measurements.

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.research.serving import recordings
 from ksim.foundation.errors import DataError
-from ksim.validation.serving import recordings
-from tests.validation.serving.fabricate import record, run, sent
+from tests.research.recorded_engines import record, run, sent
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`ksim sweep-kernels`, as a function of the command line."""
+"""`ksim gpu points`, as a function of the command line."""
 
 import pytest
 import typer
@@ -10,7 +10,7 @@ from ksim.cli import hardware as command
 from ksim.foundation.errors import ConfigError
 
 app = typer.Typer()
-app.command()(command.sweep_kernels)
+app.command()(command.points)
 
 
 def swept(*words):
