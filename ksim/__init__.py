@@ -103,11 +103,11 @@ LAYERS: dict[str, set[str]] = {
 ROOMS: dict[str, tuple[int, int, int]] = {
     "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (6, 1_600, 5), "flow": (7, 1_900, 6),
     "workload": (25, 4_600, 7), "compute": (49, 7_900, 13), "oracles": (21, 4_000, 6), "network": (8, 1_600, 4),
-    "cost": (9, 2_000, 4), "calibration": (33, 5_200, 7), "kv.cache": (8, 2_500, 6), "scheduling": (27, 4_100, 13),
+    "cost": (9, 2_000, 4), "calibration": (30, 4_600, 4), "kv.cache": (8, 2_500, 6), "scheduling": (27, 4_100, 13),
     "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
     "features": (11, 1_700, 1), "results": (16, 5_100, 9), "views": (17, 4_600, 11), "scenario": (16, 3_700, 12),
-    "simulation": (7, 1_200, 6), "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (29, 6_300, 16),
-    "views.page": (14, 2_200, 1), "server": (23, 4_900, 4), "deploy": (35, 7_100, 4), "cli": (28, 6_100, 0),
+    "simulation": (7, 1_200, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (29, 6_300, 16),
+    "views.page": (14, 2_200, 1), "server": (23, 4_900, 4), "deploy": (35, 7_100, 4), "cli": (26, 5_800, 0),
 }
 
 #: The only rooms that may import each third-party library.

@@ -13,7 +13,6 @@ from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import Constants, Family
 from ksim.oracles.efficiency.families import family as family_called
 from ksim.oracles.efficiency.models import Array, Efficiency, EfficiencyModel, Region, Spread
-from ksim.oracles.efficiency.profiled import without
 from ksim.specs.hardware import Gpu
 
 #: Folds of cross-validation.
