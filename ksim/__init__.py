@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.simulate import simulate
     from ksim.specs.hardware import PowerSettings
     from ksim.study.capacity.ask import capacity
-    from ksim.study.routers.compare import routers
+    from ksim.study.routers import routers
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
     from ksim.views.result import Result
@@ -143,7 +143,7 @@ _HOMES = {
     "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.views.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
-    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",
+    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.scenario.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",

@@ -1,4 +1,4 @@
-"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
+"""The command line: `ksim new`, `run`, `replay`, `explain`, `diff`, `sweep`, `capacity` and others."""
 
 import errno
 import sys
@@ -94,10 +94,10 @@ def _register() -> None:
 
 
 def _register_studies() -> None:
-    from ksim.cli import capacity, pareto, run, studies
+    from ksim.cli import capacity, run, studies, sweep
 
-    app.command("sweep")(studies.sweep)
-    app.command("pareto")(pareto.pareto)
+    app.command("sweep")(sweep.sweep)
+    app.command("pareto", hidden=True)(sweep.pareto)
     app.command("capacity")(capacity.capacity)
     app.command("tune")(studies.tune)
     app.command("routers")(studies.routers)

@@ -14,12 +14,13 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import native, put
-from ksim.study.grid import Outcome, Settings, short_names, value_text
-from ksim.study.pareto import Objective, rank
+from ksim.study.experiment import Outcome
+from ksim.study.grid import Settings, short_names, value_text
+from ksim.study.pareto import Goals, Objective
 from ksim.study.students_t import student
 from ksim.views.tables import Table, notebook
 from ksim.views.wording import number
@@ -58,14 +59,13 @@ class Row:
     numbers: Mapping[str, Number] = {}
     scenario: str = ""
 
-    @classmethod
-    def of(cls, point: int, replication: int, seed: int, settings: Settings, outcome: Outcome) -> "Row":
-        """The run of that *point* and *replication* whose *outcome* is known."""
-        summary = outcome.summary
-        told = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
-        numbers = {key: value for key, value in told.items() if key not in settings and key not in FIRST}
-        return cls(point, replication, seed, native(settings, "settings"), status=FAILED if summary is None else OK,
-                   problem=outcome.problem, unserved=outcome.unserved, numbers=numbers, scenario=outcome.scenario)
+    def ended(self, outcome: Outcome) -> "Row":
+        """This run, which had not been run, with how it went."""
+        summary, settings = outcome.summary, self.settings
+        measured = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
+        numbers = {key: value for key, value in measured.items() if key not in settings and key not in FIRST}
+        return evolve(self, settings=native(settings, "settings"), status=FAILED if summary is None else OK,
+                      problem=outcome.problem, unserved=outcome.unserved, numbers=numbers, scenario=outcome.scenario)
 
     @classmethod
     def parse(cls, line: str | bytes) -> "Row":
@@ -260,7 +260,7 @@ def best(points: Sequence[SweepPoint]) -> Table:
     """The best point by each number that is `SHOWN`; points that did not keep up with their load do not count."""
     keys, rows = _axes(points), []
     for objective in map(Objective.parse, SHOWN):
-        ranked = rank([point.outcome for point in points], [objective])
+        ranked = Goals((objective,)).rank([point.outcome for point in points])
         if ranked and ranked[0].on_front:
             point = next(point for point in points if point.outcome is ranked[0].outcome)
             rows.append((str(objective), _text(point, objective.key), str(point.number), *point.texts(keys)))

@@ -1,7 +1,4 @@
-"""Where the runs of a study are computed: in this process, in several, or on Ray.
-
-The runs of a study on a Ray cluster, or on a local Ray of this machine.
-"""
+"""Where the runs of a study are computed: in this process, in several, or on Ray, of this machine or of a cluster."""
 
 import logging
 import os
@@ -184,42 +181,51 @@ class InProcess:
         return ((place, work(item)) for place, item in enumerate(items))
 
 
-@contextmanager
-def workers(jobs: int | None = None, on: str = PROCESSES, address: str | None = None, most: int | None = None
-            ) -> Iterator[Workers]:
-    """Workers in *jobs* processes of this machine, by default one per CPU, or *on* Ray; all end with the block.
+@frozen
+class Where:
+    """Where runs are computed: in `jobs` processes of this machine, by default one per CPU, or `on` Ray.
 
-    There are no more of them than the *most* items that will be in flight.  *address* is that of a Ray cluster; without
-    one, Ray is started on this machine.  Raises ConfigError for any other
-    place, MissingExtra where Ray is not installed, and KsimError where the cluster cannot be reached.
+    `address` is that of a Ray cluster; without one, Ray is started on this machine.  Raises ConfigError for any other
+    place, and MissingExtra where Ray is not installed.
     """
-    check(on, address)
-    if on == RAY:
 
-        with ray_workers(jobs, address) as cluster:
-            yield cluster
-        return
-    count = min(jobs or os.cpu_count() or 1, most or sys.maxsize)
-    if count < 2:
-        yield InProcess()
-        return
-    with Pool.of(count) as pool:
-        yield pool
+    jobs: int | None = None
+    on: str = PROCESSES
+    address: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.on not in (PROCESSES, RAY):
+            raise ConfigError("--on", f"expected {PROCESSES} or {RAY}, not {self.on!r}")
+        if self.address is not None and self.on != RAY:
+            raise ConfigError("--address", "is that of a Ray cluster; add --on ray")
+        if self.on == RAY and find_spec("ray") is None:
+            raise MissingExtra("ray", "--on ray")
+
+    @contextmanager
+    def workers(self, most: int | None = None) -> Iterator[Workers]:
+        """Workers that end with the block, no more of them than the *most* items that will be in flight.
+
+        Raises KsimError where a cluster cannot be reached.
+        """
+        if self.on == RAY:
+            with ray_workers(self.jobs, self.address) as cluster:
+                yield cluster
+            return
+        count = min(self.jobs or os.cpu_count() or 1, most or sys.maxsize)
+        if count < 2:
+            yield InProcess()
+            return
+        with Pool.of(count) as pool:
+            yield pool
 
 
-def check(on: str, address: str | None = None) -> None:
-    """Raise ConfigError and MissingExtra for workers that there cannot be, before anything else is done."""
-    if on not in (PROCESSES, RAY):
-        raise ConfigError("--on", f"expected {PROCESSES} or {RAY}, not {on!r}")
-    if address is not None and on != RAY:
-        raise ConfigError("--address", "is that of a Ray cluster; add --on ray")
-    if on == RAY and find_spec("ray") is None:
-        raise MissingExtra("ray", "--on ray")
+#: In processes of this machine, one per CPU.
+HERE = Where()
 
 
 def in_order(results: Iterator[tuple[int, R]], count: int) -> list[R]:
-    """All *results* of `Workers.run` by their places."""
-    found: list[Any] = [None] * count
-    for place, result in results:
-        found[place] = result
-    return found
+    """All *results* of `Workers.run` in the order of their items."""
+    ordered: list[Any] = [None] * count
+    for number, result in results:
+        ordered[number] = result
+    return ordered

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ksim.cli import app
-from ksim.cli.pareto_output import _over
+from ksim.cli.front import _over
 from ksim.foundation.errors import KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate

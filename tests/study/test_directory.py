@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.study.directory import StudyDirectory
-from ksim.study.head import Head
+from ksim.study.directory import Head, StudyDirectory
 from ksim.study.rows import FAILED, NOT_RUN, OK, Row, from_table, to_table
 
 COMMAND, SCENARIO = {"over": ["seed=1,2"], "repeat": 1}, 'model = "m"\n'

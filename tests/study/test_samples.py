@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
-from ksim.study.grid import Axis, Range, Sample, axes_of, combinations, parse, points, replication_seed
+from ksim.study.grid import Axis, Range, Sample, axes_of, combinations, parse, points
+from ksim.study.plan import replication_seed
 
 SHARES = st.floats(0, 1, exclude_max=True)
 

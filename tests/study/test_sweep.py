@@ -11,7 +11,7 @@ from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownNa
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.grid import replication_seed
+from ksim.study.plan import replication_seed
 from ksim.study.rows import Row, half_width, points_of
 from ksim.study.students_t import student
 from ksim.study.sweep import Sweep, sweep_plot
@@ -100,7 +100,7 @@ def test_a_notebook_shows_the_best_points_and_what_failed(found):
 
 
 def test_names_and_keys_that_are_not_there_are_refused_before_anything_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr("ksim.study.grid.simulate", None)
+    monkeypatch.setattr("ksim.study.experiment.play", None)
     with pytest.raises(UnknownName, match="did you mean 'h200'"):
         ksim.sweep(SCENARIO, {"seed": [1, 2], "gpu": ["h200", "h2000"]}, output=tmp_path / "out")
     with pytest.raises(UnknownKey, match="did you mean 'max_num_seqs'"):

@@ -24,7 +24,7 @@ from ksim.study.capacity.judge import Light, RateAnswer
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.trial import Plan
+from ksim.study.capacity.trial import Criteria
 from ksim.views.tables import Table, markdown, notebook
 from ksim.views.wording import DOWN, model_name, number, outwards
 
@@ -212,11 +212,6 @@ def _cells(targets: Sequence[Target], rate: float | None) -> dict[str, Callable[
     }
 
 
-def left_out(standings: Sequence[Standing]) -> list[str]:
-    """A line for each set-up that does not keep the targets, which says why."""
-    return [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
-
-
 def _binds(one: Standing) -> str:
     """What a higher rate would miss first."""
     return str(one.binds) if one.binds else "backlog" if one.answer else ""
@@ -243,7 +238,7 @@ class Capacity:
     """
 
     title: str
-    plan: Plan = field(repr=False)
+    criteria: Criteria = field(repr=False)
     rate: float | None
     standings: Sequence[Standing] = field(repr=False)
     notes: Sequence[str] = ()
@@ -258,18 +253,23 @@ class Capacity:
     @cached_property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        return sentence(self.standings, self.rate, self.plan.confidence)
+        return sentence(self.standings, self.rate, self.criteria.confidence)
 
     @cached_property
     def table(self) -> str:
         """The set-ups as a table in Markdown, which reads as well as plain text."""
-        lines, left = markdown(self.set_ups), left_out(self.standings)
+        lines, left = markdown(self.set_ups), self.left_out
         return "\n".join([*lines, *([""] if lines and left else []), *left])
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each set-up that does not keep the targets, which says why."""
+        return [f"- {one.setup.name}: {one.problem}" for one in self.standings if not one.stands]
 
     @property
     def set_ups(self) -> Table:
         """The set-ups that keep the targets, a row each."""
-        return table(self.standings, self.plan.targets, self.rate)
+        return table(self.standings, self.criteria.targets, self.rate)
 
     @cached_property
     def text(self) -> str:
@@ -288,17 +288,17 @@ class Capacity:
         if best is None or best.point is None:
             return None
         made = best.setup.replicas(best.replicas)
-        return evolve(made, workload=Traffic.of(made.workload, self.plan.count).at(best.point.rate))
+        return evolve(made, workload=Traffic.of(made.workload, self.criteria.count).at(best.point.rate))
 
     @property
     def document(self) -> dict[str, Any]:
         """All of it, as capacity.json has it."""
-        plan = self.plan
+        criteria = self.criteria
         return {
             "sentence": self.sentence, "scenario": self.title, "rate": self.rate,
-            "targets": [str(target) for target in plan.targets], "confidence": plan.confidence, "seed": plan.seed,
-            "requests": plan.count, "model_errors": plan.model_errors, "runs": self.runs, "notes": list(self.notes),
-            "assumptions": list(self.assumptions),
+            "targets": [str(target) for target in criteria.targets], "confidence": criteria.confidence,
+            "seed": criteria.seed, "requests": criteria.count, "model_errors": criteria.model_errors,
+            "runs": self.runs, "notes": list(self.notes), "assumptions": list(self.assumptions),
             "best": self.best.setup.name if self.best else None, "set_ups": set_ups(self.standings, self.rate),
         }
 
@@ -328,7 +328,7 @@ class Capacity:
 
     def _repr_html_(self) -> str:
         table = [self.set_ups] if self.best else []
-        left = [line.removeprefix("- ") for line in left_out(self.standings)]
+        left = [line.removeprefix("- ") for line in self.left_out]
         return notebook(self.title, self.sentence, *table, *left, *self.remarks)
 
 

@@ -40,11 +40,6 @@ _SHORTEST_BLOCK = 8
 _KEPT = 0.5
 
 
-def replication_seed(seed: int, replication: int) -> int:
-    """The seed of all random numbers of a *replication* of a study with this *seed*."""
-    return int(np.random.SeedSequence([seed, replication]).generate_state(1)[0])
-
-
 @frozen
 class Traffic:
     """What the requests of a study's replications are drawn from.

@@ -1,12 +1,7 @@
-"""The search itself: points are asked for and told of, in an order that does not depend on who computes them.
+"""The search of a tuning, by one of Optuna's samplers; this module needs Optuna.
 
-Rounds: trials are asked for, computed side by side, and told in order; so no number of workers changes anything.
-
-The study as Optuna keeps it, in SQLite, for optuna-dashboard and for Optuna's own tools.
-
-What proposes points: one of Optuna's samplers, kept from proposing a point twice.
-
-This module needs Optuna.
+Trials are asked for in rounds, computed side by side, and told to the sampler in order, so the number of workers
+changes nothing.  No point is proposed twice.  Optuna's own tools can read the search, as `Database` keeps it in SQLite.
 """
 
 import warnings
@@ -28,11 +23,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.rng import stream
-from ksim.scenario.scenario import Scenario, native
-from ksim.study.grid import Outcome, Settings, outcome, value_text
+from ksim.scenario.scenario import native
+from ksim.study.experiment import outcome
+from ksim.study.grid import Settings, value_text
 from ksim.study.rows import FAILED, STOPPED, Row, SweepPoint, points_of
-from ksim.study.tuning.space import AT_STOP, Direction, Lesson, Proposal, Space, TunePlan, lesson_of
-from ksim.study.tuning.watch import Limit, Watch
+from ksim.study.tuning.plan import AT_STOP, CertainMiss, Direction, Lesson, TunePlan, lesson_of
+from ksim.study.tuning.space import Proposal, Space
 from ksim.study.workers import Workers
 
 #: The samplers by their names on the command line.
@@ -164,7 +160,7 @@ def _key(proposal: Proposal) -> Hashable:
 
 
 @define
-class Search:
+class OptunaSearch:
     """A study of Optuna's in memory.
 
     The sampler is told more than Optuna keeps of a study: points that failed or were stopped are told as completed ones
@@ -177,7 +173,7 @@ class Search:
     asked: list[optuna.Trial] = field(factory=list, init=False)
 
     @classmethod
-    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction]) -> "Search":
+    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction]) -> "OptunaSearch":
         """A search with the sampler called *name*; raises UnknownName and ConfigError."""
         with quiet():
             proposing = sampler(name, space, seed)
@@ -226,23 +222,6 @@ def quiet() -> Iterator[None]:
 
 
 @frozen
-class Played:
-    """A run and, where it was stopped or would have been, what was known by then."""
-
-    outcome: Outcome
-    at_stop: Mapping[str, float | None] | None
-    stopped: bool
-
-    def row(self, asked: Row) -> Row:
-        """The row of the run that was *asked* for."""
-        row = Row.of(asked.point, asked.replication, asked.seed, asked.settings, self.outcome)
-        if self.at_stop is None:
-            return row
-        told = {f"{AT_STOP}{key}": value for key, value in self.at_stop.items()}
-        return evolve(row, status=STOPPED if self.stopped else row.status, numbers={**row.numbers, **told})
-
-
-@frozen
 class Trial:
     """A trial that has ended: its `point`, with all replications, and what the sampler was told of it."""
 
@@ -250,12 +229,17 @@ class Trial:
     lesson: Lesson
 
 
-def play(scenario: Scenario, limits: Sequence[Limit], keys: Sequence[str], prune: bool, changes: Mapping[str, Any]
-         ) -> Played:
-    """Run *scenario* with *changes*; with *prune*, not to its end where it is certain to miss one of *limits*."""
-    watch = Watch(limits, keys, prune)
-    ended = outcome(scenario, changes, watch.play)
-    return Played(ended, watch.at_stop, watch.at_stop is not None and prune)
+def play(plan: TunePlan, row: Row) -> Row:
+    """Run *row* of *plan*; with `prune`, not to its end where it is certain to miss what is required.
+
+    The row has what was known at that moment, or would have been, so that a sampler learns the same either way.
+    """
+    rule = CertainMiss(plan.limits, plan.keys, plan.prune)
+    ended = row.ended(outcome(plan.scenario, row.changes, rule))
+    if rule.at_stop is None:
+        return ended
+    known = {f"{AT_STOP}{key}": value for key, value in rule.at_stop.items()}
+    return evolve(ended, status=STOPPED if plan.prune else ended.status, numbers={**ended.numbers, **known})
 
 
 @frozen
@@ -275,7 +259,7 @@ class Rounds:
     def run(self, trials: int) -> Iterator[list[Trial]]:
         """Yield the trials of each round, until there were so many *trials*, or no point is left."""
         plan = self.plan
-        search = Search.of(plan.space, plan.sampler, plan.seed, plan.directions)
+        search = OptunaSearch.of(plan.space, plan.sampler, plan.search_seed, plan.directions)
         told = 0
         while told < trials:
             settings = search.ask(min(plan.round, trials - told))
@@ -293,9 +277,7 @@ class Rounds:
         ended = {row.key: known for row in flat if (known := self._known(row)) is not None}
         left = [row for row in flat if row.key not in ended]
         self.asked(left)
-        work = partial(play, self.plan.scenario, self.plan.limits, self.plan.keys, self.plan.prune)
-        for place, played in self.pool.run(work, [row.changes for row in left]):
-            row = played.row(left[place])
+        for _, row in self.pool.run(partial(play, self.plan), left):
             self.keep(row)
             ended[row.key] = row
         return [Trial(point, lesson_of(point, self.plan)) for point in points_of([*ended.values()])]
@@ -324,7 +306,7 @@ class Database:
             storage = optuna.storages.RDBStorage(f"sqlite:///{folder / FILE}")
             study = optuna.create_study(storage=storage, study_name=NAME, directions=plan.directions,
                                         load_if_exists=True)
-            study.set_metric_names([objective.key for objective in plan.wanted])
+            study.set_metric_names([objective.key for objective in plan.goals.objectives])
             for key, value in plan.command.items():
                 study.set_user_attr(key, value)
         try:

@@ -7,7 +7,7 @@ from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.judge import RateAnswer, highest_rate
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.trial import Plan
+from ksim.study.capacity.trial import Criteria
 from ksim.study.workers import InProcess
 from tests.study.capacity.loads import one_server, root, services, waits_longer
 
@@ -17,7 +17,7 @@ CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1,
 def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
     """The capacity of *scenario*, without errors of the model."""
     latency, statistic = metric.split(":")
-    plan = Plan((Target(latency, statistic, limit),), requests=500, model_errors=False)
+    plan = Criteria((Target(latency, statistic, limit),), requests=500, model_errors=False)
     return highest_rate(scenario, plan, InProcess())
 
 

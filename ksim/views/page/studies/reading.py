@@ -18,7 +18,7 @@ from ksim.results.numbers import MORE, number_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import SATURATED, Objective, Requirement
-from ksim.study.routers.plan import is_yardstick
+from ksim.study.routers import is_yardstick
 from ksim.study.rows import OK, Row
 from ksim.views.html import Markup, element
 from ksim.views.wording import number, outwards

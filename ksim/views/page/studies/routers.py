@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ksim.study.routers.plan import is_yardstick
-from ksim.study.routers.telling import (
+from ksim.study.routers import (
     COLUMNS,
     age,
     cell,
     dots_of,
     explained,
+    is_yardstick,
     notes,
     rank_key,
     ranked,
