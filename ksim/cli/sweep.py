@@ -131,6 +131,8 @@ def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: 
             with Progress(total - len(study.rows), quiet=False, what="runs", every=1) as progress:
                 plan.carry_out(study, where, progress.advance)
         except (KeyboardInterrupt, process.Terminated, KsimError) as reason:
+            if output is None and not study.rows:
+                raise
             if goals is not None and study.rows:
                 _show_front(Sweep.of(title, study), scenario, goals, output, json_file)
             stop(reason, f"{len(study.rows):,} of {total:,} runs "

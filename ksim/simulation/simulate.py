@@ -68,7 +68,7 @@ def try_to_build(scenario: Scenario) -> None:
 
 def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
          ledger: Ledger | None = None, here: Container[int] | None = None,
-         begin: Callable[[Horizon, Cluster], None] = lambda env, cluster: None) -> Result:
+         begin: "Callable[[Running], None]" = lambda running: None) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *fleet*, or with those that are *here* alone.
 
     Of the scenario's own workload only `max_concurrency` counts.  `begin` is called as by `serve`.
@@ -81,21 +81,44 @@ def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callabl
 
 def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None,
-          begin: Callable[[Horizon, Cluster], None] = lambda env, cluster: None) -> Cluster:
+          begin: "Callable[[Running], None]" = lambda running: None) -> Cluster:
     """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written.
 
-    `begin` is called before the first event, so that a process of the caller's can look at the cluster while it runs.
+    `begin` is called before the first event, so that a process of the caller's can look at the run while it goes on.
     Returns the cluster as it is at the end.
     """
     env = Horizon()
     fleet.check_run()
     cluster = build(fleet, env, log, on_end, here)
     env.process(cluster.serve(requests))
-    begin(env, cluster)
+    begin(Running(fleet, cluster))
     with process.paused():
         env.run()
         cluster.close()
     return cluster
+
+
+@frozen
+class Running:
+    """A run of *fleet* that goes on."""
+
+    fleet: Fleet
+    cluster: Cluster
+
+    @property
+    def env(self) -> Horizon:
+        """Where its processes run."""
+        return self.cluster.env
+
+    @property
+    def log(self) -> Log:
+        """What has been written down by now; engines may write a few steps later than the cluster."""
+        return self.cluster.log
+
+    def result(self) -> Result:
+        """The result of what has happened by now; engines write down the rest of it first."""
+        self.cluster.close()
+        return result_of(self.fleet, self.log)
 
 
 def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:

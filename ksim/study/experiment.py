@@ -13,10 +13,7 @@ from typing import Any, Protocol
 
 from attrs import define, evolve, field, fields, frozen
 
-from ksim.cluster.cluster import Cluster
 from ksim.cost.step import Passes, StepTimer, Timer
-from ksim.engine.loop_times import Horizon
-from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError, UnknownKey, UnknownName
@@ -24,6 +21,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation import simulate
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.simulate import Running
 from ksim.study.grid import Settings, value_text
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
@@ -31,23 +29,6 @@ from ksim.workload.rows import Ledger
 
 class Stopped(KsimError):
     """A run was stopped early, for the reason given."""
-
-
-@frozen
-class Running:
-    """A run that goes on: its `log` has what engines have written down by now."""
-
-    fleet: Fleet
-    cluster: Cluster
-
-    @property
-    def log(self) -> Log:
-        return self.cluster.log
-
-    def result(self) -> Result:
-        """The result of what has happened by now; engines write down the rest of it first."""
-        self.cluster.close()
-        return simulate.result_of(self.fleet, self.log)
 
 
 class StopRule(Protocol):
@@ -78,7 +59,7 @@ def play(scenario: Scenario, requests: Iterable[Request] | None = None, rule: St
     arriving = simulate.requests_of(fleet, ledger) if requests is None else requests
     if rule is None:
         return simulate.play(fleet, arriving, on_end, ledger)
-    watch = _Watch(fleet, rule, on_end)
+    watch = _Watch(rule, on_end)
     if rule.of_ends:
         return simulate.play(fleet, arriving, watch.ended, ledger, begin=watch.begin)
     return simulate.play(fleet, watch.arriving(arriving), on_end, ledger, begin=watch.begin)
@@ -88,7 +69,6 @@ def play(scenario: Scenario, requests: Iterable[Request] | None = None, rule: St
 class _Watch:
     """Looks at one run when its `rule` says so; a look reads the log and changes nothing."""
 
-    fleet: Fleet
     rule: StopRule
     on_end: Callable[[], None]
     _running: Running = field(init=False)
@@ -96,15 +76,15 @@ class _Watch:
     _due: float = field(default=inf, init=False)
     _wake: Any = field(default=None, init=False)
 
-    def begin(self, env: Horizon, cluster: Cluster) -> None:
+    def begin(self, running: Running) -> None:
         """Note what is looked at; looks at ends are events of their own, as engines are between two steps then."""
-        self._running = Running(self.fleet, cluster)
+        self._running = running
         if self.rule.of_ends:
-            env.process(self._looks(env))
+            running.env.process(self._looks())
 
     def arriving(self, requests: Iterable[Request]) -> Iterator[Request]:
         """*requests* as the cluster pulls them, with a look before those that the rule names."""
-        looks = iter(self.rule.looks(self.fleet.scenario))
+        looks = iter(self.rule.looks(self._running.fleet.scenario))
         due = next(looks, inf)
         for arrived, request in enumerate(requests):
             if arrived >= due:
@@ -119,9 +99,9 @@ class _Watch:
             self._wake.succeed()
         self.on_end()
 
-    def _looks(self, env: Horizon) -> Generator[Any, Any, None]:
-        for due in self.rule.looks(self.fleet.scenario):
-            self._due, self._wake = due, env.event()
+    def _looks(self) -> Generator[Any, Any, None]:
+        for due in self.rule.looks(self._running.fleet.scenario):
+            self._due, self._wake = due, self._running.env.event()
             if self._ended < due:
                 yield self._wake
             self._look(self._ended)

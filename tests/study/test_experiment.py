@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import ksim
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import simulate
 from ksim.study import experiment
 from ksim.study.capacity.targets import Target
@@ -18,11 +19,12 @@ BEFORE = [{"serve.max_num_seqs": 4}, {"serve.max_num_batched_tokens": 256}, {"gp
 #: Runs of which each part of a price could be another's by mistake.
 RUNS = [
     {}, {"serve.max_num_seqs": 12}, {"gpu": "l40s"}, {"serve.enforce_eager": True}, {"kernel_errors": 1},
-    {"serve.kv_cache_dtype": "fp8"}, {"oracle": "roofline"}, {"host": "fast"}, {"serve.data_parallel_size": 2},
+    {"serve.kv_cache_dtype": "fp8"}, {"oracle": "roofline"}, {"host": "sglang"}, {"serve.data_parallel_size": 2},
     {"gpu": "h100", "serve.tensor_parallel_size": 2}, {"gpu": "h100", "serve.pipeline_parallel_size": 2},
     {"gpu": "h100", "serve.tensor_parallel_size": 2, "serve.overlap_stages": 2, "serve.overlap_sms": 8},
-    {"serve.speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, {"gpu": {"name": "l4",
-     "memory_bandwidth": "400 GB/s"}}]
+    {"serve.speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                                  "acceptance": {"name": "geometric", "rate": 0.8}}},
+    {"gpu": {"name": "l4", "bandwidth": "400 GB/s"}, "oracle": "learned"}]
 
 
 def small(**changes):
@@ -42,7 +44,7 @@ def test_a_run_is_the_same_to_the_last_bit_whatever_ran_before(settings):
 
 
 def test_runs_that_differ_in_what_prices_depend_on_share_none():
-    timers = [experiment.warm(experiment.Fleet.of(small(**settings))).pools[0].deployment.timers()[0]
+    timers = [experiment.warm(Fleet.of(small(**settings))).pools[0].deployment.timers()[0]
               for settings in ({}, {"serve.max_num_seqs": 4}, {"gpu": "l40s"}, {"kernel_errors": 1}, {"seed": 2})]
     plain, fewer, other, erring, again = (timer._plans for timer in timers)
     assert plain is fewer is again

@@ -19,9 +19,10 @@ from ksim.results.metrics import DRIFT, drifted, saturation
 from ksim.results.steps import Bools, Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.simulate import Running
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic, numbers
-from ksim.study.experiment import Running, Stopped, play
+from ksim.study.experiment import Stopped, play
 from ksim.study.plan import replication_seed
 
 #: How often a run is looked at, as a share of its requests; the first time after two.

@@ -13,7 +13,8 @@ from ksim.results.metrics import latency
 from ksim.results.steps import Floats
 from ksim.scenario.model_card import WorkloadSize
 from ksim.scenario.scenario import Scenario
-from ksim.study.experiment import Running, check_names
+from ksim.simulation.simulate import Running
+from ksim.study.experiment import check_names
 from ksim.study.grid import Settings
 from ksim.study.pareto import TOLERATED, Goals, Objective, Requirement, check_once, value_of
 from ksim.study.plan import Plan

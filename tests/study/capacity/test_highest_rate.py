@@ -13,7 +13,8 @@ from ksim.study.workers import InProcess
 from tests.study.capacity.loads import batching
 from tests.study.orders import backwards
 
-PLAN = Criteria((Target.parse("ttft:p90:500ms"), Target.parse("tpot:mean:40ms")), requests=250, replications=4)
+PLAN = Criteria((Target.parse("ttft:p90:500ms"), Target.parse("tpot:mean:40ms")), requests=250, replications=4,
+                seed=1)
 
 
 @pytest.fixture(scope="module")
