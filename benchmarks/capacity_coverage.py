@@ -12,7 +12,7 @@ from ksim.study.capacity.judge import highest_rate
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import crossing, level
 from ksim.study.capacity.trial import Criteria, RateRun, observe
-from ksim.study.workers import InProcess, Where, Workers
+from ksim.study.workers import InProcess, RunWorkers, Where
 
 LOADS = (ONE, BATCHED)
 SEEDS, LONGER = 100, 100
@@ -44,7 +44,7 @@ def findings(seeds: int = SEEDS, longer: int = LONGER) -> Findings:
     return Findings([sheet], [GOAL.judged(100 * min(held for _, held in rows), 1.0)])
 
 
-def _row(load: Load, pool: Workers, seeds: int, longer: int) -> tuple[list[str], float]:
+def _row(load: Load, pool: RunWorkers, seeds: int, longer: int) -> tuple[list[str], float]:
     asked = studies(load, pool, range(seeds))
     truth = long_answer(load, float(np.median([one.rate for one in asked])), longer, pool)
     held = np.mean([one.holds(truth) for one in asked])
@@ -55,7 +55,7 @@ def _row(load: Load, pool: Workers, seeds: int, longer: int) -> tuple[list[str],
             f"{100 * width:.1f} %", f"{rate:.2f}", f"{seconds:.1f}"], float(held)
 
 
-def studies(load: Load, pool: Workers, seeds: range) -> list[Asked]:
+def studies(load: Load, pool: RunWorkers, seeds: range) -> list[Asked]:
     """What studies of *load* with these *seeds* answer."""
     return [asked for _, asked in sorted(pool.run(partial(study, load), seeds))]
 
@@ -68,7 +68,7 @@ def study(load: Load, seed: int) -> Asked:
     return Asked(answer.rate, answer.traffic.low, answer.traffic.high, time.process_time() - begun)
 
 
-def long_answer(load: Load, near: float, longer: int, pool: Workers) -> float:
+def long_answer(load: Load, near: float, longer: int, pool: RunWorkers) -> float:
     """The highest rate that one long run finds; rates around *near* are tried."""
     rates = np.geomspace(near / AROUND, near * AROUND, STEPS).tolist()
     levels = [found for _, found in sorted(pool.run(partial(_long_level, load, longer), rates))]

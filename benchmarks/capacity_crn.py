@@ -10,7 +10,7 @@ from benchmarks.findings import Findings, Goal, Sheet
 from ksim.results.steps import Floats
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Criteria, RateRun, observe
-from ksim.study.workers import Where, Workers
+from ksim.study.workers import RunWorkers, Where
 
 REPLICATIONS = 60
 #: Requests/s: lightly loaded, and close to the capacity of the smaller set-up.
@@ -36,7 +36,7 @@ def findings(replications: int = REPLICATIONS, rates: Sequence[float] = RATES, j
     return Findings([sheet], [GOAL.judged(min(ratios), 1.0)])
 
 
-def values(load: Load, rate: float, first: int, count: int, pool: Workers) -> Floats:
+def values(load: Load, rate: float, first: int, count: int, pool: RunWorkers) -> Floats:
     """Mean TTFT, TPOT and E2EL of so many replications, from the *first* on: (replications, latencies)."""
     trials = [RateRun(load.scenario, rate, first + number) for number in range(count)]
     found = sorted(pool.run(partial(_means, load.requests), trials), key=lambda pair: pair[0])

@@ -18,7 +18,7 @@ from benchmarks.pages import put
 from ksim.scenario.scenario import Scenario
 from ksim.study.experiment import Outcome
 from ksim.study.grid import Settings
-from ksim.study.rows import OK, Row, SweepPoint
+from ksim.study.rows import OK, RunRow, SweepPoint
 from ksim.study.tuning.plan import AT_STOP, TunePlan, goals, lesson_of
 from ksim.study.tuning.search import OptunaSearch, play
 from ksim.study.tuning.space import Space
@@ -45,7 +45,7 @@ def plan() -> TunePlan:
 
 def values(unpruned: TunePlan, settings: Settings) -> list[float] | None:
     """The numbers of a point that the grid keeps: `KEYS`, and, where it would be stopped, those of `STOPS`."""
-    row = play(unpruned, Row(1, 0, 0, settings))
+    row = play(unpruned, RunRow(1, 0, 0, settings))
     if row.status != OK:
         return None
     return [float(row.numbers[key] or 0.0) for key in (*KEYS, *(STOPS if STOPS[0] in row.numbers else ()))]
@@ -101,9 +101,9 @@ def found_after(tuned: TunePlan) -> int | None:
 
 def _point(settings: Settings, told: Sequence[float] | None) -> SweepPoint:
     if told is None:
-        return SweepPoint([Row(1, 0, 0, settings)], Outcome(settings))
+        return SweepPoint([RunRow(1, 0, 0, settings)], Outcome(settings))
     numbers = dict(zip((*KEYS, *STOPS), told, strict=False))
-    return SweepPoint([Row(1, 0, 0, settings, numbers=numbers)], Outcome(settings, numbers))
+    return SweepPoint([RunRow(1, 0, 0, settings, numbers=numbers)], Outcome(settings, numbers))
 
 
 @frozen

@@ -20,8 +20,8 @@ from ksim.foundation.errors import KsimError
 if TYPE_CHECKING:
     from ksim.study.routers import RouterComparison, RoutersPlan
     from ksim.study.rows import SweepPoint
+    from ksim.study.sweep import Where
     from ksim.study.tuning.tune import Tuner, Tuning
-    from ksim.study.workers import Where
 
 
 Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, show_default="one per CPU", help="number of processes,"
@@ -91,8 +91,8 @@ def tune(
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
     from ksim.scenario.scenario import Scenario
+    from ksim.study.sweep import Where
     from ksim.study.tuning.tune import Space, TunePlan, Tuner, check_tuning, goals
-    from ksim.study.workers import Where
 
     plan = TunePlan(changed(Scenario.read(scenario), settings, None, pool), Space.parse(space or []),
                     goals(minimize or [], maximize or [], subject_to or [], max_rejected), sampler=sampler,
@@ -174,7 +174,7 @@ def routers(
     """Compare routers under the same requests: how long users wait, what caches hold, and regret."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.routers import RoutersPlan, ages, listed
-    from ksim.study.workers import Where
+    from ksim.study.sweep import Where
 
     where = Where(jobs, on, address)
     chosen = changed(Scenario.read(scenario), settings, seed, pool)

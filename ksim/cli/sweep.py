@@ -23,8 +23,7 @@ from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
     from ksim.study.pareto import Goals, ParetoPoint
-    from ksim.study.sweep import Sweep, SweepPlan
-    from ksim.study.workers import Where
+    from ksim.study.sweep import Sweep, SweepPlan, Where
 
 
 Over = Annotated[list[str] | None, typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and"
@@ -63,10 +62,8 @@ def sweep(
 ) -> None:
     """Run a scenario at many points and keep all numbers of all runs; show those that no other beats."""
     from ksim.scenario.scenario import Scenario
-    from ksim.study.directory import is_study
     from ksim.study.grid import Sample, parse
-    from ksim.study.sweep import SweepPlan
-    from ksim.study.workers import Where
+    from ksim.study.sweep import SweepPlan, Where, is_study
 
     goals = _goals(front, objective, require, max_rejected)
     if is_study(scenario):

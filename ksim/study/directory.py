@@ -14,7 +14,7 @@ from ksim import __version__
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import parquet_table, taken
 from ksim.results import arrow
-from ksim.study.rows import NOT_RUN, Row, from_table, to_table
+from ksim.study.rows import NOT_RUN, RunRow, from_table, to_table
 from ksim.views import run_directory
 from ksim.views.run_directory import changed, flat
 
@@ -30,8 +30,8 @@ _AT_WORK = "another process is at work on this study"
 
 
 @frozen
-class Head:
-    """What study.json says: the kind of study, its title, the *command* that it carries out, and who wrote it."""
+class StudyHead:
+    """The content of study.json: the kind of study, its title, the *command* that it carries out, ksim's version."""
 
     kind: str
     title: str
@@ -40,7 +40,7 @@ class Head:
     ksim: str = __version__
 
     @classmethod
-    def read(cls, path: Path) -> "Head":
+    def read(cls, path: Path) -> "StudyHead":
         """Read the study.json of directory *path*; raises ConfigError, and DataError where it is damaged."""
         try:
             content = json.loads((path / HEAD).read_bytes())
@@ -61,8 +61,8 @@ class Head:
         (path / HEAD).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def differences(there: Head, asked: Head) -> Iterator[str]:
-    """How the study that is *there* differs from the one that is *asked* for, in its head."""
+def differences(there: StudyHead, asked: StudyHead) -> Iterator[str]:
+    """The differences of heads, in words: of the study that is *there* from the one that is *asked* for."""
     if there.kind != asked.kind:
         yield f"it is a {there.kind}, not a {asked.kind}"
     if there.ksim != asked.ksim:
@@ -73,7 +73,7 @@ def differences(there: Head, asked: Head) -> Iterator[str]:
 
 
 def changes(there: str, asked: str) -> Iterator[str]:
-    """How the scenario that is *there* differs from the one that is *asked* for."""
+    """The differences of scenarios, in words."""
     for key, (old, new) in changed(flat(there), flat(asked)).items():
         yield f"in its scenario, {key} was {_shown(old)}, and now is {_shown(new)}"
 
@@ -89,7 +89,7 @@ def plain(command: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    """What is in the file at *path*; raises DataError."""
+    """The text of the file at *path*; raises DataError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -101,9 +101,9 @@ class KeptStudy:
     """A study as its directory has it, finished or not: its head, its scenario in TOML, and its rows."""
 
     path: Path
-    head: Head
+    head: StudyHead
     scenario: str
-    rows: list[Row] = field(repr=False)
+    rows: list[RunRow] = field(repr=False)
 
     @property
     def table(self) -> "pa.Table":
@@ -112,32 +112,32 @@ class KeptStudy:
 
 
 @define
-class Runs:
+class StudyRuns:
     """The runs of a study so far, by point and replication; these are kept in memory alone."""
 
-    rows: dict[tuple[int, int], Row] = field(factory=dict, repr=False, kw_only=True)
+    rows: dict[tuple[int, int], RunRow] = field(factory=dict, repr=False, kw_only=True)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RunRow) -> None:
         """Keep *row*, a run that has ended."""
         self.rows[row.key] = row
 
-    def without(self, rows: Sequence[Row]) -> list[Row]:
+    def without(self, rows: Sequence[RunRow]) -> list[RunRow]:
         """Those of *rows* that have not been run yet."""
         return [row for row in rows if row.key not in self.rows]
 
-    def finish(self, left: Sequence[Row] = ()) -> None:
+    def finish(self, left: Sequence[RunRow] = ()) -> None:
         """No more runs are added; *left* are those that were not run."""
 
 
 @define
-class StudyDirectory(Runs):
+class StudyDirectory(StudyRuns):
     """A study that goes on: `add` keeps each run as it ends, `finish` makes the table.
 
     Used in a ``with``; it is locked until the end of that, so that no other process adds to it.
     """
 
     path: Path
-    head: Head
+    head: StudyHead
     _lines: IO[bytes] | None = field(default=None, repr=False)
 
     @classmethod
@@ -146,7 +146,7 @@ class StudyDirectory(Runs):
         """A new study at *path*; an earlier one is replaced with *force*.  Raises ConfigError."""
         path = path.resolve()
         check(path, force)
-        head = Head(kind, title, plain(command))
+        head = StudyHead(kind, title, plain(command))
         with run_directory.claimed(path, MARKS):
             check(path, force)
             with run_directory.replacing(path, MARKS) as new:
@@ -159,8 +159,8 @@ class StudyDirectory(Runs):
     def open(cls, path: Path, kind: str, command: Mapping[str, Any], scenario: str) -> "StudyDirectory":
         """The study at *path*, to go on with; raises ConfigError where it is another one, and says what differs."""
         path = path.resolve()
-        head = Head.read(path)
-        for difference in (*differences(head, Head(kind, head.title, plain(command))),
+        head = StudyHead.read(path)
+        for difference in (*differences(head, StudyHead(kind, head.title, plain(command))),
                            *changes(text_of(path / SCENARIO), scenario)):
             raise ConfigError(str(path), f"cannot be resumed: {difference}; start anew with another name, or with"
                                          " --force")
@@ -170,12 +170,12 @@ class StudyDirectory(Runs):
 
     @staticmethod
     def read(path: Path) -> KeptStudy:
-        """What is at *path* so far; raises ConfigError and DataError."""
+        """The study at *path*, finished or not; raises ConfigError and DataError."""
         path = path.resolve()
-        head = Head.read(path)
+        head = StudyHead.read(path)
         return KeptStudy(path, head, text_of(path / SCENARIO), _rows(path))
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RunRow) -> None:
         """Keep *row*, whatever becomes of this process."""
         assert self._lines is not None, "rows are added within a `with`"
         with _writing(self.path):
@@ -183,7 +183,7 @@ class StudyDirectory(Runs):
             self._lines.flush()
         super().add(row)
 
-    def finish(self, left: Sequence[Row] = ()) -> None:
+    def finish(self, left: Sequence[RunRow] = ()) -> None:
         """Write the table of all runs; *left* are those that were not run, without which the study is complete."""
         from pyarrow import parquet
 
@@ -259,14 +259,14 @@ def is_study(path: Path) -> bool:
     return (path / HEAD).is_file()
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> list[RunRow]:
     """The rows of the study at *path*: those of its table, if there is one, and of the lines that are newer."""
     rows = {row.key: row for file, read in ((TABLE, _tabled), (LINES, _parsed)) if (path / file).exists()
             for row in read(path / file)}
     return list(rows.values())
 
 
-def _tabled(path: Path) -> list[Row]:
+def _tabled(path: Path) -> list[RunRow]:
     """The rows of the table at *path*."""
     from pyarrow import ArrowException
 
@@ -276,11 +276,11 @@ def _tabled(path: Path) -> list[Row]:
         raise DataError(str(path), f"cannot be read as the runs of a study: {error}") from None
 
 
-def _parsed(path: Path) -> Iterator[Row]:
+def _parsed(path: Path) -> Iterator[RunRow]:
     """The rows of the file of lines at *path*."""
     for number, line in enumerate(_ended(path).splitlines(), 1):
         try:
-            yield Row.parse(line)
+            yield RunRow.parse(line)
         except ValueError:
             raise DataError(f"{path}:{number}", "is not a run of a study") from None
 

@@ -40,7 +40,7 @@ class StopRule(Protocol):
         ...
 
     def looks(self, scenario: Scenario) -> Iterable[float]:
-        """How many requests those are for each look at a run of *scenario*, in ascending order."""
+        """The number of requests at each look at a run of *scenario*, in ascending order."""
         ...
 
     def reason(self, running: Running, requests: int) -> str:
@@ -114,7 +114,7 @@ class _Watch:
 
 @frozen
 class Outcome:
-    """How a run with these `settings` went: its summary, and its scenario with every setting filled in.
+    """The outcome of a run with these `settings`: its summary, and its scenario with every setting filled in.
 
     `problem` says why there is no summary; `refused` is true where that was clear before any request had ended, as of a
     model that does not fit.  `unserved` says which requests were not served, and why.
@@ -163,7 +163,7 @@ def _toml(scenario: Scenario, changes: Settings) -> str:
 
 
 def _unserved(result: Result) -> str:
-    """How many requests were not served, and why the first of them was not; "" where all were."""
+    """The number of requests that were not served, and why the first was not; "" if all were served."""
     summary, reasons = result.summary, result.history.requests.reasons
     left = [f"{summary[status]:,} {word}" for status, word in (("failed", "rejected"), ("unfinished", "unfinished"))
             if summary[status]]

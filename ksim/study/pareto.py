@@ -1,4 +1,4 @@
-"""What a study looks for: numbers of summary.json to minimise or maximise, bounds on them, and the Pareto front.
+"""The goals of a study: numbers of summary.json to minimise or maximise, bounds on them, and the Pareto front.
 
 The front are the outcomes that no other beats in one objective without losing in another.
 """
@@ -143,7 +143,7 @@ def front(costs: Floats) -> Bools:
 
 @frozen
 class Goals:
-    """What makes one outcome better than another, and what it has to meet to count.
+    """The objectives by which outcomes are compared, and the bounds that an outcome has to meet to count.
 
     A point counts if it has all `objectives`, meets what is `required`, kept up with its load, and rejected no more
     than the `tolerated` share of its requests.
@@ -232,7 +232,7 @@ def first_of(reasons: Sequence[str]) -> str:
 
 
 def _advice(points: Sequence[ParetoPoint]) -> str:
-    """How points that reject too many requests, or that cannot keep up, would count."""
+    """Advice by which points would count that reject too many requests, or that cannot keep up."""
     if all(point.problem == SATURATED for point in points):
         return "; lower the rate of requests, or try more GPUs"
     shares = [point.outcome.unserved_share for point in points if point.problem == point.outcome.unserved]

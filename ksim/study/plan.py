@@ -1,7 +1,7 @@
-"""What every study has: a plan, the seeds of its replications, a place for its runs, and workers that compute them.
+"""The plan of a study, and the seeds of its replications.
 
-A plan says which runs there are, or how they are found: `SweepPlan` and `RoutersPlan` list them, `TunePlan` and
-`CapacityPlan` ask for the next ones by what the last ones have shown.  All are kept, resumed and refused alike.
+`SweepPlan` and `RoutersPlan` list all runs; `TunePlan` and `CapacityPlan` choose the next runs by the results of the
+last ones.  All are kept, resumed and refused alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.rng import stream
 from ksim.scenario.scenario import Scenario
 from ksim.study import directory
-from ksim.study.directory import Runs, StudyDirectory
+from ksim.study.directory import StudyDirectory, StudyRuns
 from ksim.study.grid import Settings
 
 #: Told of each run that has ended.
@@ -32,15 +32,15 @@ def replication_seed(seed: int, replication: int) -> int:
 
 
 @frozen
-class Plan:
-    """What a study does with a `scenario`; `kind` is its command."""
+class StudyPlan:
+    """The plan of a study of `scenario`; `kind` is the name of its command."""
 
     kind: ClassVar[str]
     scenario: Scenario
 
     @property
     def command(self) -> dict[str, Any]:
-        """What tells this study of its scenario from another, for study.json."""
+        """The options that tell this study from others of its scenario, for study.json."""
         raise NotImplementedError
 
     def seed(self, settings: Settings, replication: int) -> int:
@@ -64,11 +64,11 @@ class Plan:
             directory.check(path, force)
 
     @contextmanager
-    def kept(self, path: Path | None, title: str, resume: bool = False, force: bool = False) -> Iterator[Runs]:
+    def kept(self, path: Path | None, title: str, resume: bool = False, force: bool = False) -> Iterator[StudyRuns]:
         """The runs of the study at *path*: a new one, or, to *resume*, the one that is there; in memory without a path.
         """
         if path is None:
-            yield Runs()
+            yield StudyRuns()
             return
         text = self.scenario.to_toml()
         with (StudyDirectory.open(path, self.kind, self.command, text) if resume else

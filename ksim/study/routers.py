@@ -25,8 +25,8 @@ from ksim.results.steps import Floats, Ints, sums
 from ksim.scenario.scenario import Scenario, pieces, setting
 from ksim.simulation.fleet import Fleet
 from ksim.study.experiment import Outcome, attempt
-from ksim.study.grid import Axis, Settings, value_text
-from ksim.study.rows import Row, SweepPoint
+from ksim.study.grid import Settings, Values, value_text
+from ksim.study.rows import RunRow, SweepPoint
 from ksim.study.sweep import Sweep, SweepPlan
 from ksim.study.workers import PROCESSES, Where
 from ksim.views.result import Result
@@ -140,9 +140,9 @@ def _parts(text: str) -> Iterator[str]:
 
 @frozen(eq=False)
 class Waits:
-    """How long each request of a run waits for its first token (TTFT) and its last (`e2e`), in seconds.
+    """The wait of each request of a run for its first token (TTFT) and its last (`e2e`), in seconds.
 
-    They stand by ids in rising order; nan for requests without a token.
+    Requests are in the order of their ids; those without a token have nan.
     """
 
     ids: Ints
@@ -156,7 +156,7 @@ class Waits:
         return cls(requests.ids[order], requests.ttft[order], requests.e2e[order])
 
     def regret(self, best: "Waits", until: str = "ttft") -> Floats:
-        """How much longer each request waits than in the run with the *best* router, of those served in both."""
+        """The seconds that each request waits longer than with the *best* router, of requests that both runs served."""
         _, own, others = np.intersect1d(self.ids, best.ids, assume_unique=True, return_indices=True)
         longer: Floats = getattr(self, until)[own] - getattr(best, until)[others]
         return longer[~np.isnan(longer)]
@@ -177,7 +177,7 @@ def regrets(own: Waits, best: Waits | None) -> dict[str, float | None]:
 
 
 def imbalance(history: History) -> dict[str, float | None]:
-    """How unequal the tokens are that engines of one pool compute, in the pool where they are most unequal.
+    """The imbalance of engines: of the tokens that each computes, in the pool where they are most unequal.
 
     That is their standard deviation over their mean (coefficient of variation), and the largest over their mean.  Both
     are None where no pool has two engines.  Tokens that a cache holds are not computed.
@@ -194,8 +194,8 @@ def _by_pool(history: History) -> Iterator[Floats]:
         yield tokens[history.pool == pool]
 
 
-def _best(scenario: Scenario, row: Row) -> tuple[Outcome, Waits | None]:
-    """How a run with the best router went, and how long its requests waited, for others of its seed."""
+def _best(scenario: Scenario, row: RunRow) -> tuple[Outcome, Waits | None]:
+    """The outcome of a run with the best router, and the waits that others of its seed are held against."""
     ended, result = attempt(scenario, row.changes)
     if result is None:
         return ended, None
@@ -203,8 +203,8 @@ def _best(scenario: Scenario, row: Row) -> tuple[Outcome, Waits | None]:
     return _with(ended, imbalance(result.history) | regrets(waits, waits)), waits
 
 
-def _held_against(best: Mapping[int, Waits], scenario: Scenario, row: Row) -> Outcome:
-    """How another run went, held against the *best* of its seed."""
+def _held_against(best: Mapping[int, Waits], scenario: Scenario, row: RunRow) -> Outcome:
+    """The outcome of another run, held against the *best* of its seed."""
     ended, result = attempt(scenario, row.changes)
     if result is None:
         return ended
@@ -239,8 +239,8 @@ class RoutersPlan(SweepPlan):
             raise ConfigError("--seeds", f"expected at least 1, not {seeds}")
         key = key_of(scenario)
         chosen = candidates(scenario, key, routers)
-        axes = [Axis(key, tuple(plain(choice) for choice in chosen))]
-        axes += [Axis(STALENESS, tuple(staleness))] if staleness else []
+        axes = [Values(key, tuple(plain(choice) for choice in chosen))]
+        axes += [Values(STALENESS, tuple(staleness))] if staleness else []
         return cls(scenario, tuple(axes), repeat=seeds,
                    aged=[plain(choice) for choice in chosen if reads_stale(key, choice)])
 
@@ -265,11 +265,11 @@ class RoutersPlan(SweepPlan):
         return points
 
     @property
-    def yardsticks(self) -> list[Row]:
+    def yardsticks(self) -> list[RunRow]:
         """The runs that others are held against, one for each seed."""
         return [row for row in self.rows if row.settings[self.key] == self.yardstick]
 
-    def run(self, rows: Sequence[Row], keep: Callable[[Row], None], where: Where) -> None:
+    def run(self, rows: Sequence[RunRow], keep: Callable[[RunRow], None], where: Where) -> None:
         """Compute each of *rows*: first those with the best router, then others, each held against the one of its seed.
 
         Runs with the best router that others need are run again where *rows* lack them, and not kept.
@@ -290,7 +290,7 @@ class RoutersPlan(SweepPlan):
 
 def ages(text: str) -> list[Any]:
     """The values of ``--staleness``; raises ConfigError."""
-    return list(Axis.parse(f"{STALENESS}={text}", "--staleness").values)
+    return list(Values.parse(f"{STALENESS}={text}", "--staleness").values)
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
@@ -329,7 +329,7 @@ def ranked(points: Sequence[SweepPoint]) -> list[SweepPoint]:
 
 def shown(points: Sequence[SweepPoint]) -> Table:
     """A line for each of *points*."""
-    keys = told(points)
+    keys = shown_keys(points)
     aged = any(STALENESS in point.settings for point in points)
     rows = [(router_of(point), *([age(point)] if aged else []), *(cell(point, key) for key in keys))
             for point in points]
@@ -337,7 +337,7 @@ def shown(points: Sequence[SweepPoint]) -> Table:
                     hide=[*reversed(COLUMNS.values())][:-1])
 
 
-def told(points: Sequence[SweepPoint]) -> list[str]:
+def shown_keys(points: Sequence[SweepPoint]) -> list[str]:
     """The numbers that the table shows: those of `COLUMNS` that any of *points* has."""
     return [key for key in COLUMNS if any(point.value(key) is not None for point in points)]
 
@@ -353,14 +353,14 @@ def age_title(name: str) -> str:
 
 
 def lanes(ages: Sequence[str]) -> dict[str, float]:
-    """How far below the line of their router the dots of each age are drawn, so that equal ones stand side by side."""
+    """The offset of the dots of each age below the line of their router, so that equal ones stand side by side."""
     aged = [name for name in ages if name != NO_AGE]
     step = 0.6 / max(len(aged), 1)
     return {NO_AGE: 0.0} | {name: step * (place - (len(aged) - 1) / 2) for place, name in enumerate(aged)}
 
 
 def explained(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """What may surprise in the table of *points*: regrets below 0, and routers that are the same at all ages."""
+    """Explanations of surprises in the table of *points*: regrets below 0, and routers that are alike at all ages."""
     if any((point.value(key) or 0.0) < 0 for point in points for key in _RANKS):
         yield (f"a regret below 0: requests waited less than with {OMNISCIENT}, which minimises the time to the last"
                " tokens of the requests that it knows, not to the first, and knows none that come later")
@@ -371,14 +371,14 @@ def explained(points: Sequence[SweepPoint]) -> Iterator[str]:
     if len(ageless) < len(by_router):
         if ageless:
             yield f"age {NO_AGE}: what {', '.join(ageless)} {_GO[len(ageless) > 1]} by is never old, so one run is all"
-        keys = told(points)
+        keys = shown_keys(points)
         for name, own in by_router.items():
             if len(own) > 1 and len({tuple(point.value(key) for key in keys) for point in own}) == 1:
                 yield f"{name} is the same at all ages: it saw older signals, but chose the same engines"
 
 
 def notes(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """How many runs there are, and which routers cannot run, each reason once."""
+    """The number of runs, and the routers that cannot run, each reason once."""
     runs, seeds = sum(len(point.rows) for point in points), max((len(point.rows) for point in points), default=0)
     more = f", {seeds} seeds of each; ± is half a 95 % interval" if seeds > 1 else ""
     yield f"{runs:,} runs of {len({router_of(point) for point in points}):,} routers{more}; times in ms"
@@ -413,11 +413,11 @@ def dots_of(points: Sequence[SweepPoint], key: str) -> list["Dot"]:
 
     beside = lanes(list(dict.fromkeys(map(age, points))))
     least, most = -math.inf if "regret" in key else 0.0, 1.0 if key.endswith("hit_rate") else math.inf
-    found = [(point, float(value), point.half_width(key)) for point in points
-             if (value := point.value(key)) is not None]
+    measured = [(point, float(value), point.half_width(key)) for point in points
+                if (value := point.value(key)) is not None]
     return [Dot(router_of(point), age_title(age(point)), value, math.nan if math.isnan(width) else max(
         least, value - width), math.nan if math.isnan(width) else min(most, value + width), beside[age(point)])
-        for point, value, width in found]
+        for point, value, width in measured]
 
 
 @define(eq=False, slots=False)
@@ -431,17 +431,17 @@ class RouterComparison(Sweep):
 
     @property
     def shown(self) -> Table:
-        """What tells the routers apart, a line for each router and age of signals."""
+        """The table of routers: a line for each router and age of signals."""
         return shown(self.ranking)
 
     @property
     def notes(self) -> list[str]:
-        """How many runs there are, and which routers cannot run, with the reason."""
+        """The number of runs, and the routers that cannot run, with the reason."""
         return [*notes(self.points)]
 
     @property
     def explanations(self) -> list[str]:
-        """What may surprise in the table: regrets below 0, and routers that are the same at all ages."""
+        """Explanations of surprises in the table: regrets below 0, and routers that are alike at all ages."""
         return [*explained(self.ranking)]
 
     @property
@@ -456,7 +456,7 @@ class RouterComparison(Sweep):
                     for key, value in point.record().items() if key not in point.settings}} for point in self.points]
 
     def plot(self, *keys: Any, **more: Any) -> "Picture":
-        """What tells the routers apart, side by side; with arguments, as `Sweep.plot`."""
+        """The figure of routers, side by side; with arguments, as `Sweep.plot`."""
         if keys or more:
             return super().plot(*keys, **more)
         return picture(self.title, self.ranking)

@@ -15,12 +15,12 @@ from attrs import define, field, frozen
 from ksim.foundation.errors import ConfigError, MissingExtra, UnknownName
 from ksim.foundation.units import in_one_unit
 from ksim.scenario.scenario import Scenario
-from ksim.study.directory import Runs, StudyDirectory
+from ksim.study.directory import StudyDirectory, StudyRuns, is_study
 from ksim.study.experiment import check_names, outcome
-from ksim.study.grid import Axis, Range, Sample, Settings, axes_of, points, value_text
+from ksim.study.grid import Range, Sample, Settings, Values, axes_of, points, value_text
 from ksim.study.pareto import TOLERATED, Goals, ParetoPoint
-from ksim.study.plan import OnEnd, Plan, silent
-from ksim.study.rows import Row, SweepPoint, points_of, sweep_html, to_table
+from ksim.study.plan import OnEnd, StudyPlan, silent
+from ksim.study.rows import RunRow, SweepPoint, points_of, sweep_html, to_table
 from ksim.study.workers import HERE, PROCESSES, Where
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ksim.views.figures import Picture
+
+
+__all__ = ["HERE", "StudyDirectory", "StudyResult", "Sweep", "SweepPlan", "Where", "is_study", "sweep", "sweep_plot"]
 
 
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> "Picture":
@@ -67,7 +70,7 @@ def _check(points: Sequence[SweepPoint], x: str, y: str, by: str | None) -> None
 
 
 def _place(point: SweepPoint, x: str) -> float | str | None:
-    """Where a point is on the x axis, whose values have no unit in common: its number, or the text of its setting."""
+    """The x of a point whose axis has no unit in common: a number, or the text of its setting."""
     value = point.settings.get(x, point.value(x))
     plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     return value if plain else value_text(value)
@@ -78,7 +81,7 @@ class StudyResult:
     """The `rows` of a study by point and replication; `directory` is where the study is kept, if it is."""
 
     title: str
-    rows: list[Row] = field(repr=False)
+    rows: list[RunRow] = field(repr=False)
     directory: Path | None = None
 
     @classmethod
@@ -88,8 +91,8 @@ class StudyResult:
         return cls(study.head.title, sorted(study.rows, key=lambda row: row.key), study.path)
 
     @classmethod
-    def of(cls, title: str, study: Runs) -> Self:
-        """What *study* has by now: read again where it is kept, as its table has it."""
+    def of(cls, title: str, study: StudyRuns) -> Self:
+        """The result of *study* by now: read again where it is kept, as its table has it."""
         if isinstance(study, StudyDirectory):
             return cls.read(study.path)
         return cls(title, [study.rows[key] for key in sorted(study.rows)])
@@ -107,7 +110,7 @@ class StudyResult:
 
 @define(eq=False, slots=False)
 class Sweep(StudyResult):
-    """What a sweep says; a notebook shows the best points and the first ones."""
+    """The result of a sweep; a notebook shows the best points and the first ones."""
 
     def to_pandas(self, means: bool = False) -> "pandas.DataFrame":
         """One row per run; or, for *means*, one per point, with the mean of its replications.
@@ -142,11 +145,11 @@ class Sweep(StudyResult):
 
 
 @frozen
-class SweepPlan(Plan):
-    """What a sweep runs: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
+class SweepPlan(StudyPlan):
+    """The runs of a sweep: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
 
     kind: ClassVar[str] = "sweep"
-    axes: tuple[Axis | Range, ...]
+    axes: tuple[Values | Range, ...]
     sample: Sample | None = None
     repeat: int = 1
 
@@ -158,7 +161,7 @@ class SweepPlan(Plan):
 
     @property
     def command(self) -> dict[str, Any]:
-        over = {axis.key: list(axis.values) if isinstance(axis, Axis) else str(axis) for axis in self.axes}
+        over = {axis.key: list(axis.values) if isinstance(axis, Values) else str(axis) for axis in self.axes}
         return {"over": over, "sample": str(self.sample) if self.sample else None, "repeat": self.repeat}
 
     @property
@@ -167,21 +170,21 @@ class SweepPlan(Plan):
         return points(self.axes, self.sample, self.scenario.seed)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunRow]:
         """All runs, not run yet, by point and replication."""
-        return [Row(number, replication, self.seed(settings, replication), settings)
+        return [RunRow(number, replication, self.seed(settings, replication), settings)
                 for number, settings in enumerate(self.points, 1) for replication in range(self.repeat)]
 
     def check(self, path: Path | None, resume: bool = False, force: bool = False) -> None:
         super().check(path, resume, force)
         check_names(self.scenario, self.points)
 
-    def carry_out(self, study: Runs, where: Where = HERE, on_end: OnEnd = silent) -> None:
+    def carry_out(self, study: StudyRuns, where: Where = HERE, on_end: OnEnd = silent) -> None:
         """Run what *study* lacks, keep each run as it ends, and write the table of all, whatever ends this.
 
         `on_end` is called for each run that ends.
         """
-        def keep(row: Row) -> None:
+        def keep(row: RunRow) -> None:
             study.add(row)
             on_end()
 
@@ -192,7 +195,7 @@ class SweepPlan(Plan):
         finally:
             study.finish(study.without(rows))
 
-    def run(self, rows: Sequence[Row], keep: Callable[[Row], None], where: Where) -> None:
+    def run(self, rows: Sequence[RunRow], keep: Callable[[RunRow], None], where: Where) -> None:
         """Compute each of *rows*, of which there is one at least, and *keep* it as it ends."""
         with where.workers(most=len(rows)) as pool:
             for number, ended in pool.run(partial(outcome, self.scenario), [row.changes for row in rows]):

@@ -1,4 +1,4 @@
-"""Where the runs of a study are computed: in this process, in several, or on Ray, of this machine or of a cluster."""
+"""Workers that compute the runs of a study: this process, several processes, or Ray on this machine or a cluster."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ class RayWorkers:
     _ray: Any
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
-        """Do as `Workers.run`; no more items are in flight than keep the workers busy."""
+        """Do as `RunWorkers.run`; no more items are in flight than keep the workers busy."""
         task = self._ray.remote(max_retries=1)(_computed)
         shared, paths = self._ray.put(work), [str(Path.cwd())]
         waiting, flying = iter(enumerate(items)), dict[Any, int]()
@@ -68,7 +68,7 @@ class RayWorkers:
                              f" {str(lost).strip().splitlines()[0]}") from lost
 
     def _result(self, reference: Any) -> Any:
-        """What a task has computed; raises what it has raised, and WorkerLost where its process was killed."""
+        """The result of a task; raises its error, and WorkerLost if its process was killed."""
         try:
             error, result = self._ray.get(reference)
         except self._ray.exceptions.RayError as lost:
@@ -155,12 +155,12 @@ def _computed(paths: list[str], work: Callable[[T], R], item: T) -> tuple[Except
 PROCESSES, RAY = "processes", "ray"
 
 
-class Workers(Protocol):
+class RunWorkers(Protocol):
     """Computes independent items."""
 
     @property
     def count(self) -> int:
-        """How many items are computed at a time."""
+        """The number of items that are computed at a time."""
         ...
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
@@ -183,7 +183,7 @@ class InProcess:
 
 @frozen
 class Where:
-    """Where runs are computed: in `jobs` processes of this machine, by default one per CPU, or `on` Ray.
+    """The place where runs are computed: in `jobs` processes of this machine, by default one per CPU, or `on` Ray.
 
     `address` is that of a Ray cluster; without one, Ray is started on this machine.  Raises ConfigError for any other
     place, and MissingExtra where Ray is not installed.
@@ -202,7 +202,7 @@ class Where:
             raise MissingExtra("ray", "--on ray")
 
     @contextmanager
-    def workers(self, most: int | None = None) -> Iterator[Workers]:
+    def workers(self, most: int | None = None) -> Iterator[RunWorkers]:
         """Workers that end with the block, no more of them than the *most* items that will be in flight.
 
         Raises KsimError where a cluster cannot be reached.
@@ -224,7 +224,7 @@ HERE = Where()
 
 
 def in_order(results: Iterator[tuple[int, R]], count: int) -> list[R]:
-    """All *results* of `Workers.run` in the order of their items."""
+    """All *results* of `RunWorkers.run` in the order of their items."""
     ordered: list[Any] = [None] * count
     for number, result in results:
         ordered[number] = result

@@ -31,7 +31,7 @@ from ksim.study.routers import (
     router_of,
     yardstick,
 )
-from ksim.study.rows import OK, Row, points_of
+from ksim.study.rows import OK, RunRow, points_of
 from ksim.views.charts import Dots
 from tests.properties import examples
 
@@ -196,7 +196,7 @@ def test_a_plan_says_what_it_asks(found):
 
 def told_of(*runs):
     """Points of made-up *runs*: router, age of its signals, mean regret in ms."""
-    rows = [Row(place, 0, 0, {"router": name} if age is None else {"router": name, STALENESS: age}, OK,
+    rows = [RunRow(place, 0, 0, {"router": name} if age is None else {"router": name, STALENESS: age}, OK,
                 numbers={"mean_regret_ms": regret, "p90_ttft_ms": 100.0 + regret})
             for place, (name, age, regret) in enumerate(runs)]
     return ranked(points_of(rows))

@@ -12,7 +12,7 @@ from ksim.results.numbers import derived
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.plan import replication_seed
-from ksim.study.rows import Row, half_width, points_of
+from ksim.study.rows import RunRow, half_width, points_of
 from ksim.study.students_t import student
 from ksim.study.sweep import Sweep, sweep_plot
 from ksim.views.charts import Dots
@@ -85,8 +85,8 @@ def test_a_figure_has_a_line_for_each_value_and_bars_for_replications(found):
 
 
 def test_quantities_are_numbers_on_the_axis_of_a_figure():
-    rows = [Row(point=place, replication=0, seed=0, settings={"power.cap": cap}, status="ok", numbers={"duration": 2.0})
-            for place, cap in enumerate((None, "1 kW", "700 W", "400 W"))]
+    rows = [RunRow(point=place, replication=0, seed=0, settings={"power.cap": cap}, status="ok",
+                   numbers={"duration": 2.0}) for place, cap in enumerate((None, "1 kW", "700 W", "400 W"))]
     (axes,) = sweep_plot("caps", points_of(rows), "power.cap", "duration").figure.axes
     assert axes.get_xlabel() == "power.cap, W"
     assert [*axes.lines[0].get_xdata()] == [400.0, 700.0, 1000.0]

@@ -28,15 +28,15 @@ from ksim.study.capacity.targets import FEWEST, Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
-from ksim.study.grid import Axis
-from ksim.study.plan import Plan, replication_seed
+from ksim.study.grid import Values
+from ksim.study.plan import StudyPlan, replication_seed
 from ksim.study.workers import InProcess, Where
 
 __all__ = ["COSTS", "FEWEST", "Capacity", "CapacityPlan", "assumptions", "axes_of", "capacity", "criteria_of"]
 
 #: How many requests tell the lengths.
 _SAMPLE = 1000
-#: What an engine is, in the order in which it is said.
+#: The parts of an engine's description, in their order.
 _ENGINE: tuple[Callable[[Deployment], str], ...] = (
     lambda made: made.model.name,
     lambda made: f"weights {made.serve.precision.weights}",
@@ -50,9 +50,9 @@ _ENGINE: tuple[Callable[[Deployment], str], ...] = (
 
 
 def assumptions(scenario: Scenario, made: Sequence[SetUp], criteria: Criteria) -> tuple[str, ...]:
-    """What the answers of set-ups *made* of *scenario* assume, in a line each for engines, requests and prices.
+    """The assumptions behind an answer: a line each for engines, requests and prices.
 
-    What differs between set-ups or pools is said with all its values.
+    A setting that differs between set-ups or pools is listed with all its values.
     """
     deployments = [pool.deployment for setup in made if setup.scenario is not None
                    for pool in Fleet.of(setup.scenario).pools]
@@ -110,7 +110,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
         raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
     criteria, notes = criteria_of(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
     plan = CapacityPlan(read, criteria, rate, tuple(axes_of(over)))
-    RateSearch.of(read, criteria, InProcess())  # what is too short, or has no rate, is told before anything runs
+    RateSearch.of(read, criteria, InProcess())  # refuse what is too short, or has no rate, before anything runs
     made = set_ups(read, plan.over)
     folder, where = None if output is None else Path(output), Where(jobs, on, address)
     plan.check(folder, resume, force)
@@ -129,13 +129,13 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
 
 
 @frozen
-class CapacityPlan(Plan):
+class CapacityPlan(StudyPlan):
     """A question of capacity: what each set-up of `over` carries, or how many replicas of it a `rate` needs."""
 
     kind: ClassVar[str] = "capacity"
     criteria: Criteria
     rate: float | None
-    over: tuple[Axis, ...]
+    over: tuple[Values, ...]
 
     @property
     def command(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _of_scenario(scenario: Scenario) -> Iterator[Target]:
             yield Target(metric, "p99", limit)
 
 
-def axes_of(over: Over) -> list[Axis]:
+def axes_of(over: Over) -> list[Values]:
     """The axes that *over* names; raises ConfigError for a range, of which set-ups cannot be made."""
     made = []
     for axis in grid.axes_of(over):
@@ -185,7 +185,7 @@ def _long(criteria: Criteria, requests: int) -> Iterator[str]:
 
 
 def _notes(standings: Sequence[Standing]) -> list[str]:
-    """What to know of the traffic, once, and of intervals that leave the model's errors out."""
+    """Notes on the traffic, each once, and on intervals that leave the model's errors out."""
     notes = list(dict.fromkeys(note for one in standings if one.answer for note in one.answer.notes))
     if standings[0].answer and standings[0].answer.model and any(one.answer for one in standings[1:]):
         notes.append(f"the model's errors are part of the interval of {standings[0].setup.name} alone")

@@ -16,7 +16,7 @@ from ksim.study.capacity.trial import Criteria, Observation, RateRun, TargetSamp
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Settings
 from ksim.study.plan import replication_seed
-from ksim.study.rows import FAILED, OK, Row
+from ksim.study.rows import FAILED, OK, RunRow
 
 #: What a study has once its question is answered.
 ANSWER = "capacity.json"
@@ -42,8 +42,8 @@ def silent(text: str, done: int, parts: int) -> None:
 class Journal:
     """Counts the runs of a question and tells `say`; keeps a row of each in `directory`, if there is one.
 
-    Rows have the numbers of a run.  The answer follows from its requests, one by one, so what each run has shown is
-    kept, too, until the question is answered: a question whose process was killed goes on from there.
+    A row has the numbers of a run, but the answer depends on its single requests.  So observations are kept, too, until
+    the question is answered, and a question whose process was killed goes on from there.
 
     A point of the study is a set-up with some number of replicas at one rate, without or with one draw of the model's
     errors.  Points are numbered as they begin, which does not depend on the number of workers.
@@ -77,11 +77,11 @@ class Journal:
                 self.directory.add(_row(criteria, point, settings, replicas, run, seen))
 
     def recall(self, criteria: Criteria, run: RateRun) -> Observation | None:
-        """What *run* has shown to an earlier process of this study."""
+        """The observation of *run* by an earlier process of this study; None if there is none."""
         return None if self.directory is None else _read(_file(self.directory, criteria, run))
 
     def remember(self, criteria: Criteria, run: RateRun, seen: Observation) -> None:
-        """Keep what *run* has shown."""
+        """Keep the observation of *run*."""
         if self.directory is not None:
             _write(_file(self.directory, criteria, run), seen)
 
@@ -104,15 +104,15 @@ class Journal:
         self.say(f"{self._text} ({self.runs} runs)" if self.runs else self._text, max(0, self._done), self.parts)
 
 
-def _row(criteria: Criteria, point: int, settings: Settings, replicas: int, run: RateRun, seen: Observation) -> Row:
+def _row(criteria: Criteria, point: int, settings: Settings, replicas: int, run: RateRun, seen: Observation) -> RunRow:
     numbers = {"request_rate": run.rate, "replicas": replicas, "model_errors": run.draw is not None}
-    return Row(point, run.replication, replication_seed(criteria.seed, run.replication), settings,
+    return RunRow(point, run.replication, replication_seed(criteria.seed, run.replication), settings,
                status=FAILED if seen.hopeless else OK, problem=seen.hopeless, numbers={**numbers, **seen.numbers},
                scenario=runnable(criteria, run).to_toml())
 
 
 def _file(study: StudyDirectory, criteria: Criteria, run: RateRun) -> Path:
-    """Where it is kept what *run* has shown; the name follows from all that decides that."""
+    """The file of the observation of *run*; its name is a hash of everything that the observation depends on."""
     text = repr((criteria, run.scenario.to_toml(), run.rate, run.replication, run.draw))
     return study.path / _FOLDER / f"{sha256(text.encode()).hexdigest()[:32]}.npz"
 
@@ -127,7 +127,7 @@ def _write(file: Path, seen: Observation) -> None:
 
 
 def _read(file: Path) -> Observation | None:
-    """What was kept in *file*; None where nothing was, or where it is damaged."""
+    """The observation in *file*; None if there is no file, or it is damaged."""
     with suppress(DataError, *DAMAGED):
         kept = arrays(file)
         head = json.loads(str(kept["head"]))

@@ -1,12 +1,7 @@
-"""What planning asks of the statistics: whether a set-up carries a rate, its highest rate, and how it is unloaded.
+"""The judgement of one set-up: its latencies without load, its highest rate, and the fewest replicas for a rate.
 
-The set-ups that a capacity question compares, and a set-up's scenario with some number of replicas.
-
-A set-up with one request at a time: no number of replicas is faster.
-
-The fewest replicas of a set-up that carry a rate.
-
-The highest rate that keeps all targets, and how sure it is.
+A `SetUp` is a scenario with some settings changed.  A `Judge` answers questions about it, by runs (`ByRuns`); `fewest`
+and `highest_rate` are the two searches.  `at_light_load` serves one request at a time: no number of replicas is faster.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +25,9 @@ from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import gpus_of, replicated
 from ksim.study.capacity.trial import Criteria, Observation, RateRun, throughput
 from ksim.study.experiment import play, problem_of
-from ksim.study.grid import Axis, Settings, combinations, short_names, value_text
+from ksim.study.grid import Settings, Values, combinations, short_names, value_text
 from ksim.study.pareto import first_of
-from ksim.study.workers import Workers, in_order
+from ksim.study.workers import RunWorkers, in_order
 from ksim.views.insights import step_bounds
 
 #: Settings whose names people say in short.
@@ -61,7 +56,7 @@ class SetUp:
         return replicated(self.scenario, count)
 
 
-def set_ups(scenario: Scenario, over: Sequence[Axis]) -> list[SetUp]:
+def set_ups(scenario: Scenario, over: Sequence[Values]) -> list[SetUp]:
     """A set-up for each combination of the values of *over*; raises KsimError where none can run.
 
     Raises UnknownName for an unknown name, which is a mistake whatever the other settings are.
@@ -88,16 +83,17 @@ def _set_up(scenario: Scenario, settings: Settings, problem: str) -> SetUp:
 
 
 def _name(scenario: Scenario, settings: Settings) -> str:
-    """What tells a set-up from others, such as "TP4 on h200"; of a single set-up, its parallelism and GPU."""
+    """A name by the settings that differ, such as "TP4 on h200"; of a single set-up, by parallelism and GPU."""
     chosen = settings or ({} if scenario.pools else {
         "serve.tensor_parallel_size": scenario.serve.tensor_parallel_size, "gpu": scenario.gpu or scenario.system})
     names = short_names(list(chosen))
-    said = [_said(key, names[key], value) for key, value in chosen.items() if key not in _PLACES]
-    places = [str(chosen[key]) for key in _PLACES if key in chosen]
-    return " on ".join(part for part in (", ".join(said), ", ".join(places)) if part) or "the fleet"
+    settings_text = ", ".join(_setting_text(key, names[key], value) for key, value in chosen.items()
+                              if key not in _PLACES)
+    hardware = ", ".join(str(chosen[key]) for key in _PLACES if key in chosen)
+    return " on ".join(filter(None, (settings_text, hardware))) or "the fleet"
 
 
-def _said(key: str, name: str, value: Any) -> str:
+def _setting_text(key: str, name: str, value: Any) -> str:
     if key.startswith("pools."):
         return f"{key.removeprefix('pools.')}={value_text(value)}"
     return f"{_SHORT[name]}{value}" if name in _SHORT else f"{name} {value_text(value)}"
@@ -187,7 +183,7 @@ class RateAnswer:
     notes: tuple[str, ...] = ()
 
 
-def highest_rate(scenario: Scenario, criteria: Criteria, workers: Workers, near: float | None = None) -> RateAnswer:
+def highest_rate(scenario: Scenario, criteria: Criteria, workers: RunWorkers, near: float | None = None) -> RateAnswer:
     """The highest rate at which *scenario*, as it is, keeps the targets of *criteria*; *near* says where to begin.
 
     Raises ConfigError where it keeps them at no rate, however low.
@@ -202,7 +198,7 @@ def highest_rate(scenario: Scenario, criteria: Criteria, workers: Workers, near:
                       binds=search.binding(rate), points=search.points(), notes=search.notes())
 
 
-def decide(scenario: Scenario, rate: float, criteria: Criteria, workers: Workers) -> RatePoint:
+def decide(scenario: Scenario, rate: float, criteria: Criteria, workers: RunWorkers) -> RatePoint:
     """Whether *scenario* keeps the targets of *criteria* at *rate*; as long as that is open, more replications run."""
     search, count = RateSearch.of(scenario, criteria, workers), _MORE
     point = search.point(rate, min(2, criteria.replications))
@@ -267,7 +263,7 @@ class ByRuns:
     """
 
     criteria: Criteria
-    workers: Workers
+    workers: RunWorkers
     journal: Journal
     _ended: dict[tuple[Any, ...], Observation] = field(factory=dict, init=False)
     _criteria: dict[tuple[str, int], Criteria] = field(factory=dict, init=False)

@@ -1,10 +1,6 @@
-"""What `ksim.capacity` returns: the set-ups as they stand, in words, as tables and as figures.
+"""The result of `ksim.capacity`: one sentence, a table, a figure, and the document that capacity.json holds.
 
-The set-ups of a capacity question as capacity.json has them; docs/capacity.md says what each key means.
-
-The answer to a capacity question as a table.
-
-The answer to a capacity question in one sentence.
+docs/capacity.md explains each key of the document.
 """
 
 import json
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str, Any]]:
-    """How each set-up stands, the best first."""
+    """The set-ups as capacity.json has them, the best first."""
     return [_standing(one, rate) for one in standings]
 
 
@@ -76,8 +72,8 @@ def _light(light: Light) -> dict[str, Any]:
             "missed": [str(target) for target in light.missed], "bounds": dict(light.bounds)}
 
 
-def _estimate(found: tuple[float, Interval]) -> dict[str, Any]:
-    value, interval = found
+def _estimate(estimate: tuple[float, Interval]) -> dict[str, Any]:
+    value, interval = estimate
     return {"value": _finite(value), "interval": _interval(interval)}
 
 
@@ -97,33 +93,36 @@ def _plain(value: Any) -> Any:
 
 
 def _subject(title: str, standings: Sequence[Standing]) -> str:
-    """What is asked about: models, as set-ups have them; else the *title*."""
+    """The subject of the figure: the models of the set-ups, or else the *title*."""
     models = dict.fromkeys(model_name({"model_id": one.setup.scenario.model}) for one in standings
                            if one.setup.scenario)
     return ", ".join(models) or title
 
 
 def sentence(standings: Sequence[Standing], rate: float | None, confidence: float) -> str:
-    """What the best of *standings* needs for *rate*, or carries, with its interval; else which comes closest."""
+    """The answer in one sentence: the GPUs that the best set-up needs for *rate*, or the rate that it carries.
+
+    It ends with the interval.  If no set-up keeps the targets, the sentence names the one that comes closest.
+    """
     best = standings[0]
     if not best.stands:
         return _none_stands(standings)
     sure = f"{100 * confidence:g} %"
-    said = _carries(best, sure) if rate is None else _needs(best, rate, sure)
-    return f"{said}{_width(best.answer)}"
+    answer = _carries(best, sure) if rate is None else _needs(best, rate, sure)
+    return f"{answer}{_width(best.answer)}"
 
 
 def _needs(best: Standing, rate: float, sure: str) -> str:
     """Such as "12 GPUs (3 replicas of TP4); 95 %: 11 to 14"."""
     between = best.gpus_between(rate)
-    said = f"{_gpus(best.gpus)} ({_replicas(best)}) for {rate:g} requests/s"
+    needed = f"{_gpus(best.gpus)} ({_replicas(best)}) for {rate:g} requests/s"
     if between is None:
-        return said
+        return needed
     if between == (best.gpus, best.gpus):
         assert best.answer, "an interval comes from a search"
         carry = "carries" if best.gpus == 1 else "carry"
-        return f"{said}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
-    return f"{said}; {sure}: {gpus_text(between)}"
+        return f"{needed}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
+    return f"{needed}; {sure}: {gpus_text(between)}"
 
 
 def _carries(best: Standing, sure: str) -> str:
@@ -213,7 +212,7 @@ def _cells(targets: Sequence[Target], rate: float | None) -> dict[str, Callable[
 
 
 def _binds(one: Standing) -> str:
-    """What a higher rate would miss first."""
+    """The target that a higher rate would miss first."""
     return str(one.binds) if one.binds else "backlog" if one.answer else ""
 
 
@@ -278,7 +277,7 @@ class Capacity:
 
     @property
     def remarks(self) -> list[str]:
-        """What is assumed, and how the traffic was made, in a line each."""
+        """The assumptions, and notes on the traffic, in a line each."""
         return [f"* {text}" for text in (*(f"assumed {one}" for one in self.assumptions), *self.notes)]
 
     @property

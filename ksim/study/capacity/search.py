@@ -18,7 +18,7 @@ from ksim.study.capacity.targets import UNKNOWN, Curves, Interval, Target, level
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Criteria, Observation, RateRun, TargetSample, mser, observe, throughput
 from ksim.study.students_t import student
-from ksim.study.workers import Workers, in_order
+from ksim.study.workers import RunWorkers, in_order
 
 #: What counts against a target where the backlog grows: so many times what is allowed.
 HOPELESS = 100.0
@@ -49,7 +49,7 @@ class RatePoint:
 
     @classmethod
     def of(cls, criteria: Criteria, observations: Sequence[Observation], own_spread: float = 0.0) -> "RatePoint":
-        """What *observations* of one rate and different replications say."""
+        """The point of *observations* at one rate, each of another replication."""
         whole = [seen for seen in observations if not seen.hopeless]
         cuts = [_cut([seen.samples[place] for seen in whole]) for place in range(len(criteria.targets))]
         joined = [_Joined(criteria, observations, place, cut, own_spread) for place, cut in enumerate(cuts)]
@@ -76,7 +76,7 @@ def against(sample: TargetSample, begin: int) -> Floats:
 
 
 def multiple_of_allowed(observation: Observation, place: int, target: Target, begin: int) -> float:
-    """What counts against *target* in one replication, as a multiple of what it allows."""
+    """The misses (or seconds) of *target* in one replication, over what the target allows: more than 1 is too many."""
     if observation.hopeless:
         return min(HOPELESS, 1 / target.allowed) if target.share is not None else HOPELESS
     amount, counted = against(observation.samples[place], begin)
@@ -84,7 +84,7 @@ def multiple_of_allowed(observation: Observation, place: int, target: Target, be
 
 
 def _cut(samples: Sequence[TargetSample]) -> int:
-    """Where the warm-up ends: MSER-5 of the mean over replications of the logarithm of what requests took.
+    """The end of the warm-up: MSER-5 of the logarithms of requests' latencies, averaged over replications.
 
     The mean, so that a replication's own busy times are not taken for its warm-up; the logarithm, so that long
     latencies do not decide alone.
@@ -117,7 +117,7 @@ class _Joined:
 
     @property
     def multiples(self) -> Floats:
-        """What counts against the target in each replication."""
+        """For each replication, its misses over what the target allows."""
         return np.array([multiple_of_allowed(seen, self.place, self.target, self.cut) for seen in self.observations])
 
     @property
@@ -134,11 +134,11 @@ class _Joined:
     @property
     def value(self) -> tuple[float, Interval]:
         """The target's statistic of requests' latencies; inf where no run came to its end."""
-        found = [value for seen in self.observations if not seen.hopeless
-                 for value in _statistic(seen.samples[self.place], self.target, self.cut)]
-        if not found:
+        values = [value for seen in self.observations if not seen.hopeless
+                  for value in _statistic(seen.samples[self.place], self.target, self.cut)]
+        if not values:
             return float("inf"), UNKNOWN
-        mean, interval = self._mean(np.array(found))
+        mean, interval = self._mean(np.array(values))
         return mean, interval.within(0.0)
 
     def _mean(self, values: Floats, least_error: float = 0.0) -> tuple[float, Interval]:
@@ -184,7 +184,7 @@ def _goodput(observation: Observation, cut: int) -> float:
 
 
 def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([told[key] for told in numbers])) for key in numbers[0]} if numbers else {}
+    return {key: float(np.mean([run[key] for run in numbers])) for key in numbers[0]} if numbers else {}
 
 
 def _verdict(excess: Mapping[Target, tuple[float, Interval]], observations: Sequence[Observation]) -> bool | None:
@@ -222,11 +222,11 @@ class RateSearch:
     scenario: Scenario
     criteria: Criteria
     traffic: Traffic
-    workers: Workers
+    workers: RunWorkers
     seen: dict[tuple[float, int, int | None], Observation] = field(factory=dict)
 
     @classmethod
-    def of(cls, scenario: Scenario, criteria: Criteria, workers: Workers) -> "RateSearch":
+    def of(cls, scenario: Scenario, criteria: Criteria, workers: RunWorkers) -> "RateSearch":
         """Raises KsimError for a workload that has no rate, or too few requests for the targets."""
         if criteria.count < criteria.least:
             raise ConfigError("--requests", f"{criteria.count:,} are too few to tell whether the targets are kept; that"
@@ -241,12 +241,12 @@ class RateSearch:
         self.seen.update(zip(missing, results, strict=True))
 
     def point(self, rate: float, replications: int, draw: int | None = None) -> RatePoint:
-        """What so many replications at *rate* say."""
+        """The point at *rate* after so many *replications*, which are run where they are missing."""
         self.observe([(rate, number, draw) for number in range(replications)])
         return self.known(rate, draw)
 
     def known(self, rate: float, draw: int | None = None) -> RatePoint:
-        """What is known at *rate*."""
+        """The point at *rate*, of the replications that were run."""
         there = sorted((key[1], seen) for key, seen in self.seen.items() if key[0] == rate and key[2] == draw)
         return RatePoint.of(self.criteria, [seen for _, seen in there], self.traffic.own_spread)
 
@@ -256,11 +256,11 @@ class RateSearch:
         return sorted({rate for rate, _, draw in self.seen if draw is None})
 
     def points(self) -> tuple[RatePoint, ...]:
-        """What is known at each of them."""
+        """The point at each of them."""
         return tuple(self.known(rate) for rate in self.rates)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know of the traffic."""
+        """Notes on the traffic for readers of the answer."""
         return (self.traffic.note,) if self.traffic.note else ()
 
     # From far away.
@@ -295,7 +295,7 @@ class RateSearch:
         raise OutOfReach(target, point.values[target][0], rate)
 
     def _level(self, rate: float, replication: int = 0, draw: int | None = None) -> float:
-        """How far one replication is above what the worst of the targets allows."""
+        """The `level` of the worst target in one replication: above 0, it is missed."""
         self.observe([(rate, replication, draw)])
         return self._level_known(rate, replication, draw)
 
@@ -333,7 +333,7 @@ class RateSearch:
         return log(interval.high / interval.low) / 2 <= self.criteria.precision
 
     def curves(self, rates: Sequence[float], count: int) -> Curves:
-        """What so many replications say at *rates*."""
+        """The curves of so many replications over *rates*."""
         self.observe([(rate, number, None) for rate in rates for number in range(count)])
         points = [self.point(rate, count) for rate in rates]
         return Curves(rates, np.array([list(point.multiples.values()) for point in points]),
@@ -349,7 +349,7 @@ class RateSearch:
     # Errors of the latency model.
 
     def model(self, rate: float) -> Interval:
-        """What the errors of the latency model leave open about *rate*.
+        """The interval of *rate* that follows from errors of the latency model alone.
 
         Each draw of them has its own highest rate for the first replication's traffic.  How far these are from that
         without errors, in logarithms, is normal about 0.  A draw that counts as much against the targets as a rate

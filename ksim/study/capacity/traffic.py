@@ -1,11 +1,8 @@
-"""Traffic of a replication: the same requests at any rate and for any set-up, only faster or slower.
+"""The load of a capacity question: the requests of a replication, replicas of a scenario, and costs at a steady rate.
 
-That is what "common random numbers" means (Law, Simulation Modeling and Analysis, section 11.2): two rates, or two
-set-ups, differ by what they are, and not by their luck.
-
-A scenario with several times its engines.
-
-What a run at a steady rate makes and costs: tokens, joules and dollars, as if it went on for ever.
+A replication has the same requests at any rate and for any set-up, only faster or slower.  These are common random
+numbers (Law, Simulation Modeling and Analysis, section 11.2): rates and set-ups do not differ by the luck of their
+requests.
 """
 
 import math
@@ -42,7 +39,7 @@ _KEPT = 0.5
 
 @frozen
 class Traffic:
-    """What the requests of a study's replications are drawn from.
+    """The source of the requests of all replications: a synthetic workload, or a trace.
 
     `note` says how, for a trace.  `own_spread` is how uncertain the mean over all replications stays, however many
     there are, because a trace is itself but one draw: as a share of the variance between replications.
@@ -119,12 +116,12 @@ class _Trace:
 
     @property
     def block(self) -> int:
-        """How many consecutive requests are drawn together: the square root of all, so that bursts stay whole."""
+        """The number of consecutive requests that are drawn together: the root of all, so that bursts stay whole."""
         return max(_SHORTEST_BLOCK, round(math.sqrt(len(self.requests))))
 
     @property
     def note(self) -> str:
-        """How replications are drawn."""
+        """A note for readers: how replications are drawn."""
         if not self.coupled:
             return f"the trace is resampled in blocks of {self.block} consecutive requests"
         what = "sessions" if any(request.session for request in self.requests) else "requests"
@@ -200,7 +197,7 @@ POOL = "engines"
 
 
 def gpus_of(fleet: Fleet) -> int:
-    """How many GPUs the engines of *fleet* use; others of their nodes do not count."""
+    """The number of GPUs that engines of *fleet* use; others of their nodes do not count."""
     return sum(pool.deployment.serve.gpus * len(pool.places) for pool in fleet.pools)
 
 
@@ -234,7 +231,7 @@ def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str 
 
 
 def _nodes(pools: Sequence[Pool], count: int) -> int:
-    """How many nodes *count* times the engines of *pools* need, packed in their order."""
+    """The nodes that *count* times the engines of *pools* need, packed in their order."""
     node = pools[0].deployment.system.gpus_per_node
     sizes = [size for pool in pools for size in _sizes(pool, node, count)]
     return -(-pack(sizes, node)[1] // node)
@@ -260,27 +257,27 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
     dynamic = float(history.steps.joules.sum())
     static = history.static_joules * seconds / history.duration if history.duration else 0.0
     millions, of_outputs = max(tokens, 1.0) / 1e6, max(outputs, 1.0) / 1e6
-    told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
-            "request_goodput": float(good.sum()) / seconds,
-            "total_token_throughput": tokens / seconds,
-            "output_throughput": outputs / seconds,
-            "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
-            "joules_per_million_tokens": (dynamic + static) / millions}
+    totals = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
+              "request_goodput": float(good.sum()) / seconds,
+              "total_token_throughput": tokens / seconds,
+              "output_throughput": outputs / seconds,
+              "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
+              "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = _dollars(history, fleet, dynamic + static, seconds)
-    return told if dollars is None else {**told, "dollars_per_million_output_tokens": dollars / of_outputs,
-                                         "usd_per_million_tokens": dollars / millions}
+    return totals if dollars is None else {**totals, "dollars_per_million_output_tokens": dollars / of_outputs,
+                                           "usd_per_million_tokens": dollars / millions}
 
 
 def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:
-    """What GPUs and energy cost; None where the scenario states neither."""
+    """Dollars for GPUs and energy; None if the scenario states neither price."""
     amounts = {"energy_joules": joules, "gpus": history.gpus, "duration": seconds, "generated_tokens": 1,
                "completed": 1}
     if fleet.pool_rates:
         share = joules / max(float(history.steps.joules.sum()) + history.static_joules, 1e-300)
         pools = {name: {**pool, "energy_joules": share * pool["energy_joules"]}
                  for name, pool in pool_summaries(history).items()}
-        told = fleet_footprint({**amounts, "pools": pools}, fleet.rates, fleet.pool_rates)
+        footprints = fleet_footprint({**amounts, "pools": pools}, fleet.rates, fleet.pool_rates)
     else:
-        told = footprint(amounts, fleet.rates)
-    stated = [told[key] for key in ("energy_dollars", "gpu_dollars") if told[key] is not None]
+        footprints = footprint(amounts, fleet.rates)
+    stated = [footprints[key] for key in ("energy_dollars", "gpu_dollars") if footprints[key] is not None]
     return float(np.sum(stated)) if stated else None

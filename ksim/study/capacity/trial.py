@@ -1,4 +1,4 @@
-"""One run of a set-up at one rate: what it says of the targets, and when it is stopped as hopeless.
+"""One run of a set-up at one rate: the observation that it makes of each target, and the rule that stops it early.
 
 A run counts in its steady state alone: without its beginning, when queues fill (`mser`), and without its end, when they
 drain (`before_drain`).
@@ -57,12 +57,12 @@ class Criteria:
 
     @property
     def count(self) -> int:
-        """How many requests a replication has."""
+        """The requests of a replication."""
         return self.requests or max(target.requests for target in self.targets)
 
     @property
     def least(self) -> int:
-        """How many it has to have at least."""
+        """The fewest requests that a replication may have."""
         return max(target.least_requests for target in self.targets)
 
 
@@ -78,7 +78,7 @@ class RateRun:
 
 @frozen(eq=False)
 class TargetSample:
-    """What a run says of a target, request by request in order of arrival.
+    """A target's latencies in one run, request by request in order of arrival.
 
     `amount` is what counts against the target: misses of a percentile's limit, or seconds of a mean, and `counted` how
     many of them there could be.  `value` is the request's latency, nan where it has none.  Requests from `end` on saw
@@ -93,7 +93,7 @@ class TargetSample:
 
 @frozen(eq=False)
 class Observation:
-    """What a run says: a sample for each target of the plan, which requests kept all limits, and numbers to show.
+    """The result of a run: a sample for each target, which requests kept all limits (`good`), and numbers to show.
 
     `hopeless` says why it was stopped early, "" where it was not; then there are no samples.  `saturated` tells that
     the backlog kept growing.
@@ -149,7 +149,7 @@ def runnable(criteria: Criteria, run: RateRun) -> Scenario:
 
 
 def sample(history: History, target: Target, good: Bools) -> TargetSample:
-    """What *history* says of *target*; requests that missed its limit are no longer *good*.
+    """The sample of *target* in *history*; requests that missed its limit are no longer *good*.
 
     Requests that were turned away, or failed, missed any limit: their latency is infinite.
     """
@@ -171,7 +171,7 @@ def sample(history: History, target: Target, good: Bools) -> TargetSample:
 
 
 def _gaps(history: History, limit: float) -> tuple[Floats, Floats]:
-    """How many of each request's gaps between tokens are longer than *limit*, and how many it has."""
+    """For each request, its gaps between tokens that are longer than *limit*, and all its gaps: two counts."""
     requests = history.requests
     counts = np.where(requests.completed, requests.gap_counts, 0)
     owner = np.repeat(np.arange(len(requests)), counts)
@@ -206,7 +206,7 @@ def grows(queue: Floats, burstiness: float = 1.0) -> bool:
 
 
 def backlog(log: Log) -> Floats:
-    """How many requests waited at each arrival, up to the latest admission that is in *log*.
+    """The number of requests that waited at each arrival, up to the latest admission in *log*.
 
     An engine may write down admissions some steps later than the cluster writes down arrivals.
     """
@@ -227,7 +227,7 @@ _BATCH, _MOST = 5, 0.5
 
 
 def mser(series: Floats, batch: int = _BATCH) -> int:
-    """How many observations at the beginning of *series* to leave out.
+    """The number of observations to leave out at the beginning of *series*.
 
     MSER-5 (White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997):
     of the means of batches of five, those are kept whose mean has the least standard error.  A minimum in the second
@@ -245,11 +245,11 @@ def mser(series: Floats, batch: int = _BATCH) -> int:
 
 
 def before_drain(arrival: Floats, known: Floats) -> int:
-    """How many of the requests that arrived then come early enough: those after them see load fall, as none follows.
+    """The number of requests to keep, in order of *arrival*; the later ones see the load drain, as no more follow.
 
-    What counts of a request is *known* some time after its arrival.  Requests that arrive within the median of that
-    time before the last one are cut off, but no more than half of all; long ones and short ones alike, so that neither
-    is preferred.
+    *known* is when the latency of each request was known.  Requests are cut off that arrive less than the median of
+    `known - arrival` before the last one, but no more than half of all.  Long and short ones are cut off alike, so that
+    neither is preferred.
     """
     if not len(arrival):
         return 0

@@ -1,4 +1,4 @@
-"""What a tuning looks for, when it stops a run, and what its sampler learns of a trial."""
+"""The plan of a tuning, the rule by which it stops a run, and the lesson that its sampler learns from a trial."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from ksim.simulation.simulate import Running
 from ksim.study.experiment import check_names
 from ksim.study.grid import Settings
 from ksim.study.pareto import TOLERATED, Goals, Objective, Requirement, check_once, value_of
-from ksim.study.plan import Plan
-from ksim.study.rows import Row, SweepPoint
-from ksim.study.tuning.space import Between, Listed, Space
+from ksim.study.plan import StudyPlan
+from ksim.study.rows import RunRow, SweepPoint
+from ksim.study.tuning.space import Listed, Space
 from ksim.views.wording import number
 
 #: After which shares of its requests a run is looked at.  Each look takes about as long as a hundred steps.
@@ -95,7 +95,7 @@ class CertainMiss:
 
 
 def _size(scenario: Scenario) -> int:
-    """How many requests the workload of *scenario* has."""
+    """The number of requests in the workload of *scenario*."""
     synthetic = scenario.workload.synthetic
     count = synthetic.count if synthetic is not None else None
     return count or WorkloadSize.of(scenario).requests
@@ -103,20 +103,20 @@ def _size(scenario: Scenario) -> int:
 
 Direction = Literal["minimize", "maximize"]
 
-#: Trials that are asked for together, before any of them is told of.
+#: Trials that are asked for together, before the sampler learns from any of them.
 ROUND = 8
 
 
 def goals(minimize: Sequence[str] = (), maximize: Sequence[str] = (), subject_to: Sequence[str] = (),
           tolerated: float = TOLERATED) -> Goals:
-    """What a tuning looks for, and what a trial has to meet to count; raises ConfigError and UnknownName."""
+    """The goals of a tuning, by texts as of its options; raises ConfigError and UnknownName."""
     return Goals((*(Objective.parse(f"min:{key}") for key in minimize),
                   *(Objective.parse(f"max:{key}") for key in maximize)),
                  tuple(Requirement.parse(text, "--subject-to") for text in subject_to), tolerated)
 
 
 @frozen
-class TunePlan(Plan):
+class TunePlan(StudyPlan):
     """The settings of `scenario` in a `space` that are best by the `goals` are looked for.
 
     A `sampler` proposes `round` trials at a time; each is run `repeat` times, and the means count.  With `prune`, a run
@@ -142,10 +142,10 @@ class TunePlan(Plan):
 
     @property
     def command(self) -> dict[str, Any]:
-        """What tells this tuning of its scenario from another, for study.json; it may go on for more trials."""
+        """The options that tell this tuning from others, for study.json; it may go on for more trials."""
         return {"objectives": [*map(str, self.goals.objectives)], "require": [*map(str, self.goals.required)],
                 "space": {axis.key: list(axis.values) if isinstance(axis, Listed) else str(axis.range)
-                          for axis in self.space.dimensions if isinstance(axis, Listed | Between)},
+                          for axis in self.space.dimensions},
                 "sampler": self.sampler, "seed": self.search_seed, "repeat": self.repeat, "round": self.round,
                 "max_rejected": self.goals.tolerated, "prune": self.prune}
 
@@ -155,7 +155,7 @@ class TunePlan(Plan):
 
     @property
     def limits(self) -> list[Limit]:
-        """What a run may be stopped for."""
+        """The limits whose certain miss stops a run."""
         limits = [Limit.of(requirement, self.repeat) for requirement in self.goals.required]
         return [limit for limit in limits if limit is not None]
 
@@ -168,9 +168,9 @@ class TunePlan(Plan):
     def directions(self) -> list[Direction]:
         return ["maximize" if objective.maximise else "minimize" for objective in self.goals.objectives]
 
-    def rows(self, trial: int, settings: Settings) -> list[Row]:
+    def rows(self, trial: int, settings: Settings) -> list[RunRow]:
         """The runs of trial number *trial*, from 1, which are not run yet."""
-        return [Row(trial, replication, self.seed(settings, replication), settings)
+        return [RunRow(trial, replication, self.seed(settings, replication), settings)
                 for replication in range(self.repeat)]
 
     def corners(self) -> list[Settings]:
@@ -179,7 +179,7 @@ class TunePlan(Plan):
                 for value in (axis.values if isinstance(axis, Listed) else [axis.setting(axis.at(0.0))])]
 
 
-#: Columns of what was told of a run that was stopped, or that would have been: this, and a number's key.
+#: The prefix of columns with the numbers of a run at the moment at which it was stopped, or would have been.
 AT_STOP = "at_stop."
 #: The violation of a bound by a value that lies on it, or of something that no number tells.
 _LEAST, _UNTOLD = 1e-9, 1.0
@@ -202,10 +202,10 @@ class Lesson:
 
 
 def lesson_of(point: SweepPoint, plan: TunePlan) -> Lesson:
-    """What the trial *point* teaches.
+    """The lesson of the trial *point*.
 
-    Of a run that was stopped, or would have been, that is what was known at that moment, so that a sampler learns the
-    same with and without an early stop.
+    If a run was stopped, or would have been, the numbers are those of that moment, so that a sampler learns the same
+    with and without an early stop.
     """
     numbers = at_stop(point.rows) or point.outcome.summary
     if numbers is None:
@@ -232,13 +232,13 @@ def violation(requirement: Requirement, value: float | None) -> float:
     return max(away, _LEAST) if requirement.missed({requirement.key: value}) else min(away, 0.0)
 
 
-def at_stop(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """What was known of the first run that was stopped, by the keys of a summary; None where none was."""
+def at_stop(rows: Sequence[RunRow]) -> dict[str, Any] | None:
+    """The numbers of the first run that was stopped, as of that moment, by key; None if none was stopped."""
     for row in rows:
-        told = {key.removeprefix(AT_STOP): value for key, value in row.numbers.items()
+        numbers = {key.removeprefix(AT_STOP): value for key, value in row.numbers.items()
                 if key.startswith(AT_STOP) and value is not None}
-        if told:
-            return told
+        if numbers:
+            return numbers
     return None
 
 

@@ -26,10 +26,10 @@ from ksim.foundation.rng import stream
 from ksim.scenario.scenario import native
 from ksim.study.experiment import outcome
 from ksim.study.grid import Settings, value_text
-from ksim.study.rows import FAILED, STOPPED, Row, SweepPoint, points_of
+from ksim.study.rows import FAILED, STOPPED, RunRow, SweepPoint, points_of
 from ksim.study.tuning.plan import AT_STOP, CertainMiss, Direction, Lesson, TunePlan, lesson_of
 from ksim.study.tuning.space import Proposal, Space
-from ksim.study.workers import Workers
+from ksim.study.workers import RunWorkers
 
 #: The samplers by their names on the command line.
 NAMES = ("tpe", "gp", "nsga2", "random")
@@ -88,7 +88,7 @@ class Untried(BaseSampler):
         self._inner.after_trial(study, trial, state, values)
 
     def _proposed(self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> Proposal:
-        """What *inner* proposes, as long as it has enough points to learn from."""
+        """A proposal of *inner*, or one of the first points, as long as it has too few to learn from."""
         if self._first:
             return self._first.pop()
         free = {key: each for key, each in search_space.items() if not each.single()}
@@ -132,7 +132,7 @@ def _inner(name: str, seed: int) -> BaseSampler:
 
 
 def _constraints() -> dict[str, Any]:
-    """How Optuna before 5 is told that there are constraints; since 5, each trial has its own."""
+    """The argument by which Optuna before 5 learns of constraints; since 5, each trial has its own."""
     if hasattr(FrozenTrial, "set_constraint"):
         return {}
     return {"constraints_func": lambda trial: trial.user_attrs["violations"]}
@@ -204,7 +204,7 @@ class OptunaSearch:
 
 
 def proposal_of(space: Space, settings: Settings) -> Proposal:
-    """What was proposed for *settings*."""
+    """The proposal that led to *settings*."""
     return {axis.key: axis.proposed(settings[axis.key]) for axis in space.dimensions}
 
 
@@ -229,7 +229,7 @@ class Trial:
     lesson: Lesson
 
 
-def play(plan: TunePlan, row: Row) -> Row:
+def play(plan: TunePlan, row: RunRow) -> RunRow:
     """Run *row* of *plan*; with `prune`, not to its end where it is certain to miss what is required.
 
     The row has what was known at that moment, or would have been, so that a sampler learns the same either way.
@@ -251,27 +251,27 @@ class Rounds:
     """
 
     plan: TunePlan
-    pool: Workers
-    known: Mapping[tuple[int, int], Row]
-    keep: Callable[[Row], None]
-    asked: Callable[[Sequence[Row]], None]
+    pool: RunWorkers
+    known: Mapping[tuple[int, int], RunRow]
+    keep: Callable[[RunRow], None]
+    asked: Callable[[Sequence[RunRow]], None]
 
     def run(self, trials: int) -> Iterator[list[Trial]]:
         """Yield the trials of each round, until there were so many *trials*, or no point is left."""
         plan = self.plan
         search = OptunaSearch.of(plan.space, plan.sampler, plan.search_seed, plan.directions)
-        told = 0
-        while told < trials:
-            settings = search.ask(min(plan.round, trials - told))
+        done = 0
+        while done < trials:
+            settings = search.ask(min(plan.round, trials - done))
             if not settings:
                 return
-            ended = self._round([plan.rows(told + place, chosen) for place, chosen in enumerate(settings, 1)])
-            for number, trial in enumerate(ended, told):
+            ended = self._round([plan.rows(done + number, chosen) for number, chosen in enumerate(settings, 1)])
+            for number, trial in enumerate(ended, done):
                 search.tell(number, trial.lesson)
-            told += len(ended)
+            done += len(ended)
             yield ended
 
-    def _round(self, rows: Sequence[Sequence[Row]]) -> list[Trial]:
+    def _round(self, rows: Sequence[Sequence[RunRow]]) -> list[Trial]:
         """The trials with these *rows*, computed where they are not known."""
         flat = [row for replications in rows for row in replications]
         ended = {row.key: known for row in flat if (known := self._known(row)) is not None}
@@ -282,7 +282,7 @@ class Rounds:
             ended[row.key] = row
         return [Trial(point, lesson_of(point, self.plan)) for point in points_of([*ended.values()])]
 
-    def _known(self, row: Row) -> Row | None:
+    def _known(self, row: RunRow) -> RunRow | None:
         """The run of *row* if it was computed before."""
         known = self.known.get(row.key)
         return known if known is not None and known.settings == native(row.settings, "settings") else None
@@ -331,8 +331,8 @@ class Database:
         settings = {key: value_text(value) for key, value in point.settings.items()}
         attributes: dict[str, Any] = {"settings": settings, "scenario": point.outcome.scenario, "problem":
                                       point.outcome.problem, "violations": [*lesson.violations.values()]}
-        told = max((row.numbers.get(f"{AT_STOP}requests") or 0 for row in point.rows), default=0)
-        steps = {int(told): lesson.values[0]} if state is TrialState.PRUNED and len(lesson.values) == 1 else {}
+        requests = max((row.numbers.get(f"{AT_STOP}requests") or 0 for row in point.rows), default=0)
+        steps = {int(requests): lesson.values[0]} if state is TrialState.PRUNED and len(lesson.values) == 1 else {}
         return _created(lesson.violations, state=state, params=dict(proposal_of(space, point.settings)),
                         values=[*lesson.values] if state is TrialState.COMPLETE else None,
                         distributions=space.distributions(), user_attrs=attributes, intermediate_values=steps)

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import quantity
-from ksim.study.grid import Axis, Range, Settings, check_keys, parse, value_text
+from ksim.study.grid import Range, Settings, Values, check_keys, parse, value_text
 
 FLAG = "--space"
 #: A step to a neighbour in a wide range: the range over so many, or by this factor where logarithms count.
@@ -18,45 +18,10 @@ _STRIDES, _FACTOR = 20, 1.25
 Proposal = Mapping[str, Any]
 
 
-class Dimension(Protocol):
-    """A key of the scenario and the values that it may take."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def size(self) -> int | None:
-        """How many values there are; None for real numbers."""
-        ...
-
-    def distribution(self) -> Any:
-        """Optuna's distribution of what it proposes for this key."""
-        ...
-
-    def setting(self, proposed: Any) -> Any:
-        """The scenario's value for what Optuna proposed."""
-        ...
-
-    def proposed(self, setting: Any) -> Any:
-        """What was proposed for a *setting*."""
-        ...
-
-    def at(self, share: float) -> Any:
-        """The proposal at this *share* of the way, 0 <= share < 1, from the first value to the last."""
-        ...
-
-    def neighbours(self, proposed: Any) -> Sequence[Any]:
-        """The proposals next to *proposed*; choices without an order are all next to each other."""
-        ...
-
-    def proposals(self) -> Sequence[Any]:
-        """All that can be proposed; nothing for real numbers."""
-        ...
-
-
 @frozen
 class Listed:
-    """Values that are listed.  A sampler proposes the place of a value where they are *ordered*, else its text."""
+    """A key whose values are listed.  A sampler proposes the place of a value where they are *ordered*, else its text.
+    """
 
     key: str
     values: tuple[Any, ...]
@@ -64,33 +29,43 @@ class Listed:
 
     @property
     def size(self) -> int:
+        """How many values there are."""
         return len(self.values)
 
     def distribution(self) -> Any:
+        """Optuna's distribution of what it proposes for this key."""
         from optuna.distributions import CategoricalDistribution, IntDistribution
 
         return IntDistribution(0, len(self.values) - 1) if self.ordered else CategoricalDistribution(self.proposals())
 
     def setting(self, proposed: Any) -> Any:
+        """The scenario's value for what Optuna proposed."""
         return self.values[self.proposals().index(proposed)]
 
     def proposed(self, setting: Any) -> Any:
+        """What was proposed for a *setting*."""
         return self.proposals()[[*map(value_text, self.values)].index(value_text(setting))]
 
     def at(self, share: float) -> Any:
+        """The proposal at this *share* of the way, 0 <= share < 1, from the first value to the last."""
         return self.proposals()[int(share * self.size)]
 
     def neighbours(self, proposed: Any) -> Sequence[Any]:
+        """The proposals next to *proposed*; choices without an order are all next to each other."""
         return [other for other in self.proposals()
                 if (abs(other - proposed) == 1 if self.ordered else other != proposed)]
 
     def proposals(self) -> Sequence[Any]:
+        """All that can be proposed; nothing for real numbers."""
         return range(self.size) if self.ordered else [*map(value_text, self.values)]
 
 
 @frozen
 class Between:
-    """Numbers of a range, with its unit where it has one; whole numbers are counted."""
+    """A key whose values are numbers of a range; its methods are those of `Listed`.
+
+    Numbers have the unit of the range, if there is one.  Whole numbers are counted; of real ones, `size` is None.
+    """
 
     range: Range
 
@@ -130,6 +105,10 @@ class Between:
         return range(int(self.range.low), int(self.range.high) + 1) if self.range.whole else ()
 
 
+#: A key of the scenario, and the values that it may take.
+Dimension = Listed | Between
+
+
 @frozen
 class Space:
     """All dimensions together."""
@@ -142,7 +121,7 @@ class Space:
         return cls.of(parse(text, FLAG) for text in texts)
 
     @classmethod
-    def of(cls, axes: Iterable[Axis | Range]) -> "Space":
+    def of(cls, axes: Iterable[Values | Range]) -> "Space":
         """The space of these *axes*; raises ConfigError where there is none, or a key comes twice."""
         dimensions = tuple(Between(axis) if isinstance(axis, Range) else listed(axis) for axis in axes)
         if not dimensions:
@@ -152,7 +131,7 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """How many points there are; None where a dimension has real numbers."""
+        """The number of points; None if a dimension has real numbers."""
         sizes = [each.size for each in self.dimensions]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
@@ -180,7 +159,7 @@ class Space:
                 for values in product(*(each.proposals() for each in self.dimensions)))
 
 
-def listed(axis: Axis) -> Listed:
+def listed(axis: Values) -> Listed:
     """The dimension of the values of *axis*; raises ConfigError where there is none, or one comes twice."""
     texts = [*map(value_text, axis.values)]
     if len(set(texts)) < max(1, len(texts)):
@@ -191,7 +170,7 @@ def listed(axis: Axis) -> Listed:
 
 
 def _amount(value: Any) -> float | None:
-    """How much *value* is, if it is a number or a quantity with a unit."""
+    """The amount of *value*, if it is a number or a quantity with a unit."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -18,11 +18,11 @@ from attrs import define, field
 
 from ksim.foundation.errors import ConfigError, MissingExtra
 from ksim.scenario.scenario import Scenario
-from ksim.study.directory import Runs, StudyDirectory
+from ksim.study.directory import StudyDirectory, StudyRuns
 from ksim.study.grid import axes_of, short_names, value_text
 from ksim.study.pareto import TOLERATED, Goals, Objective, ParetoPoint, Requirement, first_of, value_of
 from ksim.study.plan import OnEnd, silent
-from ksim.study.rows import FAILED, NOT_RUN, OK, STOPPED, Row, SweepPoint
+from ksim.study.rows import FAILED, NOT_RUN, OK, STOPPED, RunRow, SweepPoint
 from ksim.study.sweep import StudyResult
 from ksim.study.tuning.plan import ROUND, TunePlan, at_stop, goals, violation
 from ksim.study.tuning.space import Space
@@ -79,7 +79,7 @@ class Tuning(StudyResult):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many trials there were, by how they ended: ok, failed, stopped or not run."""
+        """The number of trials by their end: ok, failed, stopped or not run."""
         worst = [next((status for status in (FAILED, STOPPED) if any(row.status == status for row in point.rows)),
                       point.rows[-1].status) for point in self.points]
         return {status: worst.count(status) for status in dict.fromkeys((OK, *worst))}
@@ -97,7 +97,7 @@ class Tuning(StudyResult):
 
     def plot(self) -> "Picture":
         """The first objective of each trial and the best so far; of several objectives, the front."""
-        from ksim.views.figures.studies import ParetoMark, Scale, Trial, pareto_chart, search_chart
+        from ksim.views.figures.studies import ParetoMark, Scale, TrialMark, pareto_chart, search_chart
 
         scales = [Scale(objective.key, objective.maximise) for objective in self.goals.objectives]
         if len(scales) > 1:
@@ -105,7 +105,7 @@ class Tuning(StudyResult):
                      for point in self.ranked if not point.problem]
             return pareto_chart(self.title, f"{len(marks)} of {len(self.points)} trials count", scales, marks)
         numbers = {id(point.outcome): point.number for point in self.points}
-        trials = [Trial(numbers[id(point.outcome)], point.values[0], not point.problem,
+        trials = [TrialMark(numbers[id(point.outcome)], point.values[0], not point.problem,
                         _settings(point.outcome.settings)) for point in self.ranked if point.values]
         without = len(self.points) - len(trials)
         note = f"{len(self.points)} trials{f', {without} of them without a value' if without else ''}"
@@ -129,8 +129,8 @@ def importance(tuning: Tuning) -> dict[str, float]:
 
     Empty without Optuna or scikit-learn, and where fewer than ten trials ran to their end.
     """
-    told = [(point, point.value(tuning.goals.objectives[0].key)) for point in tuning.points]
-    known = [(point, value) for point, value in told if value is not None]
+    key = tuning.goals.objectives[0].key
+    known = [(point, value) for point in tuning.points if (value := point.value(key)) is not None]
     if len(known) < _FEWEST or find_spec("optuna") is None or find_spec("sklearn") is None:
         return {}
     import optuna
@@ -166,7 +166,7 @@ def best_table(tuning: Tuning) -> Table:
 
 
 def remarks(tuning: Tuning) -> Iterator[str]:
-    """How many trials there were and how they ended, what they missed, and which settings mattered."""
+    """The number of trials and how they ended, the bounds that they missed, and the settings that mattered."""
     counts = tuning.counts
     words = {STOPPED: "stopped early", FAILED: "failed", NOT_RUN: "not run"}
     ended = [f"{counts[status]:,} {word}" for status, word in words.items() if counts.get(status)]
@@ -202,7 +202,7 @@ def refusal(tuning: Tuning) -> str:
 
 
 def _away(tuning: Tuning, point: SweepPoint) -> float:
-    """How far a trial is from meeting what is required; infinitely far if it failed."""
+    """The distance of a trial from meeting what is required; infinite if it failed."""
     numbers = _numbers(point)
     if not numbers:
         return inf
@@ -210,12 +210,12 @@ def _away(tuning: Tuning, point: SweepPoint) -> float:
 
 
 def _numbers(point: SweepPoint) -> Mapping[str, Any]:
-    """What is known of a trial: its numbers, or those of the moment when it was stopped."""
+    """The numbers of a trial, or those of the moment when it was stopped."""
     return point.outcome.summary or at_stop(point.rows) or {}
 
 
 def _misses(tuning: Tuning) -> Iterator[tuple[Requirement, int]]:
-    """How many trials miss each of what is required, most often missed first; those that failed aside."""
+    """The trials that miss each bound, most often missed first; those that failed do not count."""
     known = [numbers for point in tuning.points if (numbers := _numbers(point))]
     missed = [(bound, sum(bool(bound.missed(numbers)) for numbers in known)) for bound in tuning.goals.required]
     return iter(sorted([pair for pair in missed if pair[1]], key=lambda pair: -pair[1]))
@@ -255,12 +255,12 @@ class Tuner:
 
     plan: TunePlan
     title: str
-    study: Runs
-    _due: list[Row] = field(factory=list, init=False)
+    study: StudyRuns
+    _due: list[RunRow] = field(factory=list, init=False)
 
     @property
     def tuning(self) -> Tuning:
-        """What came out so far."""
+        """The result so far."""
         if isinstance(self.study, StudyDirectory):
             return Tuning.read(self.study.path)
         rows = [self.study.rows[key] for key in sorted(self.study.rows)]
@@ -273,7 +273,7 @@ class Tuner:
         """
         from ksim.study.tuning.search import Database, Rounds
 
-        def keep(row: Row) -> None:
+        def keep(row: RunRow) -> None:
             self.study.add(row)
             on_end()
 
@@ -290,7 +290,7 @@ class Tuner:
             if isinstance(self.study, StudyDirectory):
                 write_best(self.tuning)
 
-    def _ask(self, rows: Sequence[Row]) -> None:
+    def _ask(self, rows: Sequence[RunRow]) -> None:
         self._due = list(rows)
 
 

@@ -222,7 +222,7 @@ def sweep_chart(title: str, x: str, y: str, by: str, curves: Sequence[Curve]) ->
 
 
 @frozen
-class Trial:
+class TrialMark:
     """A trial of a tuning: its number, its value, whether it counts, and its settings."""
 
     number: int
@@ -231,7 +231,7 @@ class Trial:
     said: str = ""
 
 
-def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], maximise: bool = False) -> Picture:
+def search_chart(title: str, note: str, label: str, trials: Sequence[TrialMark], maximise: bool = False) -> Picture:
     """Each of *trials*; the line is the best of those that count."""
     marks: list[Mark] = []
     for counts, colour, name in ((False, GREY, "does not count"), (True, BLUE, "counts")):
@@ -246,9 +246,9 @@ def search_chart(title: str, note: str, label: str, trials: Sequence[Trial], max
     return Picture(title, [Panel("", Axis("trial"), Axis(label), marks, legend="best" if trials else "")], note)
 
 
-def best_so_far(trials: Sequence[Trial], maximise: bool) -> list[Trial]:
+def best_so_far(trials: Sequence[TrialMark], maximise: bool) -> list[TrialMark]:
     """Those of *trials* that count and are better than all before."""
-    found: list[Trial] = []
+    found: list[TrialMark] = []
     for trial in trials:
         if trial.counts and (not found or (trial.value > found[-1].value if maximise else
                                            trial.value < found[-1].value)):

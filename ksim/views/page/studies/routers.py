@@ -14,7 +14,7 @@ from ksim.study.routers import (
     rank_key,
     ranked,
     router_of,
-    told,
+    shown_keys,
 )
 from ksim.study.rows import SweepPoint, points_of
 from ksim.views.charts import Chart
@@ -43,7 +43,7 @@ def add_routers(document: Document, study: Study) -> None:
 
 
 def _table(points: Sequence[SweepPoint]) -> Markup:
-    keys = told(points)
+    keys = shown_keys(points)
     rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
     return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their"

@@ -19,7 +19,7 @@ from typing import Any
 
 from ksim.study.grid import short_names
 from ksim.views.charts import BLUE, GREY, ORANGE
-from ksim.views.figures.studies import Trial, best_so_far, search_chart
+from ksim.views.figures.studies import TrialMark, best_so_far, search_chart
 from ksim.views.html import Markup, breakable, element
 from ksim.views.page.document import Document, details, missing, note, table
 from ksim.views.page.drawing import axis, dots, figure, numbers
@@ -205,7 +205,7 @@ def add_history(document: Document, study: Study) -> None:
 
 def _figure(document: Document, study: Study, key: str) -> Markup:
     more, counting = study.more(key), {id(point) for point in study.counting}
-    trials = [Trial(point.number, point.means[key], id(point) in counting, settings_text(point, study.axes))
+    trials = [TrialMark(point.number, point.means[key], id(point) in counting, settings_text(point, study.axes))
               for point in study.points if key in point.means]
     found = best_so_far(trials, more)
     bounds = f" of points that keep {' and '.join(map(str, study.required))}" if study.required else ""
