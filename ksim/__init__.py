@@ -106,7 +106,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (9, 2_000, 5), "calibration": (33, 5_200, 7), "kv.cache": (10, 2_500, 8), "scheduling": (27, 4_100, 13),
     "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
     "features": (11, 1_700, 1), "results": (22, 5_100, 14), "views": (23, 4_800, 15), "scenario": (16, 3_700, 12),
-    "simulation": (7, 1_200, 6), "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (27, 6_200, 8),
+    "simulation": (7, 1_300, 6), "validation": (22, 4_200, 8), "testing": (18, 2_400, 2), "study": (27, 6_200, 8),
     "views.page": (14, 2_200, 1), "server": (23, 5_100, 4), "deploy": (35, 7_400, 4), "cli": (28, 6_100, 0),
 }
 

@@ -24,7 +24,7 @@ RUNS = [
     {"gpu": "h100", "serve.tensor_parallel_size": 2, "serve.overlap_stages": 2, "serve.overlap_sms": 8},
     {"serve.speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
                                   "acceptance": {"name": "geometric", "rate": 0.8}}},
-    {"gpu": {"name": "l4", "bandwidth": "400 GB/s"}, "oracle": "learned"}]
+    {"gpu": {"name": "l4", "bandwidth": "400 GB/s"}, "oracle": "learned"}, {"serve.cpu_offload_gb": 1}]
 
 
 def small(**changes):
