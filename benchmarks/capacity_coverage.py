@@ -11,8 +11,8 @@ from benchmarks.findings import Findings, Goal, Sheet
 from ksim.study.capacity.judge import highest_rate
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import crossing, level
-from ksim.study.capacity.trial import Plan, Trial, observe
-from ksim.study.workers import InProcess, Workers, workers
+from ksim.study.capacity.trial import Criteria, RateRun, observe
+from ksim.study.workers import InProcess, RunWorkers, Where
 
 LOADS = (ONE, BATCHED)
 SEEDS, LONGER = 100, 100
@@ -36,7 +36,7 @@ class Asked:
 
 def findings(seeds: int = SEEDS, longer: int = LONGER) -> Findings:
     """For each load, studies with so many *seeds*, and a run so many times *longer* than theirs."""
-    with workers() as pool:
+    with Where().workers() as pool:
         rows = [_row(load, pool, seeds, longer) for load in LOADS]
     sheet = Sheet(f"Intervals (95 %) of {seeds} seeds, beside the answer of a run {longer} times as long",
                   ("load", "target", "requests/s", "within", "too high", "too low", "half-width", "mean answer",
@@ -44,7 +44,7 @@ def findings(seeds: int = SEEDS, longer: int = LONGER) -> Findings:
     return Findings([sheet], [GOAL.judged(100 * min(held for _, held in rows), 1.0)])
 
 
-def _row(load: Load, pool: Workers, seeds: int, longer: int) -> tuple[list[str], float]:
+def _row(load: Load, pool: RunWorkers, seeds: int, longer: int) -> tuple[list[str], float]:
     asked = studies(load, pool, range(seeds))
     truth = long_answer(load, float(np.median([one.rate for one in asked])), longer, pool)
     held = np.mean([one.holds(truth) for one in asked])
@@ -55,7 +55,7 @@ def _row(load: Load, pool: Workers, seeds: int, longer: int) -> tuple[list[str],
             f"{100 * width:.1f} %", f"{rate:.2f}", f"{seconds:.1f}"], float(held)
 
 
-def studies(load: Load, pool: Workers, seeds: range) -> list[Asked]:
+def studies(load: Load, pool: RunWorkers, seeds: range) -> list[Asked]:
     """What studies of *load* with these *seeds* answer."""
     return [asked for _, asked in sorted(pool.run(partial(study, load), seeds))]
 
@@ -63,12 +63,12 @@ def studies(load: Load, pool: Workers, seeds: range) -> list[Asked]:
 def study(load: Load, seed: int) -> Asked:
     """What a study of *load* with this *seed* answers."""
     begun = time.process_time()
-    plan = Plan(load.targets, load.requests, model_errors=False, seed=seed)
+    plan = Criteria(load.targets, load.requests, model_errors=False, seed=seed)
     answer = highest_rate(load.scenario, plan, InProcess())
     return Asked(answer.rate, answer.traffic.low, answer.traffic.high, time.process_time() - begun)
 
 
-def long_answer(load: Load, near: float, longer: int, pool: Workers) -> float:
+def long_answer(load: Load, near: float, longer: int, pool: RunWorkers) -> float:
     """The highest rate that one long run finds; rates around *near* are tried."""
     rates = np.geomspace(near / AROUND, near * AROUND, STEPS).tolist()
     levels = [found for _, found in sorted(pool.run(partial(_long_level, load, longer), rates))]
@@ -78,7 +78,7 @@ def long_answer(load: Load, near: float, longer: int, pool: Workers) -> float:
 
 
 def _long_level(load: Load, longer: int, rate: float) -> float:
-    plan = Plan(load.targets, load.requests * longer, seed=APART)
-    seen = observe(plan, Trial(load.scenario, rate, 0))
+    plan = Criteria(load.targets, load.requests * longer, seed=APART)
+    seen = observe(plan, RateRun(load.scenario, rate, 0))
     return level(RatePoint.of(plan, [evolve(seen, saturated=False)]).multiples[load.targets[0]][0])
 

@@ -9,8 +9,8 @@ from benchmarks.capacity_loads import BATCHED, FEWER, Load
 from benchmarks.findings import Findings, Goal, Sheet
 from ksim.results.steps import Floats
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.trial import Plan, Trial, observe
-from ksim.study.workers import Workers, workers
+from ksim.study.capacity.trial import Criteria, RateRun, observe
+from ksim.study.workers import RunWorkers, Where
 
 REPLICATIONS = 60
 #: Requests/s: lightly loaded, and close to the capacity of the smaller set-up.
@@ -21,7 +21,7 @@ GOAL = Goal("variance of the difference, independent over common seeds: the leas
 def findings(replications: int = REPLICATIONS, rates: Sequence[float] = RATES, jobs: int | None = None) -> Findings:
     """The difference in mean latencies of engines of 32 and of 24 sequences."""
     rows, ratios = [], []
-    with workers(jobs) as pool:
+    with Where(jobs).workers() as pool:
         for rate in rates:
             one, common, apart = (values(load, rate, first, replications, pool)
                                   for load, first in ((BATCHED, 0), (FEWER, 0), (FEWER, replications)))
@@ -36,13 +36,13 @@ def findings(replications: int = REPLICATIONS, rates: Sequence[float] = RATES, j
     return Findings([sheet], [GOAL.judged(min(ratios), 1.0)])
 
 
-def values(load: Load, rate: float, first: int, count: int, pool: Workers) -> Floats:
+def values(load: Load, rate: float, first: int, count: int, pool: RunWorkers) -> Floats:
     """Mean TTFT, TPOT and E2EL of so many replications, from the *first* on: (replications, latencies)."""
-    trials = [Trial(load.scenario, rate, first + number) for number in range(count)]
+    trials = [RateRun(load.scenario, rate, first + number) for number in range(count)]
     found = sorted(pool.run(partial(_means, load.requests), trials), key=lambda pair: pair[0])
     return np.array([means for _, means in found])
 
 
-def _means(requests: int, trial: Trial) -> list[float]:
-    plan = Plan(tuple(Target(metric, "mean", 1e3) for metric in ("ttft", "tpot", "e2el")), requests)
+def _means(requests: int, trial: RateRun) -> list[float]:
+    plan = Criteria(tuple(Target(metric, "mean", 1e3) for metric in ("ttft", "tpot", "e2el")), requests)
     return [float(np.nanmean(sample.value)) for sample in observe(plan, trial).samples]

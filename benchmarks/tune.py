@@ -16,11 +16,13 @@ from attrs import evolve, frozen
 
 from benchmarks.pages import put
 from ksim.scenario.scenario import Scenario
-from ksim.study.grid import Outcome, Settings
-from ksim.study.rows import Row, SweepPoint
-from ksim.study.tuning.search import Search, play
-from ksim.study.tuning.space import AT_STOP, Space, TunePlan, lesson_of, objectives, requirements
-from ksim.study.workers import in_order, workers
+from ksim.study.experiment import Outcome
+from ksim.study.grid import Settings
+from ksim.study.rows import OK, RunRow, SweepPoint
+from ksim.study.tuning.plan import AT_STOP, TunePlan, goals, lesson_of
+from ksim.study.tuning.search import OptunaSearch, play
+from ksim.study.tuning.space import Space
+from ksim.study.workers import HERE, in_order
 
 ROOT = Path(__file__).parents[1]
 SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/sweep.md")
@@ -38,16 +40,15 @@ STOPS = tuple(f"{AT_STOP}{key}" for key in ("requests", *KEYS))
 @cache
 def plan() -> TunePlan:
     """The search that the comment of the scenario shows."""
-    return TunePlan(Scenario.read(SCENARIO), Space.parse(SPACE), objectives([OBJECTIVE], []), requirements(BOUNDS))
+    return TunePlan(Scenario.read(SCENARIO), Space.parse(SPACE), goals([OBJECTIVE], subject_to=BOUNDS))
 
 
-def values(scenario: Scenario, settings: Settings) -> list[float] | None:
+def values(unpruned: TunePlan, settings: Settings) -> list[float] | None:
     """The numbers of a point that the grid keeps: `KEYS`, and, where it would be stopped, those of `STOPS`."""
-    played = play(scenario, plan().limits, plan().keys, False, settings)
-    numbers = played.row(Row(1, 0, 0, settings)).numbers
-    if played.outcome.summary is None:
+    row = play(unpruned, RunRow(1, 0, 0, settings))
+    if row.status != OK:
         return None
-    return [float(numbers[key] or 0.0) for key in (*KEYS, *(STOPS if played.at_stop else ()))]
+    return [float(row.numbers[key] or 0.0) for key in (*KEYS, *(STOPS if STOPS[0] in row.numbers else ()))]
 
 
 def points() -> list[Settings]:
@@ -68,7 +69,8 @@ def name(settings: Settings) -> str:
 
 def counts(told: Sequence[float] | None) -> bool:
     """Whether a point with these numbers meets what is required."""
-    return told is not None and not any(bound.missed(dict(zip(KEYS, told, strict=False))) for bound in plan().required)
+    numbers = dict(zip(KEYS, told or (), strict=False))
+    return told is not None and not any(bound.missed(numbers) for bound in plan().goals.required)
 
 
 @cache
@@ -84,7 +86,7 @@ def is_best(settings: Settings) -> bool:
 
 def proposals(tuned: TunePlan) -> Iterator[Settings]:
     """What a search on the values of the grid proposes, trial by trial."""
-    search = Search.of(tuned.space, tuned.sampler, tuned.seed, tuned.directions)
+    search = OptunaSearch.of(tuned.space, tuned.sampler, tuned.search_seed, tuned.directions)
     while len(search.asked) < TRIALS:
         first = len(search.asked)
         for place, settings in enumerate(search.ask(min(tuned.round, TRIALS - first)), first):
@@ -99,9 +101,9 @@ def found_after(tuned: TunePlan) -> int | None:
 
 def _point(settings: Settings, told: Sequence[float] | None) -> SweepPoint:
     if told is None:
-        return SweepPoint([Row(1, 0, 0, settings)], Outcome(settings))
+        return SweepPoint([RunRow(1, 0, 0, settings)], Outcome(settings))
     numbers = dict(zip((*KEYS, *STOPS), told, strict=False))
-    return SweepPoint([Row(1, 0, 0, settings, numbers=numbers)], Outcome(settings, numbers))
+    return SweepPoint([RunRow(1, 0, 0, settings, numbers=numbers)], Outcome(settings, numbers))
 
 
 @frozen
@@ -112,7 +114,7 @@ class Found:
 
     @classmethod
     def by(cls, tuned: TunePlan) -> "Found":
-        return cls(tuple(found_after(evolve(tuned, seed=seed)) for seed in SEEDS))
+        return cls(tuple(found_after(evolve(tuned, search_seed=seed)) for seed in SEEDS))
 
     @property
     def texts(self) -> list[str]:
@@ -130,8 +132,8 @@ def comparison() -> Iterator[list[str]]:
 def write_grid() -> None:
     """Compute every point, in all processes there are."""
     todo = points()
-    with workers() as pool:
-        told: list[Any] = in_order(pool.run(partial(values, plan().scenario), todo), len(todo))
+    with HERE.workers() as pool:
+        told: list[Any] = in_order(pool.run(partial(values, evolve(plan(), prune=False)), todo), len(todo))
     rows = ",\n".join(json.dumps(None if row is None else [float(f"{value:.9g}") for value in row]) for row in told)
     GRID.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
     grid.cache_clear()

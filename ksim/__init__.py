@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.simulate import simulate
     from ksim.specs.hardware import PowerSettings
     from ksim.study.capacity.ask import capacity
-    from ksim.study.routers.compare import routers
+    from ksim.study.routers import routers
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
     from ksim.views.result import Result
@@ -106,7 +106,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (9, 2_000, 4), "calibration": (30, 4_600, 4), "kv.cache": (8, 2_500, 6), "scheduling": (27, 4_100, 13),
     "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
     "features": (11, 1_700, 1), "results": (16, 5_100, 9), "views": (17, 4_600, 11), "scenario": (16, 3_700, 12),
-    "simulation": (7, 1_200, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (29, 6_300, 16),
+    "simulation": (7, 1_300, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (27, 6_200, 8),
     "views.page": (14, 2_200, 1), "server": (23, 4_900, 4), "deploy": (35, 7_100, 4), "cli": (26, 5_800, 0),
 }
 
@@ -144,7 +144,7 @@ _HOMES = {
     "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.views.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
-    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers.compare",
+    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.scenario.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",

@@ -24,7 +24,7 @@ SLOW = frozenset({
     # Every command and key with what it must refuse.
     "cli/test_bad_inputs.py", "cli/test_files.py", "scenario/test_numbers.py",
     # Figures and traces, drawn and written.
-    "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_pareto.py", "cli/test_roofline.py",
+    "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_front.py", "cli/test_roofline.py",
     "views/page/test_browser.py", "views/test_perfetto.py", "views/test_run_plots.py",
     "simulation/test_why_not_split.py",
     # The whole repository.

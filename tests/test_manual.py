@@ -109,7 +109,8 @@ def answered(command):
 
 
 def ended(name, rest, folder):
-    quick = ["--no-trace", "--no-plots"] if name == "run" and "-o" in rest else shlex.split(SHORT.get(name, ""))
+    quick = ["--no-trace", "--no-plots"] if name == "run" and "-o" in rest else shlex.split(
+        SHORT.get(name, "") if "--front" not in rest or "--over" in rest else "")  # a study is there already
     done = ksim_here(name, *rest, *quick, folder=folder)
     assert done.status == 0, f"ksim {shlex.join([name, *rest])}\n{done.stderr}"
     return done.stdout

@@ -91,19 +91,19 @@ def _register() -> None:
         diff,
         exchange,
         hardware,
-        pareto,
         parts,
         run,
         serve,
         start,
         studies,
+        sweep,
         trace,
         validate,
     )
 
     under: dict[str, dict[str, Any]] = {
         "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain, "report": run.report},
-        "Ask": {"sweep": studies.sweep, "pareto": pareto.pareto, "capacity": capacity.capacity, "tune": studies.tune,
+        "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "tune": studies.tune,
                 "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives},
         "Compare": {"diff": diff.diff, "routers": studies.routers},
         "Connect": {"import": exchange.import_, "export": exchange.export, "serve": serve.serve, "trace": trace.trace},
@@ -114,6 +114,7 @@ def _register() -> None:
                         cls=hardware.ModelCommand if name == "model" else HelpCommand)(command)
     for name, group in {"gpu": hardware.app, "validate": validate.app}.items():
         app.add_typer(group, name=name, rich_help_panel="Calibrate")
+    app.command("pareto", hidden=True)(sweep.pareto)
     for old, new, command in (("sweep-kernels", "gpu points", hardware.points),
                               ("calibrate", "gpu calibrate", hardware.calibrate),
                               ("schema", "new --schema", start.schema)):

@@ -17,7 +17,7 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError, WorkerLost
 
 if TYPE_CHECKING:
-    from ksim.study.capacity.result import Capacity
+    from ksim.study.capacity.ask import Capacity
 
 Slo = Annotated[list[str] | None, typer.Option("--slo", metavar="METRIC:STATISTIC:LIMIT", help="a latency target, such"
                                                " as ttft:p99:1s or tpot:mean:50ms: ttft, tpot, itl, e2el or queue; a"
@@ -64,13 +64,11 @@ def capacity(
 
 def _show(found: "Capacity", output: Path | None) -> None:
     """Print the answer, in Markdown where there is no terminal; without one, only why several set-ups have none."""
-    from ksim.study.capacity.result import left_out
-
     screen = console()
     answer = [found.text] if found.best else [found.table] if len(found.standings) > 1 else []
     if found.best and screen.is_terminal:
         screen.print(found.set_ups)
-        answer = [*left_out(found.standings), found.sentence, *found.remarks]
+        answer = [*found.left_out, found.sentence, *found.remarks]
     for text in answer:
         screen.print(text, markup=False, highlight=False, soft_wrap=not screen.is_terminal)
     if output is not None:

@@ -1,10 +1,6 @@
-"""What the commands that run studies have in common: options, a progress bar, and how they stop.
+"""The commands that run studies: `ksim tune` and `ksim routers`, and what they share with `sweep` and `capacity`.
 
-`ksim sweep`: a scenario at many points, each once or several times, into one table.
-
-`ksim tune`: the best settings of a scenario, found by running few of all.
-
-`ksim routers`: all routers on one trace, under the same requests.
+They share options, and what they say where something stops them.
 """
 
 import csv
@@ -19,20 +15,15 @@ from ksim.cli.keep import Progress
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation import process
-from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
-    from ksim.scenario.scenario import Scenario
-    from ksim.study.directory import StudyDirectory
-    from ksim.study.routers.compare import RouterComparison
-    from ksim.study.routers.plan import RoutersPlan
-    from ksim.study.rows import Row, SweepPoint
-    from ksim.study.sweep import Sweep
+    from ksim.study.routers import RouterComparison, RoutersPlan
+    from ksim.study.rows import SweepPoint
+    from ksim.study.sweep import Where
     from ksim.study.tuning.tune import Tuner, Tuning
 
 
-StudyFolder = Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every run"
-                                           " is kept there as it ends, and all of them in runs.parquet")]
 Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, show_default="one per CPU", help="number of processes,"
                                           " or of CPUs that Ray uses")]
 On = Annotated[str, typer.Option("--on", metavar="processes|ray", help="where the runs are computed: in processes of"
@@ -40,19 +31,6 @@ On = Annotated[str, typer.Option("--on", metavar="processes|ray", help="where th
 Address = Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help="the Ray cluster to use, such as"
                                              " auto or ray://head:10001; by default Ray is started on this machine")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with the study that is in the output directory")]
-
-
-def keep_going(study: "StudyDirectory", scenario: "Scenario", rows: "list[Row]", jobs: int | None, on: str,
-               address: str | None) -> None:
-    """Run what *study* lacks of *rows*, behind a progress bar; an interrupt or a killed process says how to go on."""
-    from ksim.study.sweep import run_into
-
-    try:
-        with Progress(len(study.without(rows)), quiet=False, what="runs", every=1) as progress:
-            run_into(study, scenario, rows, progress.advance, jobs, on, address)
-    except (KeyboardInterrupt, process.Terminated, KsimError) as reason:
-        done = len(rows) - len(study.without(rows))
-        stop(reason, f"{done:,} of {len(rows):,} runs are kept; --resume goes on with the others")
 
 
 def as_record(point: "SweepPoint") -> dict[str, Any]:
@@ -76,65 +54,6 @@ def stop(reason: BaseException, kept: str) -> NoReturn:
     if isinstance(reason, process.Terminated):
         raise process.Terminated(reason.code, f"terminated; {kept}") from reason
     raise process.Terminated(130, f"interrupted; {kept}") from reason
-
-
-def sweep(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    over: Annotated[list[str], typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and the"
-                                            " values to try, such as serve.tensor_parallel_size=1,2,4, or, for a"
-                                            " sample, their range, KEY=LOW:HIGH or KEY=LOW:HIGH:log; may be repeated,"
-                                            " for every combination")],
-    output: StudyFolder,
-    sample: Annotated[str | None, typer.Option("--sample", metavar="latin:COUNT|random:COUNT", help="try so many points"
-                                               " instead of every combination: a Latin hypercube, or drawn one by one,"
-                                               " both by the seed")] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="replications of each point, each with a seed of its"
-                                        " own")] = 1,
-    jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
-    settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
-    json_file: JsonFile = None, wide: Wide = False,
-) -> None:
-    """Run a scenario at many points and keep all numbers of all runs, also where it is interrupted."""
-    from ksim.scenario.scenario import Scenario
-    from ksim.study.grid import Sample, parse
-    from ksim.study.sweep import SweepPlan, check_names
-    from ksim.study.workers import check
-
-    check(on, address)
-    axes = tuple(map(parse, over))
-    chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat)
-    rows = plan.rows
-    plan.check(output, resume, force)
-    check_names(chosen, plan.points)
-    with plan.study(output, f"Sweep of {scenario.stem}", resume, force) as study:
-        keep_going(study, plan.scenario, rows, jobs, on, address)
-    show(output, json_file)
-
-
-def show(directory: Path, json_file: Path | None = None) -> None:
-    """Print the best points of the study in *directory*, and what failed; raises KsimError where every run has."""
-    from ksim.study.rows import OK, best, remarks
-    from ksim.study.sweep import Sweep
-
-    study = Sweep.read(directory)
-    write_json(json_file, sweep_content(study))
-    if (found := best(study.points)).rows:
-        console().print(found)
-    count, *failures = remarks(study.rows)
-    say(count)
-    for line in failures:
-        print(f"ksim: {line}", file=sys.stderr)
-    say(f"written to {directory / 'runs.parquet'}; `ksim pareto {directory}` shows what no other point beats")
-    if all(row.status != OK for row in study.rows):
-        raise KsimError(f"none of {len(study.rows):,} runs went well")
-
-
-def sweep_content(study: "Sweep") -> dict[str, Any]:
-    """All points of *study*, for a JSON file: settings, and the means of all numbers of their runs."""
-
-    return {"title": study.title, "directory": str(study.directory), "runs": len(study.rows),
-            "points": [as_record(point) for point in study.points]}
 
 
 ScenarioFile = Annotated[Path, typer.Argument(help="scenario file (TOML)")]
@@ -172,40 +91,42 @@ def tune(
 ) -> None:
     """Find the settings of a scenario that are best in some numbers and keep within bounds on others."""
     from ksim.scenario.scenario import Scenario
-    from ksim.study.tuning.space import Space, TunePlan, objectives, requirements
-    from ksim.study.tuning.tune import Tuner, check_tuning
+    from ksim.study.sweep import Where
+    from ksim.study.tuning.tune import Space, TunePlan, Tuner, check_tuning, goals
 
     plan = TunePlan(changed(Scenario.read(scenario), settings, None, pool), Space.parse(space or []),
-                    objectives(minimize or [], maximize or []), requirements(subject_to or []), sampler=sampler,
-                    seed=seed, repeat=repeat, round=round_size, tolerated=max_rejected, prune=prune)
-    check_tuning(plan, trials, output, resume, force, on, address)
-    with Tuner.of(plan, f"Tuning of {scenario.stem}", output, resume, force) as tuner:
-        _search(tuner, trials, jobs, on, address)
+                    goals(minimize or [], maximize or [], subject_to or [], max_rejected), sampler=sampler,
+                    search_seed=seed, repeat=repeat, round=round_size, prune=prune)
+    where, title = Where(jobs, on, address), f"Tuning of {scenario.stem}"
+    check_tuning(plan, trials, output, resume, force)
+    with plan.kept(output, title, resume, force) as study:
+        tuner = Tuner(plan, title, study)
+        _search(tuner, trials, where, kept=output is not None)
         tuning = tuner.tuning
     _show(tuning)
     write_json(json_file, tune_content(tuning))
     _refuse(tuning)
 
 
-def _search(tuner: "Tuner", trials: int, jobs: int | None, on: str, address: str | None) -> None:
+def _search(tuner: "Tuner", trials: int, where: "Where", kept: bool) -> None:
     """Search behind a progress bar; where something stops the search, show what came out of it so far."""
-    left = trials * tuner.plan.repeat - len(tuner.rows)
+    ended, total = tuner.study.rows, trials * tuner.plan.repeat
     try:
-        with Progress(max(0, left), quiet=False, what="runs", every=1) as progress:
-            tuner.search(trials, progress.advance, jobs, on, address)
+        with Progress(max(0, total - len(ended)), quiet=False, what="runs", every=1) as progress:
+            tuner.search(trials, where, progress.advance)
     except (KeyboardInterrupt, process.Terminated, KsimError) as reason:
-        if tuner.rows:
+        if ended:
             _show(tuner.tuning)
-        kept = "; they are kept, and --resume goes on" if tuner.study else ""
-        stop(reason, f"{len(tuner.rows):,} of {trials * tuner.plan.repeat:,} runs were done{kept}")
+        stop(reason, f"{len(ended):,} of {total:,} runs were done"
+                     f"{'; they are kept, and --resume goes on' if kept else ''}")
 
 
 def _show(tuning: "Tuning") -> None:
     """Print the best trials, how the others ended, and where all of them are."""
     from ksim.study.tuning.tune import best_table, remarks
 
-    if (told := best_table(tuning)).rows:
-        console().print(told)
+    if (table := best_table(tuning)).rows:
+        console().print(table)
     say(*remarks(tuning))
     if tuning.directory is not None:
         best = f"; the best is {tuning.directory.name}/best.toml" if tuning.best else ""
@@ -214,14 +135,13 @@ def _show(tuning: "Tuning") -> None:
 
 def tune_content(tuning: "Tuning") -> dict[str, Any]:
     """All trials of *tuning*, for a JSON file."""
-
-    places = {id(point.outcome): point for point in tuning.ranked}
+    ranked = {id(point.outcome): point for point in tuning.ranked}
     best = tuning.best and tuning.trial(tuning.best).number
-    trials = [{**as_record(trial), "problem": places[id(trial.outcome)].problem or None,
-               "on_front": places[id(trial.outcome)].on_front} for trial in tuning.points]
+    trials = [{**as_record(trial), "problem": ranked[id(trial.outcome)].problem or None,
+               "on_front": ranked[id(trial.outcome)].on_front} for trial in tuning.points]
     return {"title": tuning.title, "directory": tuning.directory and str(tuning.directory),
-            "objectives": [str(goal) for goal in tuning.wanted],
-            "requirements": [str(bound) for bound in tuning.required], "counts": tuning.counts, "best": best,
+            "objectives": [str(goal) for goal in tuning.goals.objectives],
+            "requirements": [str(bound) for bound in tuning.goals.required], "counts": tuning.counts, "best": best,
             "trials": trials}
 
 
@@ -253,21 +173,15 @@ def routers(
 ) -> None:
     """Compare routers under the same requests: how long users wait, what caches hold, and regret."""
     from ksim.scenario.scenario import Scenario
-    from ksim.study.routers.plan import RoutersPlan, ages, listed
-    from ksim.study.sweep import check_names
-    from ksim.study.workers import check
+    from ksim.study.routers import RoutersPlan, ages, listed
+    from ksim.study.sweep import Where
 
-    check(on, address)
-    if resume and output is None:
-        raise ConfigError("--resume", "goes on with a study that is kept; name its directory with -o")
+    where = Where(jobs, on, address)
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
     plan = RoutersPlan.of(chosen, listed(names) if names is not None else (),
                           ages(staleness) if staleness is not None else (), seeds)
-    if output is not None:
-        plan.check(output, resume, force)
-    check_names(chosen, plan.points)
-    found = _compared(plan, f"Routers compared: {scenario.stem}", output, resume, force, jobs=jobs, on=on,
-                      address=address)
+    plan.check(output, resume, force)
+    found = _compared(plan, f"Routers compared: {scenario.stem}", output, (resume, force), where)
     _show_routers(found)
     if output is not None:
         _write(found, output)
@@ -276,17 +190,19 @@ def routers(
         raise KsimError(f"none of {len(found.rows):,} runs went well")
 
 
-def _compared(plan: "RoutersPlan", title: str, output: Path | None, resume: bool, force: bool, **where: Any
+def _compared(plan: "RoutersPlan", title: str, output: Path | None, kept: tuple[bool, bool], where: "Where"
               ) -> "RouterComparison":
     """Run *plan* behind a progress bar; an interrupt or a killed process says how to go on."""
-    from ksim.study.routers.compare import compare
+    from ksim.study.routers import RouterComparison
 
-    kept = f"; those of {output} that had ended are kept, and --resume goes on with the others" if output else ""
     try:
-        with Progress(len(plan.rows), quiet=False, what="runs", every=1) as progress:
-            return compare(plan, title, output, resume, force, progress.advance, **where)
+        with (plan.kept(output, title, *kept) as study,
+              Progress(len(plan.rows), quiet=False, what="runs", every=1) as progress):
+            plan.carry_out(study, where, progress.advance)
+            return RouterComparison.of(title, study)
     except (KeyboardInterrupt, process.Terminated) as reason:
-        stop(reason, f"not all of {len(plan.rows):,} runs had ended{kept}")
+        ended = f"; those of {output} that had ended are kept, and --resume goes on with the others" if output else ""
+        stop(reason, f"not all of {len(plan.rows):,} runs had ended{ended}")
 
 
 def _show_routers(found: "RouterComparison") -> None:

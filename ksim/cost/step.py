@@ -118,6 +118,11 @@ class StepTimer:
         inputs = evolve(self.host.inputs, copy=0.0, copy_sequence=0.0)
         return evolve(self, model=model, shard=shard, graphs=graphs, host=evolve(self.host, inputs=inputs))
 
+    def price_as(self, other: "StepTimer") -> None:
+        """Share the tables of prices of *other*, which is the same but for its `graphs` and the names of its GPUs."""
+        self._pricer, self._batches, self._plans = other._pricer, other._batches, other._plans
+        self._summaries = other._summaries
+
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""

@@ -67,31 +67,58 @@ def try_to_build(scenario: Scenario) -> None:
 
 
 def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
-         ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
+         ledger: Ledger | None = None, here: Container[int] | None = None,
+         begin: "Callable[[Running], None]" = lambda running: None) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *fleet*, or with those that are *here* alone.
 
-    Of the scenario's own workload only `max_concurrency` counts.
+    Of the scenario's own workload only `max_concurrency` counts.  `begin` is called as by `serve`.
     """
     log, fleet = Log(), Fleet.of(fleet)
-    serve(fleet, requests, log, on_end, here)
-    result = _result(fleet, log, (*(ledger.remarks() if ledger else ()), *fleet.remarks))
+    serve(fleet, requests, log, on_end, here, begin)
+    result = result_of(fleet, log, (*(ledger.remarks() if ledger else ()), *fleet.remarks))
     return _with_run_remarks(fleet, result) if here is None else result
 
 
 def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
-          here: Container[int] | None = None) -> Cluster:
+          here: Container[int] | None = None,
+          begin: "Callable[[Running], None]" = lambda running: None) -> Cluster:
     """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written.
 
+    `begin` is called before the first event, so that a process of the caller's can look at the run while it goes on.
     Returns the cluster as it is at the end.
     """
     env = Horizon()
     fleet.check_run()
     cluster = build(fleet, env, log, on_end, here)
     env.process(cluster.serve(requests))
+    begin(Running(fleet, cluster))
     with process.paused():
         env.run()
         cluster.close()
     return cluster
+
+
+@frozen
+class Running:
+    """A run of *fleet* that goes on."""
+
+    fleet: Fleet
+    cluster: Cluster
+
+    @property
+    def env(self) -> Horizon:
+        """Where its processes run."""
+        return self.cluster.env
+
+    @property
+    def log(self) -> Log:
+        """What has been written down by now; engines may write a few steps later than the cluster."""
+        return self.cluster.log
+
+    def result(self) -> Result:
+        """The result of what has happened by now; engines write down the rest of it first."""
+        self.cluster.close()
+        return result_of(self.fleet, self.log)
 
 
 def requests_of(fleet: Fleet, ledger: Ledger) -> Iterator[Request]:
@@ -116,7 +143,7 @@ def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _with_run_remarks(fleet, _result(fleet, _merged(logs), remarks))
+        return _with_run_remarks(fleet, result_of(fleet, _merged(logs), remarks))
 
 
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
@@ -169,7 +196,8 @@ def _merged(logs: Sequence[Log]) -> Log:
     return Log.joined(engines, logs)
 
 
-def _result(fleet: Fleet, log: Log, remarks: Sequence[str]) -> Result:
+def result_of(fleet: Fleet, log: Log, remarks: Sequence[str] = ()) -> Result:
+    """The result of *fleet*'s run, as far as it is in *log*."""
     scenario = fleet.scenario
     return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), remarks, fleet.rates,
                   fleet.pool_rates)

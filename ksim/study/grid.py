@@ -1,27 +1,21 @@
-"""A grid of settings: one scenario, run with each combination of their values.
+"""The settings that a study varies: the values of each, and which points it tries.
 
-The settings that a study varies: the values of each, listed or between two ends.
-
-Which points a study tries: every combination of the values, or a sample of them.
+Values are listed (`Values`), or lie between two ends (`Range`).  Points are every combination of them, or a `Sample`.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 
-from ksim.foundation.errors import ConfigError, KsimError, UnknownName
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.rng import stream
-from ksim.scenario.scenario import Scenario, native, pieces, setting
-from ksim.simulation.processes import run_in_processes
-from ksim.simulation.simulate import simulate, try_to_build
-from ksim.views.result import Result
+from ksim.scenario.scenario import native, pieces, setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,14 +25,14 @@ Settings = Mapping[str, Any]
 
 
 @frozen
-class Axis:
+class Values:
     """A setting, by its dotted key, and the values to try."""
 
     key: str
     values: tuple[Any, ...]
 
     @classmethod
-    def parse(cls, text: str, flag: str = "--over") -> "Axis":
+    def parse(cls, text: str, flag: str = "--over") -> "Values":
         """Parse ``key=value,value`` as *flag* takes it, with values as for ``--set``; raises ConfigError."""
         key, values = key_and_values(text, flag)
         texts = [piece.strip() for piece in pieces(flag, key, values)]
@@ -61,30 +55,7 @@ def key_and_values(text: str, flag: str) -> tuple[str, str]:
     return key, values
 
 
-@frozen
-class Outcome:
-    """How a run with these `settings` went: its summary, and its scenario with every setting filled in.
-
-    `problem` says why there is no summary; `refused` is true where that was told before any request had ended, as of a
-    model that does not fit.  `unserved` says which requests were not served, and why.
-    """
-
-    settings: Settings
-    summary: Mapping[str, Any] | None = None
-    scenario: str = ""
-    problem: str = ""
-    unserved: str = ""
-    refused: bool = False
-
-    @property
-    def unserved_share(self) -> float:
-        """The share of requests that were rejected or unfinished."""
-        if not self.unserved or self.summary is None:
-            return 0.0
-        return float(self.summary["failed"] + self.summary["unfinished"]) / _requests(self.summary)
-
-
-def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0) -> list[Settings]:
+def combinations(axes: Sequence[Values], sample: int | None = None, seed: int = 0) -> list[Settings]:
     """Every combination of the values of *axes*, the last axis varying fastest, or *sample* of them, drawn by *seed*.
 
     Raises ConfigError for two axes with the same key.
@@ -104,40 +75,6 @@ def check_keys(keys: Sequence[str], flag: str = "--over") -> None:
         raise ConfigError(flag, f"{twice[0]} comes twice; name all its values at once")
 
 
-def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> Generator[Outcome, None, None]:
-    """Run *scenario* with each of the *chosen* settings in *jobs* processes, with the same outcomes for any number."""
-    return run_in_processes(partial(outcome, scenario), chosen, jobs)
-
-
-def outcome(scenario: Scenario, settings: Settings, play: Callable[..., Result] = simulate) -> Outcome:
-    """Run *scenario* with *settings*, or have *play* run it; an error becomes the problem of the outcome."""
-    ended: list[None] = []
-    try:
-        result = play(scenario.with_values(settings), lambda: ended.append(None))
-        return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
-    except KsimError as error:
-        return Outcome(settings, scenario=_text(scenario, settings), problem=str(error), refused=not ended)
-    except Exception as error:  # in a plug-in, or a bug: the other points still run
-        return Outcome(settings, scenario=_text(scenario, settings), problem=f"{type(error).__name__}: {error};"
-                       " `ksim run` with these settings shows where")
-
-
-def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
-    """For each of the *chosen* settings, why it cannot be run, told without running it; None where it can.
-
-    Raises UnknownName for an unknown name, which is a mistake in any grid, unlike a model that does not fit.
-    """
-    for settings in chosen:
-        try:
-            try_to_build(scenario.with_values(settings))
-        except UnknownName:
-            raise
-        except KsimError as error:
-            yield Outcome(settings, problem=str(error), refused=True)
-        else:
-            yield None
-
-
 def value_text(value: Any) -> str:
     """A setting's value, as a person would write it."""
     return json.dumps(value, default=str) if isinstance(value, bool | list | dict) else str(value)
@@ -147,29 +84,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """A short name for each of *keys*: its last word, unless another key ends in the same word."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
-
-
-def _text(scenario: Scenario, settings: Settings) -> str:
-    """*scenario* with *settings* in TOML; "" where there cannot be such a scenario."""
-    try:
-        return scenario.with_values(settings).to_toml()
-    except KsimError:
-        return ""
-
-
-def _unserved(result: Result) -> str:
-    """How many requests were not served, and why the first of them was not; "" where all were."""
-    summary, reasons = result.summary, result.history.requests.reasons
-    left = [f"{summary[status]:,} {word}" for status, word in (("failed", "rejected"), ("unfinished", "unfinished"))
-            if summary[status]]
-    if not left:
-        return ""
-    why = f": {next(iter(reasons.values()))}" if reasons else ""
-    return f"{' and '.join(left)} of {_requests(summary):,} requests{why}"
-
-
-def _requests(summary: Mapping[str, Any]) -> int:
-    return sum(summary[status] for status in ("completed", "failed", "unfinished"))
 
 
 _END = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\W\d][\w/%*^.-]*|%)?\s*"
@@ -210,14 +124,14 @@ class Range:
         return f"{self.shown(self.low)}:{self.shown(self.high)}{':log' if self.log else ''}"
 
 
-def parse(text: str, flag: str = "--over") -> Axis | Range:
+def parse(text: str, flag: str = "--over") -> Values | Range:
     """Parse ``key=value,value`` or ``key=low:high[:log]`` as *flag* takes it; raises ConfigError."""
     key, values = key_and_values(text, flag)
     match = _RANGE.fullmatch(values)
-    return Axis.parse(text, flag) if match is None else _range(key, flag, *match.groups())
+    return Values.parse(text, flag) if match is None else _range(key, flag, *match.groups())
 
 
-def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Axis | Range]:
+def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Values | Range]:
     """The axes of a Python call: texts as `parse` takes them, or values by key.
 
     The values of a key are a list, or one text as after the ``=`` of ``--over``, such as "16:256:log".
@@ -226,8 +140,8 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Axis | Range]:
         return [parse(over, "over")]
     if not isinstance(over, Mapping):
         return [parse(text) for text in over]
-    return [parse(f"{key}={values}", "over") if isinstance(values, str) else Axis(key, tuple(native(list(values), key)))
-            for key, values in over.items()]
+    return [parse(f"{key}={values}", "over") if isinstance(values, str) else
+            Values(key, tuple(native(list(values), key))) for key, values in over.items()]
 
 
 def _range(key: str, flag: str, *parts: str | None) -> Range:
@@ -270,13 +184,13 @@ class Sample:
         return f"{self.kind}:{self.count}"
 
 
-def points(axes: Sequence[Axis | Range], sample: Sample | None = None, seed: int = 0) -> list[Settings]:
+def points(axes: Sequence[Values | Range], sample: Sample | None = None, seed: int = 0) -> list[Settings]:
     """Every combination of the values of *axes*, or a *sample* drawn by *seed*; each point once.
 
     Raises ConfigError for two axes with the same key, and for a range without a sample.
     """
     check_keys([axis.key for axis in axes])
-    lists = [axis for axis in axes if isinstance(axis, Axis)]
+    lists = [axis for axis in axes if isinstance(axis, Values)]
     ranges = [axis.key for axis in axes if isinstance(axis, Range)]
     if sample is None and ranges:
         raise ConfigError("--over", f"{ranges[0]}: a range needs --sample, such as latin:200; or list the values")
@@ -286,11 +200,6 @@ def points(axes: Sequence[Axis | Range], sample: Sample | None = None, seed: int
         stream(seed, "random").random((sample.count, len(axes))))
     drawn = [{axis.key: axis.at(share) for axis, share in zip(axes, row, strict=True)} for row in shares.tolist()]
     return list({tuple(map(value_text, settings.values())): settings for settings in drawn}.values())
-
-
-def replication_seed(seed: int, replication: int) -> int:
-    """The seed of a replication of a scenario with *seed*: that itself for replication 0, else derived from both."""
-    return int(stream(seed, f"replication {replication}").integers(2**31)) if replication else seed
 
 
 def _latin(count: int, axes: int, seed: int) -> "NDArray[np.float64]":

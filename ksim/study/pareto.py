@@ -1,6 +1,6 @@
-"""The Pareto front: the outcomes that no other outcome beats in one objective without losing in another.
+"""The goals of a study: numbers of summary.json to minimise or maximise, bounds on them, and the Pareto front.
 
-What a study looks for: numbers of summary.json to minimise or maximise, and bounds on them.
+The front are the outcomes that no other beats in one objective without losing in another.
 """
 
 import operator
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.results.numbers import LESS, MORE, NUMBERS, derived
-from ksim.study.grid import Outcome
+from ksim.study.experiment import Outcome
 from ksim.views.wording import number
 
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
@@ -133,15 +133,6 @@ class ParetoPoint:
         return not self.problem and self.beaten_by is None
 
 
-def objectives(texts: Sequence[str]) -> list[Objective]:
-    """The objectives that *texts* name, or `DEFAULT`; raises UnknownName, and ConfigError for one given twice."""
-    named = [Objective.parse(text) for text in texts or DEFAULT]
-    keys = [objective.key for objective in named]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise ConfigError("--objective", f"{twice[0]} comes twice; name each objective once")
-    return named
-
-
 def front(costs: Floats) -> Bools:
     """Which rows of *costs* (points x objectives, less is better) no other row dominates.
 
@@ -150,19 +141,81 @@ def front(costs: Floats) -> Bools:
     return ~np.array([_dominates(costs, row).any() for row in costs], dtype=bool)
 
 
-def rank(outcomes: Sequence[Outcome], wanted: Sequence[Objective], required: Sequence[Requirement] = (),
-         tolerated: float = TOLERATED) -> list[ParetoPoint]:
-    """The *outcomes* as points: the front by the first objective, then what it dominates, then what does not count.
+@frozen
+class Goals:
+    """The objectives by which outcomes are compared, and the bounds that an outcome has to meet to count.
 
-    A point counts if it has all objectives, meets what is *required*, kept up with its load, and rejected no more than
-    the *tolerated* share of its requests.
+    A point counts if it has all `objectives`, meets what is `required`, kept up with its load, and rejected no more
+    than the `tolerated` share of its requests.
     """
-    problems = [_problem(outcome, wanted, required, tolerated) for outcome in outcomes]
-    counted = [outcome for outcome, problem in zip(outcomes, problems, strict=True) if not problem]
-    others = [ParetoPoint(0, outcome, _values(outcome, wanted), problem=problem)
-              for outcome, problem in zip(outcomes, problems, strict=True) if problem]
-    others.sort(key=lambda point: not point.values)
-    return [evolve(point, number=place) for place, point in enumerate([*_ranked(counted, wanted), *others], 1)]
+
+    objectives: tuple[Objective, ...]
+    required: tuple[Requirement, ...] = ()
+    tolerated: float = TOLERATED
+
+    @classmethod
+    def parse(cls, objectives: Sequence[str] = (), required: Sequence[str] = (), tolerated: float = TOLERATED
+              ) -> "Goals":
+        """The goals of texts as of ``--objective``, by default `DEFAULT`, and ``--require``.
+
+        Raises UnknownName and ConfigError for what there cannot be, and for an objective that comes twice.
+        """
+        named = tuple(Objective.parse(text) for text in objectives or DEFAULT)
+        check_once([objective.key for objective in named], "--objective")
+        return cls(named, tuple(map(Requirement.parse, required)), tolerated)
+
+    @property
+    def keys(self) -> list[str]:
+        """The numbers that decide: of the objectives, then of what is required."""
+        return list(dict.fromkeys([*(objective.key for objective in self.objectives),
+                                   *(bound.key for bound in self.required)]))
+
+    def rank(self, outcomes: Sequence[Outcome]) -> list[ParetoPoint]:
+        """The *outcomes* as points: the front by the first objective, then what it beats, then what does not count."""
+        problems = [self._problem(outcome) for outcome in outcomes]
+        counting = [outcome for outcome, problem in zip(outcomes, problems, strict=True) if not problem]
+        others = [ParetoPoint(0, outcome, self._values(outcome), problem=problem)
+                  for outcome, problem in zip(outcomes, problems, strict=True) if problem]
+        others.sort(key=lambda point: not point.values)
+        return [evolve(point, number=number) for number, point in enumerate([*self._ranked(counting), *others], 1)]
+
+    def _ranked(self, outcomes: Sequence[Outcome]) -> list[ParetoPoint]:
+        """The points of the front, which get the first numbers, then all others."""
+        values = [self._values(outcome) for outcome in outcomes]
+        costs = np.array([[objective.cost(value) for objective, value in zip(self.objectives, row, strict=True)]
+                          for row in values])
+        costs = costs.reshape(len(values), len(self.objectives))  # also where there are none
+        best = front(costs)
+        order = sorted(range(len(outcomes)), key=lambda row: (not best[row], *costs[row]))
+        leading = costs[[row for row in order if best[row]]]
+        beaten = [None if best[row] else int(np.argmax(_dominates(leading, costs[row]))) + 1 for row in order]
+        return [ParetoPoint(0, outcomes[row], values[row], by) for row, by in zip(order, beaten, strict=True)]
+
+    def _problem(self, outcome: Outcome) -> str:
+        """Why a point does not count; "" where it does."""
+        if outcome.problem or outcome.summary is None:
+            return outcome.problem
+        if outcome.unserved_share > self.tolerated:
+            return outcome.unserved
+        if outcome.summary.get("saturated"):
+            return SATURATED
+        missing = [f"nothing in the run tells {objective.key}" for objective in self.objectives
+                   if value_of(outcome.summary, objective.key) is None]
+        missed = [reason for requirement in self.required if (reason := requirement.missed(outcome.summary))]
+        return "; ".join(missing[:1] or missed)
+
+    def _values(self, outcome: Outcome) -> tuple[float, ...]:
+        """The objectives of *outcome*, or nothing where one is unknown."""
+        if not outcome.summary:
+            return ()
+        values = [value_of(outcome.summary, objective.key) for objective in self.objectives]
+        return () if None in values else tuple(float(value) for value in values if value is not None)
+
+
+def check_once(keys: Sequence[str], flag: str) -> None:
+    """Raise ConfigError for an objective that *flag* names twice."""
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(flag, f"{twice[0]} comes twice; name each objective once")
 
 
 def refusal(points: Sequence[ParetoPoint]) -> str:
@@ -179,45 +232,13 @@ def first_of(reasons: Sequence[str]) -> str:
 
 
 def _advice(points: Sequence[ParetoPoint]) -> str:
-    """How points that reject too many requests, or that cannot keep up, would count."""
+    """Advice by which points would count that reject too many requests, or that cannot keep up."""
     if all(point.problem == SATURATED for point in points):
         return "; lower the rate of requests, or try more GPUs"
     shares = [point.outcome.unserved_share for point in points if point.problem == point.outcome.unserved]
     return f"; --max-rejected {ceil(1000 * min(shares)) / 1000:g} would let the best of them count" if shares else ""
 
 
-def _ranked(outcomes: Sequence[Outcome], wanted: Sequence[Objective]) -> list[ParetoPoint]:
-    """The points of the front, which get the first numbers, then all others."""
-    values = [_values(outcome, wanted) for outcome in outcomes]
-    costs = np.array([[objective.cost(value) for objective, value in zip(wanted, row, strict=True)] for row in values])
-    costs = costs.reshape(len(values), len(wanted))  # also where there are none
-    best = front(costs)
-    order = sorted(range(len(outcomes)), key=lambda row: (not best[row], *costs[row]))
-    leading = costs[[row for row in order if best[row]]]
-    beaten = [None if best[row] else int(np.argmax(_dominates(leading, costs[row]))) + 1 for row in order]
-    return [ParetoPoint(0, outcomes[row], values[row], by) for row, by in zip(order, beaten, strict=True)]
-
-
 def _dominates(costs: Floats, row: Floats) -> Bools:
     """Which of *costs* dominate *row*."""
     return np.asarray((costs <= row).all(axis=1) & (costs < row).any(axis=1))
-
-
-def _problem(outcome: Outcome, wanted: Sequence[Objective], required: Sequence[Requirement], tolerated: float) -> str:
-    """Why a point does not count; "" where it does."""
-    if outcome.problem or outcome.summary is None:
-        return outcome.problem
-    if outcome.unserved_share > tolerated:
-        return outcome.unserved
-    if outcome.summary.get("saturated"):
-        return SATURATED
-    missing = [f"nothing in the run tells {objective.key}" for objective in wanted
-               if value_of(outcome.summary, objective.key) is None]
-    missed = [reason for requirement in required if (reason := requirement.missed(outcome.summary))]
-    return "; ".join(missing[:1] or missed)
-
-
-def _values(outcome: Outcome, wanted: Sequence[Objective]) -> tuple[float, ...]:
-    """The objectives of *outcome*, or nothing where one is unknown."""
-    values = [value_of(outcome.summary, objective.key) for objective in wanted] if outcome.summary else [None]
-    return () if None in values else tuple(float(value) for value in values if value is not None)

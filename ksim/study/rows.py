@@ -1,8 +1,7 @@
 """The runs of a study as rows: of values, of lines of JSON, and of runs.parquet.
 
-The replications of a point together: means, and how sure they are.
-
-What came out of a study in a few lines: the best point by each of a few numbers, and what failed.
+A `SweepPoint` has the replications of a point together, with means and their intervals; `best`, `first` and `remarks`
+sum a study up in a few lines.
 """
 
 import json
@@ -14,12 +13,13 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from ksim.results.numbers import BEST_BY, derived
 from ksim.scenario.scenario import native, put
-from ksim.study.grid import Outcome, Settings, short_names, value_text
-from ksim.study.pareto import Objective, rank
+from ksim.study.experiment import Outcome
+from ksim.study.grid import Settings, short_names, value_text
+from ksim.study.pareto import Goals, Objective
 from ksim.study.students_t import student
 from ksim.views.tables import Table, notebook
 from ksim.views.wording import number
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Number = float | int | bool | None
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not run"
-#: Of a tuning: a run that was ended early; its numbers are those that were told of it.
+#: Of a tuning: a run that was ended early; its numbers are those that were known by then.
 STOPPED = "stopped"
 #: The columns around those of the axes, and those of the numbers.
 FIRST, THEN, LAST = ("point", "replication", "seed"), ("status", "problem", "unserved"), ("settings", "scenario")
@@ -40,7 +40,7 @@ _AXES = b"ksim.axes"
 
 
 @frozen
-class Row:
+class RunRow:
     """One run of a study: a replication of a point, and how it went.
 
     Points are numbered from 1, replications from 0.  `settings` are the values of the axes by their dotted keys.
@@ -58,17 +58,16 @@ class Row:
     numbers: Mapping[str, Number] = {}
     scenario: str = ""
 
-    @classmethod
-    def of(cls, point: int, replication: int, seed: int, settings: Settings, outcome: Outcome) -> "Row":
-        """The run of that *point* and *replication* whose *outcome* is known."""
-        summary = outcome.summary
-        told = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
-        numbers = {key: value for key, value in told.items() if key not in settings and key not in FIRST}
-        return cls(point, replication, seed, native(settings, "settings"), status=FAILED if summary is None else OK,
-                   problem=outcome.problem, unserved=outcome.unserved, numbers=numbers, scenario=outcome.scenario)
+    def ended(self, outcome: Outcome) -> "RunRow":
+        """This run, which had not been run, with how it went."""
+        summary, settings = outcome.summary, self.settings
+        measured = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
+        numbers = {key: value for key, value in measured.items() if key not in settings and key not in FIRST}
+        return evolve(self, settings=native(settings, "settings"), status=FAILED if summary is None else OK,
+                      problem=outcome.problem, unserved=outcome.unserved, numbers=numbers, scenario=outcome.scenario)
 
     @classmethod
-    def parse(cls, line: str | bytes) -> "Row":
+    def parse(cls, line: str | bytes) -> "RunRow":
         """The row that `line` has written; raises ValueError for text that is none."""
         try:
             return cls(**json.loads(line))
@@ -82,13 +81,12 @@ class Row:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What the rows of a study are sorted by."""
+        """The point and the replication, by which rows of a study are sorted."""
         return self.point, self.replication
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What the run changes in the scenario of the study: its settings, and its seed where that is a replication's.
-        """
+        """The changes to the scenario of the study: the settings, and the seed if that is a replication's."""
         return {**self.settings, "seed": self.seed} if self.replication else dict(self.settings)
 
 
@@ -101,7 +99,7 @@ def flat_numbers(summary: Mapping[str, Any], before: str = "") -> Iterator[tuple
             yield before + key, value
 
 
-def to_table(rows: Sequence[Row]) -> "pa.Table":
+def to_table(rows: Sequence[RunRow]) -> "pa.Table":
     """The table of *rows*, by point and replication; the same whatever the order in which they ended."""
     import pyarrow as pa
 
@@ -118,13 +116,13 @@ def to_table(rows: Sequence[Row]) -> "pa.Table":
     return pa.table(arrays).replace_schema_metadata({_AXES: json.dumps(axes)})
 
 
-def from_table(table: "pa.Table") -> list[Row]:
+def from_table(table: "pa.Table") -> list[RunRow]:
     """The rows that `to_table` was given, in its order; raises KeyError and ValueError for any other table."""
     axes = axes_of(table)
     before = {*FIRST, *THEN, *LAST, *axes}
     names = [name for name in table.column_names if name not in before]
     fixed = [*FIRST, *THEN, "scenario"]
-    return [Row(settings=_settings(record["settings"], axes), **{name: record[name] for name in fixed},
+    return [RunRow(settings=_settings(record["settings"], axes), **{name: record[name] for name in fixed},
                 numbers=_numbers(record, names)) for record in table.to_pylist()]
 
 
@@ -178,7 +176,7 @@ def _array(values: Sequence[Any]) -> "pa.Array":
 class SweepPoint:
     """A point of a sweep: its `rows` by replication, and its `outcome`, in which numbers are their means."""
 
-    rows: Sequence[Row]
+    rows: Sequence[RunRow]
     outcome: Outcome
 
     @property
@@ -210,7 +208,7 @@ class SweepPoint:
                 **numbers, **{f"{key}_half_width": self.half_width(key) for key in known}}
 
 
-def points_of(rows: Sequence[Row]) -> list[SweepPoint]:
+def points_of(rows: Sequence[RunRow]) -> list[SweepPoint]:
     """The points of a study's *rows*, in order."""
     ordered = sorted(rows, key=lambda row: row.key)
     groups = (list(group) for _, group in groupby(ordered, key=lambda row: row.point))
@@ -224,13 +222,14 @@ def half_width(values: Sequence[float]) -> float:
     return student(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
-def _outcome(rows: Sequence[Row]) -> Outcome:
-    """How a point went: its only run, or the means of its replications, of which none may have failed."""
+def _outcome(rows: Sequence[RunRow]) -> Outcome:
+    """The outcome of a point: its only run, or the means of its replications, of which none may have failed."""
     first = rows[0]
     if failed := [row for row in rows if row.status != OK]:
         problem = failed[0].problem or failed[0].status
-        said = problem if len(rows) == 1 else f"{len(failed)} of {len(rows)} replications: {problem}"
-        return Outcome(first.settings, scenario=first.scenario, problem=said)
+        if len(rows) > 1:
+            problem = f"{len(failed)} of {len(rows)} replications: {problem}"
+        return Outcome(first.settings, scenario=first.scenario, problem=problem)
     unserved = next((row.unserved for row in rows if row.unserved), "")
     return Outcome(first.settings, _means([row.numbers for row in rows]), first.scenario, unserved=unserved)
 
@@ -257,7 +256,7 @@ def best(points: Sequence[SweepPoint]) -> Table:
     """The best point by each number of `BEST_BY`; points that did not keep up with their load do not count."""
     keys, rows = _axes(points), []
     for objective in map(Objective.parse, BEST_BY):
-        ranked = rank([point.outcome for point in points], [objective])
+        ranked = Goals((objective,)).rank([point.outcome for point in points])
         if ranked and ranked[0].on_front:
             point = next(point for point in points if point.outcome is ranked[0].outcome)
             rows.append((str(objective), _text(point, objective.key), str(point.number), *point.texts(keys)))
@@ -273,8 +272,8 @@ def first(points: Sequence[SweepPoint]) -> Table:
     return Table.of(">point", *short_names(axes).values(), *(f">{key}" for key in keys), "", rows=rows)
 
 
-def remarks(rows: Sequence[Row]) -> Iterator[str]:
-    """How many runs there are, how many failed and why, and how many were not run."""
+def remarks(rows: Sequence[RunRow]) -> Iterator[str]:
+    """The number of runs, how many failed and why, and how many were not run."""
     replications = max((row.replication for row in rows), default=0) + 1
     times = f", {replications} replications of each" if replications > 1 else ""
     yield f"{_counted(len(rows), 'run')} of {_counted(len({row.point for row in rows}), 'point')}{times}"
@@ -285,7 +284,7 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{_counted(left, 'run')} not run"
 
 
-def sweep_html(title: str, rows: Sequence[Row]) -> str:
+def sweep_html(title: str, rows: Sequence[RunRow]) -> str:
     """A study in a notebook: the best points, the first ones, and what failed."""
     points = points_of(rows)
     more = f"and {len(points) - _MOST} more points" if len(points) > _MOST else ""

@@ -43,7 +43,7 @@ class Payoff:
 
     @property
     def sentence(self) -> str:
-        """Where speculation stops to pay, in words."""
+        """The number of sequences up to which speculation pays, in words."""
         if self.pays == 0:
             return "speculation does not pay, even for one sequence"
         if self.pays >= self.most:
@@ -77,7 +77,7 @@ class SpeculativeStep:
 
 
 def compared(scenario: Scenario, batch: Batch) -> SpeculativeStep:
-    """What the sequences of *batch* cost with *scenario*'s speculation, each that decodes with its drafts."""
+    """The cost of a step over *batch* with *scenario*'s speculation; sequences that decode verify their drafts."""
     config = scenario.serve.speculative_config
     assert config is not None, "there is speculation"
     steps = [timer.step_cost(verified(batch, config)) for timer in Deployment.of(scenario).timers()]
@@ -89,7 +89,7 @@ def compared(scenario: Scenario, batch: Batch) -> SpeculativeStep:
 
 
 def payoff(scenario: Scenario, context: int) -> Payoff:
-    """What *scenario*'s speculation is worth where every sequence has *context* tokens in the cache.
+    """The payoff of *scenario*'s speculation where every sequence has *context* tokens in the cache.
 
     Raises KsimError for a scenario without speculation, and for one that cannot be deployed.
     """

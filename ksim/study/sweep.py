@@ -1,47 +1,36 @@
 """A sweep: one scenario, run at many points, each once or several times.
 
-The runs of a sweep, or of any study: as tables, as a front, as a figure, and in a notebook.
-
-Runs of a study, each in a worker, and kept as it ends.
-
-The figure of a sweep: a number of its points over a setting or another number.
+`SweepPlan` lists the runs and has them computed; a `Sweep` is what came out, as tables, a front, a figure, or in a
+notebook.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from attrs import define, field, frozen
 
-from ksim.foundation.errors import ConfigError, MissingExtra, UnknownKey, UnknownName
+from ksim.foundation.errors import ConfigError, MissingExtra, UnknownName
 from ksim.foundation.units import in_one_unit
 from ksim.scenario.scenario import Scenario
-from ksim.simulation.simulate import try_to_build
-from ksim.study import directory
-from ksim.study.directory import StudyDirectory
-from ksim.study.grid import (
-    Axis,
-    Outcome,
-    Range,
-    Sample,
-    Settings,
-    axes_of,
-    outcome,
-    points,
-    replication_seed,
-    value_text,
-)
-from ksim.study.pareto import TOLERATED, ParetoPoint, Requirement, objectives, rank
-from ksim.study.rows import Row, SweepPoint, points_of, sweep_html, to_table
-from ksim.study.workers import PROCESSES, Workers, check, workers
+from ksim.study.directory import StudyDirectory, StudyRuns, is_study
+from ksim.study.experiment import check_names, outcome
+from ksim.study.grid import Range, Sample, Settings, Values, axes_of, points, value_text
+from ksim.study.pareto import TOLERATED, Goals, ParetoPoint
+from ksim.study.plan import OnEnd, StudyPlan, silent
+from ksim.study.rows import RunRow, SweepPoint, points_of, sweep_html, to_table
+from ksim.study.workers import HERE, PROCESSES, Where
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
     from ksim.views.figures import Picture
+
+
+__all__ = ["HERE", "StudyDirectory", "StudyResult", "Sweep", "SweepPlan", "Where", "is_study", "sweep", "sweep_plot"]
 
 
 def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> "Picture":
@@ -81,28 +70,32 @@ def _check(points: Sequence[SweepPoint], x: str, y: str, by: str | None) -> None
 
 
 def _place(point: SweepPoint, x: str) -> float | str | None:
-    """Where a point is on the x axis, whose values have no unit in common: its number, or the text of its setting."""
+    """The x of a point whose axis has no unit in common: a number, or the text of its setting."""
     value = point.settings.get(x, point.value(x))
     plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     return value if plain else value_text(value)
 
 
 @define(eq=False, slots=False)
-class Sweep:
-    """The `rows` of a study by point and replication, and what they say together.
-
-    A notebook shows the best points and the first ones.  `directory` is where the study is kept, if it is.
-    """
+class StudyResult:
+    """The `rows` of a study by point and replication; `directory` is where the study is kept, if it is."""
 
     title: str
-    rows: list[Row] = field(repr=False)
+    rows: list[RunRow] = field(repr=False)
     directory: Path | None = None
 
     @classmethod
-    def read(cls, directory: Path | str) -> "Sweep":
+    def read(cls, directory: Path | str) -> Self:
         """The study that is kept at *directory*, finished or not; raises ConfigError and DataError."""
         study = StudyDirectory.read(Path(directory))
         return cls(study.head.title, sorted(study.rows, key=lambda row: row.key), study.path)
+
+    @classmethod
+    def of(cls, title: str, study: StudyRuns) -> Self:
+        """The result of *study* by now: read again where it is kept, as its table has it."""
+        if isinstance(study, StudyDirectory):
+            return cls.read(study.path)
+        return cls(title, [study.rows[key] for key in sorted(study.rows)])
 
     @cached_property
     def table(self) -> "pa.Table":
@@ -113,6 +106,11 @@ class Sweep:
     def points(self) -> list[SweepPoint]:
         """The points, each with its replications and their means."""
         return points_of(self.rows)
+
+
+@define(eq=False, slots=False)
+class Sweep(StudyResult):
+    """The result of a sweep; a notebook shows the best points and the first ones."""
 
     def to_pandas(self, means: bool = False) -> "pandas.DataFrame":
         """One row per run; or, for *means*, one per point, with the mean of its replications.
@@ -129,11 +127,10 @@ class Sweep:
     def front(self, *wanted: str, require: Sequence[str] = (), max_rejected: float = TOLERATED) -> list[ParetoPoint]:
         """The points that no other beats in all *wanted* numbers, each "KEY" or "max:KEY", and that meet *require*.
 
-        By default, as of `ksim pareto`, in energy per output token and latency.
+        By default, as of `ksim sweep --front`, in energy per output token and latency.
         """
-        outcomes = [point.outcome for point in self.points]
-        ranked = rank(outcomes, objectives(wanted), [*map(Requirement.parse, require)], max_rejected)
-        return [point for point in ranked if point.on_front]
+        goals = Goals.parse(wanted, require, max_rejected)
+        return [point for point in goals.rank([point.outcome for point in self.points]) if point.on_front]
 
     def plot(self, x: str, y: str, by: str | None = None) -> "Picture":
         """Number *y* of the points over *x*, with a line for each value of *by*; bars are 95 % intervals of means.
@@ -147,71 +144,12 @@ class Sweep:
         return sweep_html(self.title, self.rows)
 
 
-def played(scenario: Scenario, rows: Sequence[Row], pool: Workers) -> Iterator[tuple[Row, Outcome]]:
-    """Run *scenario* for each of *rows*; yield the row and how it went as each ends, in any order."""
-    for place, ended in pool.run(partial(outcome, scenario), [row.changes for row in rows]):
-        yield rows[place], ended
-
-
-def run_rows(scenario: Scenario, rows: Sequence[Row], keep: Callable[[Row], None], jobs: int | None = None,
-             on: str = PROCESSES, address: str | None = None) -> None:
-    """Run *scenario* for each of *rows* with `workers`, and *keep* each row as it ends."""
-    if not rows:
-        return
-    with workers(jobs, on, address, most=len(rows)) as pool:
-        for row, ended in played(scenario, rows, pool):
-            keep(Row.of(row.point, row.replication, row.seed, row.settings, ended))
-
-
-def run_into(study: StudyDirectory, scenario: Scenario, rows: Sequence[Row], on_end: Callable[[], None] = lambda: None,
-             jobs: int | None = None, on: str = PROCESSES, address: str | None = None,
-             run: Callable[..., None] = run_rows) -> None:
-    """Have *run* run those of *rows* that *study* does not have yet, and write its table, whatever ends this.
-
-    `on_end` is called for each run that ends.
-    """
-    def keep(row: Row) -> None:
-        study.add(row)
-        on_end()
-
-    try:
-        run(scenario, study.without(rows), keep, jobs, on, address)
-    finally:
-        study.finish(study.without(rows))
-
-
-def check_names(scenario: Scenario, points: Sequence[Settings],
-                mistakes: tuple[type[Exception], ...] = (UnknownName, UnknownKey)) -> None:
-    """Raise the UnknownName or UnknownKey of a name or key that is not there, before anything runs.
-
-    That is a mistake in any study, unlike a model that does not fit, which is an answer.
-    """
-    for settings in _with_new_names(points):
-        try:
-            try_to_build(scenario.with_values(settings))
-        except mistakes:
-            raise
-        except Exception:  # it will be the problem of this point
-            continue
-
-
-def _with_new_names(points: Sequence[Settings]) -> Iterator[Settings]:
-    """Those of *points* in which a key or a value comes for the first time; numbers are no names."""
-    known: set[tuple[str, str]] = set()
-    for settings in points:
-        names = {(key, "" if isinstance(value, int | float) else value_text(value)) for key, value in settings.items()}
-        if not names <= known:
-            known |= names
-            yield settings
-
-
 @frozen
-class SweepPlan:
-    """What a sweep runs: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
+class SweepPlan(StudyPlan):
+    """The runs of a sweep: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
 
     kind: ClassVar[str] = "sweep"
-    scenario: Scenario
-    axes: tuple[Axis | Range, ...]
+    axes: tuple[Values | Range, ...]
     sample: Sample | None = None
     repeat: int = 1
 
@@ -223,8 +161,7 @@ class SweepPlan:
 
     @property
     def command(self) -> dict[str, Any]:
-        """What tells this sweep of its scenario from another, for study.json."""
-        over = {axis.key: list(axis.values) if isinstance(axis, Axis) else str(axis) for axis in self.axes}
+        over = {axis.key: list(axis.values) if isinstance(axis, Values) else str(axis) for axis in self.axes}
         return {"over": over, "sample": str(self.sample) if self.sample else None, "repeat": self.repeat}
 
     @property
@@ -233,31 +170,36 @@ class SweepPlan:
         return points(self.axes, self.sample, self.scenario.seed)
 
     @property
-    def rows(self) -> list[Row]:
-        """All runs, not run yet, by point and replication.
-
-        A replication has the same seed at every point, so that points are compared under the same requests.
-        """
-        return [Row(number, replication, self._seed(settings, replication), settings)
+    def rows(self) -> list[RunRow]:
+        """All runs, not run yet, by point and replication."""
+        return [RunRow(number, replication, self.seed(settings, replication), settings)
                 for number, settings in enumerate(self.points, 1) for replication in range(self.repeat)]
 
-    def check(self, path: Path, resume: bool = False, force: bool = False) -> None:
-        """Raise ConfigError unless the directory of this sweep can be at *path*, before anything else is done."""
-        if resume:
-            StudyDirectory.open(path, self.kind, self.command, self.scenario.to_toml()).close()
-        else:
-            directory.check(path, force)
+    def check(self, path: Path | None, resume: bool = False, force: bool = False) -> None:
+        super().check(path, resume, force)
+        check_names(self.scenario, self.points)
 
-    def study(self, path: Path, title: str, resume: bool = False, force: bool = False) -> StudyDirectory:
-        """The directory of this sweep at *path*: a new one, or, to *resume*, the one that is there."""
-        text = self.scenario.to_toml()
-        if resume:
-            return StudyDirectory.open(path, self.kind, self.command, text)
-        return StudyDirectory.create(path, self.kind, title, self.command, text, force)
+    def carry_out(self, study: StudyRuns, where: Where = HERE, on_end: OnEnd = silent) -> None:
+        """Run what *study* lacks, keep each run as it ends, and write the table of all, whatever ends this.
 
-    def _seed(self, settings: Settings, replication: int) -> int:
-        seed = settings.get("seed")  # where that is no seed, the run says so
-        return replication_seed(seed if isinstance(seed, int) else self.scenario.seed, replication)
+        `on_end` is called for each run that ends.
+        """
+        def keep(row: RunRow) -> None:
+            study.add(row)
+            on_end()
+
+        rows = self.rows
+        try:
+            if left := study.without(rows):
+                self.run(left, keep, where)
+        finally:
+            study.finish(study.without(rows))
+
+    def run(self, rows: Sequence[RunRow], keep: Callable[[RunRow], None], where: Where) -> None:
+        """Compute each of *rows*, of which there is one at least, and *keep* it as it ends."""
+        with where.workers(most=len(rows)) as pool:
+            for number, ended in pool.run(partial(outcome, self.scenario), [row.changes for row in rows]):
+                keep(rows[number].ended(ended))
 
 
 def sweep(scenario: Scenario | str | Path, over: Mapping[str, Any] | Iterable[str], sample: str | None = None,
@@ -271,13 +213,9 @@ def sweep(scenario: Scenario | str | Path, over: Mapping[str, Any] | Iterable[st
     """
     scenario = scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)
     plan = SweepPlan(scenario, tuple(axes_of(over)), Sample.parse(sample) if sample else None, repeat)
-    check(on, address)
-    rows, title = plan.rows, f"Sweep of {Path(scenario.model).name}"
-    check_names(scenario, plan.points)
-    if output is None:
-        ended: list[Row] = []
-        run_rows(scenario, rows, ended.append, jobs, on, address)
-        return Sweep(title, sorted(ended, key=lambda row: row.key))
-    with plan.study(Path(output), title, resume, force) as study:
-        run_into(study, scenario, rows, jobs=jobs, on=on, address=address)
-    return Sweep.read(output)
+    where, path = Where(jobs, on, address), None if output is None else Path(output)
+    plan.check(path, resume, force)
+    title = f"Sweep of {Path(scenario.model).name}"
+    with plan.kept(path, title, resume, force) as study:
+        plan.carry_out(study, where)
+    return Sweep.of(title, study)

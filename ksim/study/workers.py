@@ -1,7 +1,4 @@
-"""Where the runs of a study are computed: in this process, in several, or on Ray.
-
-The runs of a study on a Ray cluster, or on a local Ray of this machine.
-"""
+"""Workers that compute the runs of a study: this process, several processes, or Ray on this machine or a cluster."""
 
 import logging
 import os
@@ -44,7 +41,7 @@ class RayWorkers:
     _ray: Any
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
-        """Do as `Workers.run`; no more items are in flight than keep the workers busy."""
+        """Do as `RunWorkers.run`; no more items are in flight than keep the workers busy."""
         task = self._ray.remote(max_retries=1)(_computed)
         shared, paths = self._ray.put(work), [str(Path.cwd())]
         waiting, flying = iter(enumerate(items)), dict[Any, int]()
@@ -71,7 +68,7 @@ class RayWorkers:
                              f" {str(lost).strip().splitlines()[0]}") from lost
 
     def _result(self, reference: Any) -> Any:
-        """What a task has computed; raises what it has raised, and WorkerLost where its process was killed."""
+        """The result of a task; raises its error, and WorkerLost if its process was killed."""
         try:
             error, result = self._ray.get(reference)
         except self._ray.exceptions.RayError as lost:
@@ -158,12 +155,12 @@ def _computed(paths: list[str], work: Callable[[T], R], item: T) -> tuple[Except
 PROCESSES, RAY = "processes", "ray"
 
 
-class Workers(Protocol):
+class RunWorkers(Protocol):
     """Computes independent items."""
 
     @property
     def count(self) -> int:
-        """How many items are computed at a time."""
+        """The number of items that are computed at a time."""
         ...
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
@@ -184,42 +181,51 @@ class InProcess:
         return ((place, work(item)) for place, item in enumerate(items))
 
 
-@contextmanager
-def workers(jobs: int | None = None, on: str = PROCESSES, address: str | None = None, most: int | None = None
-            ) -> Iterator[Workers]:
-    """Workers in *jobs* processes of this machine, by default one per CPU, or *on* Ray; all end with the block.
+@frozen
+class Where:
+    """The place where runs are computed: in `jobs` processes of this machine, by default one per CPU, or `on` Ray.
 
-    There are no more of them than the *most* items that will be in flight.  *address* is that of a Ray cluster; without
-    one, Ray is started on this machine.  Raises ConfigError for any other
-    place, MissingExtra where Ray is not installed, and KsimError where the cluster cannot be reached.
+    `address` is that of a Ray cluster; without one, Ray is started on this machine.  Raises ConfigError for any other
+    place, and MissingExtra where Ray is not installed.
     """
-    check(on, address)
-    if on == RAY:
 
-        with ray_workers(jobs, address) as cluster:
-            yield cluster
-        return
-    count = min(jobs or os.cpu_count() or 1, most or sys.maxsize)
-    if count < 2:
-        yield InProcess()
-        return
-    with Pool.of(count) as pool:
-        yield pool
+    jobs: int | None = None
+    on: str = PROCESSES
+    address: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.on not in (PROCESSES, RAY):
+            raise ConfigError("--on", f"expected {PROCESSES} or {RAY}, not {self.on!r}")
+        if self.address is not None and self.on != RAY:
+            raise ConfigError("--address", "is that of a Ray cluster; add --on ray")
+        if self.on == RAY and find_spec("ray") is None:
+            raise MissingExtra("ray", "--on ray")
+
+    @contextmanager
+    def workers(self, most: int | None = None) -> Iterator[RunWorkers]:
+        """Workers that end with the block, no more of them than the *most* items that will be in flight.
+
+        Raises KsimError where a cluster cannot be reached.
+        """
+        if self.on == RAY:
+            with ray_workers(self.jobs, self.address) as cluster:
+                yield cluster
+            return
+        count = min(self.jobs or os.cpu_count() or 1, most or sys.maxsize)
+        if count < 2:
+            yield InProcess()
+            return
+        with Pool.of(count) as pool:
+            yield pool
 
 
-def check(on: str, address: str | None = None) -> None:
-    """Raise ConfigError and MissingExtra for workers that there cannot be, before anything else is done."""
-    if on not in (PROCESSES, RAY):
-        raise ConfigError("--on", f"expected {PROCESSES} or {RAY}, not {on!r}")
-    if address is not None and on != RAY:
-        raise ConfigError("--address", "is that of a Ray cluster; add --on ray")
-    if on == RAY and find_spec("ray") is None:
-        raise MissingExtra("ray", "--on ray")
+#: In processes of this machine, one per CPU.
+HERE = Where()
 
 
 def in_order(results: Iterator[tuple[int, R]], count: int) -> list[R]:
-    """All *results* of `Workers.run` by their places."""
-    found: list[Any] = [None] * count
-    for place, result in results:
-        found[place] = result
-    return found
+    """All *results* of `RunWorkers.run` in the order of their items."""
+    ordered: list[Any] = [None] * count
+    for number, result in results:
+        ordered[number] = result
+    return ordered

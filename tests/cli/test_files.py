@@ -8,7 +8,7 @@ from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 #: Commands before the name of a file.
 COMMANDS = [
-    "run", "replay --model llama-3.2-1b --gpu h200", "explain", "diff b", "pareto --over seed=1,2", "trace",
+    "run", "replay --model llama-3.2-1b --gpu h200", "explain", "diff b", "sweep --front --over seed=1,2", "trace",
     "gpu calibrate", "gpu calibrate t.csv --gpu", "step --decode 1x1 --gpu h200 --model",
     "step --decode 1x1 --model llama-3.2-1b --gpu", "step --decode 1x1 --model llama-3.2-1b --system",
     "step --decode 1x1 --model llama-3.2-1b --gpu h200 --oracle", "collectives --gpu", "collectives --system",

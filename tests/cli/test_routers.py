@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ksim.study.routers.compare import RouterComparison
+from ksim.study.routers import RouterComparison
 from tests.cli.command import SCENARIO, ksim_here
 
 ASKED = ("routers", "s.toml", "--set", "serve.data_parallel_size=2", "--set", "oracle=roofline", "--jobs", 1)

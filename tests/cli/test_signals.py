@@ -24,7 +24,7 @@ class Waits:
         time.sleep(3600)
 """
 RUN = ("run", "s.toml", "-o", "out", "--stream", "--set", "oracle=mine:Waits")
-PARETO = ("pareto", "s.toml", "--over", "seed=1,2", "--jobs", "2", "-o", "out", "--set", "oracle=mine:Waits")
+FRONT = ("sweep", "s.toml", "--front", "--over", "seed=1,2", "--jobs", "2", "--set", "oracle=mine:Waits")
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ TERMINATED = (signal.SIGTERM, 143, "ksim: terminated; nothing was written\n")
 
 
 @pytest.mark.parametrize(("words", "processes", "number", "status", "message"), [
-    (RUN, 1, *INTERRUPTED), (PARETO, 2, *TERMINATED),
+    (RUN, 1, *INTERRUPTED), (FRONT, 2, *TERMINATED),
     pytest.param(RUN, 1, *TERMINATED, marks=pytest.mark.explore),
-    pytest.param(PARETO, 2, *INTERRUPTED, marks=pytest.mark.explore),
-], ids=["run-int", "pareto-term", "run-term", "pareto-int"])
+    pytest.param(FRONT, 2, *INTERRUPTED, marks=pytest.mark.explore),
+], ids=["run-int", "front-term", "run-term", "front-int"])
 def test_a_signal_ends_all_processes_and_leaves_nothing_behind(words, processes, number, status, message, folder):
     with at_work(folder, words, processes) as command:
         if number == signal.SIGINT:  # which a terminal sends to all of them
@@ -81,10 +81,10 @@ def test_a_signal_ends_all_processes_and_leaves_nothing_behind(words, processes,
 
 
 def test_processes_end_with_a_parent_that_is_killed(folder):
-    with at_work(folder, PARETO, 2) as command:
+    with at_work(folder, FRONT, 2) as command:
         command.kill()
         command.communicate()  # waits for all of them, as each holds the pipe
-    assert left(folder) == [".out.ksim-lock", "mine.py", "s.toml"]  # nobody holds the lock any more
+    assert left(folder) == ["mine.py", "s.toml"]
 
 
 def test_the_next_run_removes_what_a_killed_one_left(folder):

@@ -81,7 +81,7 @@ def test_all_runs_are_in_one_table_and_the_best_are_shown(found):
     assert "must be greater than or equal to max_num_seqs (16)" in rows[-1]["problem"]
     assert rows[0]["serve.max_num_seqs"] == 1 and rows[0]["p99_ttft_ms"] > 0
     for words in ("best by", "joules_per_million_tokens", " ± ", "12 runs of 6 points, 2 replications of each",
-                  "written to out/runs.parquet; `ksim pareto out` shows"):
+                  "written to out/runs.parquet; `ksim sweep out --front` shows"):
         assert words in outcome.stdout
     assert outcome.stderr == ("ksim: 2 runs failed: max_num_batched_tokens: (8) must be greater than or equal to"
                               " max_num_seqs (16)\n")
@@ -108,8 +108,8 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(found):
 
 def test_the_front_of_a_finished_sweep_is_shown_without_a_run(found, monkeypatch):
     folder, _ = found
-    monkeypatch.setattr("ksim.study.grid.simulate", None)
-    out = ksim("pareto", "out", "--objective", "median_e2el_ms", "--objective", "joules_per_million_tokens",
+    monkeypatch.setattr("ksim.study.experiment.play", None)
+    out = ksim("sweep", "out", "--front", "--objective", "median_e2el_ms", "--objective", "joules_per_million_tokens",
                "--require", "completed>=12", "-o", "front", "--json", "p.json", folder=folder)
     assert "of 6 points are on the front" in out and "2 of 2 replications: max_num_batched_tokens" in out
     points = json.loads((folder / "p.json").read_text())["points"]
@@ -117,7 +117,7 @@ def test_the_front_of_a_finished_sweep_is_shown_without_a_run(found, monkeypatch
             and row["serve.max_num_batched_tokens"] == 8192]
     assert points[0]["summary"]["median_e2el_ms"] == pytest.approx(sum(row["median_e2el_ms"] for row in rows) / 2)
     assert len(list((folder / "front" / "front").iterdir())) == sum(point["on_front"] for point in points)
-    message = ksim("pareto", "out", "--over", "seed=1,2", folder=folder, code=1)
+    message = ksim("sweep", "out", "--front", "--over", "seed=1,2", folder=folder, code=1)
     assert message.startswith("ksim: --over: is for a scenario; the runs of a study are compared as they are")
 
 
@@ -136,7 +136,7 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_resume_goes_on(folder):
     assert (stopped.status, stopped.stderr) == (
         130, "ksim: interrupted; 2 of 4 runs are kept; --resume goes on with the others\n")
     assert [row["status"] for row in table(folder)] == ["ok", "ok", "not run", "not run"]
-    assert "not run" in ksim("pareto", "out", folder=folder)
+    assert "not run" in ksim("sweep", "out", "--front", folder=folder)
     (folder / "go").touch()
     assert "4 runs of 4 points" in ksim(*words, "--resume", folder=folder)
     assert "4 runs of 4 points" in ksim(*words, "--resume", folder=folder)  # with nothing left

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.study.directory import StudyDirectory
-from ksim.study.head import Head
-from ksim.study.rows import FAILED, NOT_RUN, OK, Row, from_table, to_table
+from ksim.study.directory import StudyDirectory, StudyHead
+from ksim.study.rows import FAILED, NOT_RUN, OK, RunRow, from_table, to_table
 
 COMMAND, SCENARIO = {"over": ["seed=1,2"], "repeat": 1}, 'model = "m"\n'
 VALUES = st.one_of(st.integers(-5, 5), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.text(),
@@ -19,7 +18,7 @@ VALUES = st.one_of(st.integers(-5, 5), st.floats(allow_nan=False, allow_infinity
 
 def row(point, replication=0, status=OK, **more):
     numbers = {"duration": 1.5 * point, "completed": point, "saturated": False, "cost": None} if status == OK else {}
-    return Row(point, replication, 7, {"gpu": "h200", "serve.max_num_seqs": point}, status, numbers=numbers, **more)
+    return RunRow(point, replication, 7, {"gpu": "h200", "serve.max_num_seqs": point}, status, numbers=numbers, **more)
 
 
 def create(path, **more):
@@ -42,8 +41,8 @@ def test_the_table_does_not_depend_on_the_order_in_which_runs_ended(rows):
 @given(st.lists(st.fixed_dictionaries({"seed": st.integers(0, 9), "a.b": VALUES, "oracle": st.one_of(
     VALUES, st.fixed_dictionaries({"name": st.text(), "x": VALUES}))}), min_size=1, max_size=4))
 def test_rows_of_any_settings_come_back_from_lines_and_from_the_table(settings):
-    rows = [Row(point, 0, values["seed"], values, FAILED, "a\nproblem") for point, values in enumerate(settings, 1)]
-    assert [Row.parse(row.line) for row in rows] == rows
+    rows = [RunRow(point, 0, values["seed"], values, FAILED, "a\nproblem") for point, values in enumerate(settings, 1)]
+    assert [RunRow.parse(row.line) for row in rows] == rows
     assert from_table(to_table(rows)) == rows
 
 
@@ -58,7 +57,7 @@ def test_a_finished_study_is_read_as_it_was_written(tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["runs.parquet", "scenario.toml", "study.json"]
     found = StudyDirectory.read(tmp_path / "out")
     assert found.rows == sorted(rows, key=lambda row: row.key)
-    assert (found.head, found.scenario) == (Head("sweep", "a title", COMMAND), SCENARIO)
+    assert (found.head, found.scenario) == (StudyHead("sweep", "a title", COMMAND), SCENARIO)
     assert found.table.equals(parquet.read_table(tmp_path / "out" / "runs.parquet"), check_metadata=True)
 
 
@@ -77,7 +76,7 @@ def test_what_a_killed_process_was_writing_is_ignored_and_written_again(tmp_path
             assert [*study.rows] == [(2, 0)]
     with resume(tmp_path / "out") as study:
         study.add(row(3, problem="ü"))
-        study.finish(left=[Row(1, 0, 7, {"gpu": "h200", "serve.max_num_seqs": 1})])
+        study.finish(left=[RunRow(1, 0, 7, {"gpu": "h200", "serve.max_num_seqs": 1})])
     assert [each["status"] for each in parquet.read_table(tmp_path / "out" / "runs.parquet").to_pylist()] == [
         NOT_RUN, OK, OK]
     with resume(tmp_path / "out") as study:

@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.study.grid import Outcome
-from ksim.study.pareto import Objective, Requirement, front, objectives, rank, refusal
+from ksim.study.experiment import Outcome
+from ksim.study.pareto import Goals, Objective, Requirement, front, refusal
 
 #: Few different values, so that ties are common.
 COSTS = arrays.arrays(float, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))
-BOTH = [Objective("energy_joules"), Objective("output_throughput", maximise=True)]
+BOTH = Goals((Objective("energy_joules"), Objective("output_throughput", maximise=True)))
 
 
 def dominates(one, other):
@@ -45,7 +46,7 @@ def outcomes(*rows):
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(rows):
-    points = rank(outcomes(*rows), BOTH)
+    points = BOTH.rank(outcomes(*rows))
     costs = np.array([(joules, -rate) for joules, rate in (point.values for point in points)])
     assert [point.on_front for point in points] == front(costs).tolist()
     assert [point.number for point in points] == [*range(1, len(rows) + 1)]
@@ -58,7 +59,7 @@ def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(row
 
 def test_the_front_comes_first_and_points_that_do_not_count_last():
     found = [Outcome({"seed": 9}, problem="does not fit"), *outcomes((3.0, 9.0), (2.0, 7.0), (4.0, 8.0), (5.0, None))]
-    points = rank(found, BOTH)
+    points = BOTH.rank(found)
     assert [(point.outcome.settings["seed"], point.beaten_by, point.problem) for point in points] == [
         (1, None, ""), (0, None, ""), (2, 2, ""), (9, None, "does not fit"),
         (3, None, "nothing in the run tells output_throughput")]
@@ -73,25 +74,26 @@ def excellent(**more):
 @pytest.mark.parametrize(("tolerated", "counts"), [(0.0, False), (0.01, False), (0.02, True), (1.0, True)])
 def test_a_point_that_rejects_more_requests_than_tolerated_does_not_count_however_good(tolerated, counts):
     left = Outcome({"seed": 9}, excellent(), unserved="2 rejected of 100 requests: too long")
-    points = rank([left, *outcomes((3.0, 9.0))], BOTH, tolerated=tolerated)
+    points = evolve(BOTH, tolerated=tolerated).rank([left, *outcomes((3.0, 9.0))])
     rejecting = next(point for point in points if point.outcome is left)
     assert rejecting.on_front is counts and rejecting.values == (0.1, 99.0)
     assert (rejecting.problem == "") is counts
-    assert ("--max-rejected 0.02 would" in refusal(rank([left], BOTH, tolerated=tolerated))) is not counts
+    assert ("--max-rejected 0.02 would" in refusal(evolve(BOTH, tolerated=tolerated).rank([left]))) is not counts
     assert sum(point.on_front for point in points) == 1
 
 
 def test_a_saturated_point_is_on_no_front_and_beats_nothing():
     saturated = Outcome({"seed": 9}, excellent(saturated=True))
-    points = rank([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))], BOTH)
+    points = BOTH.rank([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))])
     assert [(point.on_front, point.beaten_by) for point in points] == [(True, None), (False, 1), (False, None)]
     assert points[2].problem.startswith("saturated") and points[2].values == (0.1, 99.0)
-    assert refusal(rank([saturated], BOTH)).endswith("; lower the rate of requests, or try more GPUs")
+    assert refusal(BOTH.rank([saturated])).endswith("; lower the rate of requests, or try more GPUs")
 
 
 def test_a_point_that_misses_a_requirement_does_not_count():
     found = outcomes((3.0, 9.0), (2.0, 7.0), (1.0, 5.0))
-    points = rank(found, BOTH, [Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3")])
+    required = (Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3"))
+    points = evolve(BOTH, required=required).rank(found)
     assert [(point.values, point.problem) for point in points] == [
         ((2.0, 7.0), ""), ((3.0, 9.0), "energy_joules is 3.00, not < 3"),
         ((1.0, 5.0), "output_throughput is 5.00, not >= 7")]
@@ -116,8 +118,8 @@ def test_malformed_requirements_are_refused(text):
 
 def test_a_refusal_names_the_first_reason():
     found = [Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")]
-    assert refusal(rank(found, BOTH)) == "none of 3 points counts: too large (and 1 other reason)"
-    assert refusal(rank(outcomes((3.0, 9.0)), BOTH)) == ""
+    assert refusal(BOTH.rank(found)) == "none of 3 points counts: too large (and 1 other reason)"
+    assert refusal(BOTH.rank(outcomes((3.0, 9.0)))) == ""
 
 
 @pytest.mark.parametrize(("text", "maximise"), [
@@ -148,13 +150,13 @@ def test_a_misspelt_objective_is_answered_with_the_nearest():
 @pytest.mark.parametrize("texts", [["duration", "max:duration"], ["duration", "completed", "duration"]])
 def test_an_objective_is_named_once(texts):
     with pytest.raises(ConfigError, match="duration comes twice"):
-        objectives(texts)
+        Goals.parse(texts)
 
 
 def test_the_front_of_one_objective_is_its_best():
-    points = rank(outcomes((3.0, 9.0), (2.0, 7.0), (2.0, 1.0)), objectives(["energy_joules"]))
+    points = Goals.parse(["energy_joules"]).rank(outcomes((3.0, 9.0), (2.0, 7.0), (2.0, 1.0)))
     assert [(point.values, point.beaten_by) for point in points] == [((2.0,), None), ((2.0,), None), ((3.0,), 1)]
 
 
 def test_default_objectives_are_energy_and_end_to_end_latency():
-    assert [objective.key for objective in objectives([])] == ["joules_per_output_token", "median_e2el_ms"]
+    assert [objective.key for objective in Goals.parse().objectives] == ["joules_per_output_token", "median_e2el_ms"]

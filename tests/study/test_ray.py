@@ -9,8 +9,8 @@ import pytest
 from ksim.foundation.errors import ConfigError, KsimError, MissingExtra, installing
 from ksim.scenario.scenario import Scenario
 from ksim.study.grid import Range, Sample
-from ksim.study.sweep import SweepPlan, run_into
-from ksim.study.workers import in_order, own_modules, ray_workers, workers
+from ksim.study.sweep import SweepPlan
+from ksim.study.workers import Where, in_order, own_modules, ray_workers
 from tests.cli.command import SCENARIO, ksim_here
 
 #: An oracle that is found in the user's working directory only.
@@ -111,9 +111,9 @@ def test_an_interrupt_keeps_what_has_ended(ray, tmp_path):
         if len(study.rows) == 3:
             raise KeyboardInterrupt
 
-    with plan.study(tmp_path / "out", "") as study, pytest.raises(KeyboardInterrupt):
-        run_into(study, plan.scenario, plan.rows, interrupt, on="ray")
-    with plan.study(tmp_path / "out", "", resume=True) as study:
+    with plan.kept(tmp_path / "out", "") as study, pytest.raises(KeyboardInterrupt):
+        plan.carry_out(study, Where(on="ray"), interrupt)
+    with plan.kept(tmp_path / "out", "", resume=True) as study:
         assert len(study.rows) == 3
 
 
@@ -126,14 +126,14 @@ def test_a_process_that_is_killed_is_an_error(ray):
 def test_a_cluster_that_is_not_there_is_an_error_at_once(address, monkeypatch):
     monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
     refused = pytest.raises(KsimError, match=f"Ray of the cluster at {address} cannot be used: .*Connection refused")
-    with refused, workers(2, "ray", address):
+    with refused, Where(2, "ray", address).workers():
         pass
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("ksim.study.workers.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"--on ray needs ray: pip install 'ksim-llm\[ray\]'"), workers(2, "ray"):
-        pass
+    with pytest.raises(MissingExtra, match=r"--on ray needs ray: pip install 'ksim-llm\[ray\]'"):
+        Where(2, "ray")
 
 
 def test_nodes_of_a_cluster_get_the_modules_of_the_working_directory(folder):

@@ -13,10 +13,25 @@ from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError, UnknownKey, UnknownName
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.routers.compare import RouterComparison, Waits, imbalance, regrets
-from ksim.study.routers.plan import STALENESS, RoutersPlan, candidates, key_of, label, listed, parsed, yardstick
-from ksim.study.routers.telling import explained, picture, ranked, router_of
-from ksim.study.rows import OK, Row, points_of
+from ksim.study.routers import (
+    STALENESS,
+    RouterComparison,
+    RoutersPlan,
+    Waits,
+    candidates,
+    explained,
+    imbalance,
+    key_of,
+    label,
+    listed,
+    parsed,
+    picture,
+    ranked,
+    regrets,
+    router_of,
+    yardstick,
+)
+from ksim.study.rows import OK, RunRow, points_of
 from ksim.views.charts import Dots
 from tests.properties import examples
 
@@ -77,7 +92,7 @@ def test_a_comparison_goes_on_where_it_was_interrupted(found, tmp_path, monkeypa
 
     asked = {"scenario": SCENARIO, "routers": NAMES[:1], "staleness": [0], "seeds": 2, "jobs": 1}
     with monkeypatch.context() as patched:
-        patched.setattr("ksim.study.routers.compare._held_against", interrupt)
+        patched.setattr("ksim.study.routers._held_against", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ksim.routers(**asked, output=tmp_path / "out")
     assert [row.status for row in RouterComparison.read(tmp_path / "out").rows] == ["ok", "ok", "not run", "not run"]
@@ -139,7 +154,7 @@ def test_a_router_without_options_has_those_of_the_scenario():
     ({"seeds": 0}, ConfigError, "--seeds: expected at least 1"),
     ({"scenario": SCENARIO.with_values({"serve.data_parallel_size": 1})}, ConfigError, "needs several engines")])
 def test_what_no_comparison_can_have_is_refused_before_anything_runs(asked, error, message, monkeypatch):
-    monkeypatch.setattr("ksim.study.routers.compare.simulate", None)
+    monkeypatch.setattr("ksim.study.experiment.play", None)
     with pytest.raises(error, match=message):
         ksim.routers(**{"scenario": SCENARIO, "jobs": 1, **asked})
 
@@ -181,7 +196,7 @@ def test_a_plan_says_what_it_asks(found):
 
 def told_of(*runs):
     """Points of made-up *runs*: router, age of its signals, mean regret in ms."""
-    rows = [Row(place, 0, 0, {"router": name} if age is None else {"router": name, STALENESS: age}, OK,
+    rows = [RunRow(place, 0, 0, {"router": name} if age is None else {"router": name, STALENESS: age}, OK,
                 numbers={"mean_regret_ms": regret, "p90_ttft_ms": 100.0 + regret})
             for place, (name, age, regret) in enumerate(runs)]
     return ranked(points_of(rows))

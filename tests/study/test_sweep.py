@@ -11,8 +11,8 @@ from ksim.foundation.errors import ConfigError, KsimError, UnknownKey, UnknownNa
 from ksim.results.numbers import derived
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.study.grid import replication_seed
-from ksim.study.rows import Row, half_width, points_of
+from ksim.study.plan import replication_seed
+from ksim.study.rows import RunRow, half_width, points_of
 from ksim.study.students_t import student
 from ksim.study.sweep import Sweep, sweep_plot
 from ksim.views.charts import Dots
@@ -85,8 +85,8 @@ def test_a_figure_has_a_line_for_each_value_and_bars_for_replications(found):
 
 
 def test_quantities_are_numbers_on_the_axis_of_a_figure():
-    rows = [Row(point=place, replication=0, seed=0, settings={"power.cap": cap}, status="ok", numbers={"duration": 2.0})
-            for place, cap in enumerate((None, "1 kW", "700 W", "400 W"))]
+    rows = [RunRow(point=place, replication=0, seed=0, settings={"power.cap": cap}, status="ok",
+                   numbers={"duration": 2.0}) for place, cap in enumerate((None, "1 kW", "700 W", "400 W"))]
     (axes,) = sweep_plot("caps", points_of(rows), "power.cap", "duration").figure.axes
     assert axes.get_xlabel() == "power.cap, W"
     assert [*axes.lines[0].get_xdata()] == [400.0, 700.0, 1000.0]
@@ -100,7 +100,7 @@ def test_a_notebook_shows_the_best_points_and_what_failed(found):
 
 
 def test_names_and_keys_that_are_not_there_are_refused_before_anything_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr("ksim.study.grid.simulate", None)
+    monkeypatch.setattr("ksim.study.experiment.play", None)
     with pytest.raises(UnknownName, match="did you mean 'h200'"):
         ksim.sweep(SCENARIO, {"seed": [1, 2], "gpu": ["h200", "h2000"]}, output=tmp_path / "out")
     with pytest.raises(UnknownKey, match="did you mean 'max_num_seqs'"):

@@ -43,7 +43,7 @@ def test_a_run_that_was_written_before_the_claim_is_not_replaced(tmp_path, monke
     "run s.toml -o out --quiet", "run s.toml -o out --stream", "run s.toml -o out --force",
     "sweep s.toml --over seed=1,2 -o out -j 1", "tune s.toml --space serve.max_num_seqs=8,16 --minimize mean_ttft_ms"
     " --trials 1 -o out -j 1", "routers s.toml --routers round_robin -o out -j 1 --set serve.data_parallel_size=2",
-    "pareto s.toml --over seed=1,2 -o out --jobs 1", "capacity s.toml --slo ttft:p50:1s -o out -j 1",
+    "sweep s.toml --front --over seed=1,2 -o out --jobs 1", "capacity s.toml --slo ttft:p50:1s -o out -j 1",
 ])
 def test_every_command_refuses_a_directory_that_another_process_writes(tmp_path, command):
     (tmp_path / "s.toml").write_text(SCENARIO)

@@ -11,7 +11,7 @@ from ksim.results.attribution import phases
 from ksim.results.measured import routing_table
 from ksim.results.numbers import NUMBERS, LatencyTargets, derived
 from ksim.study import rows
-from ksim.study.routers.compare import Waits, imbalance, regrets
+from ksim.study.routers import Waits, imbalance, regrets
 from ksim.views.result import Result
 from tests.results import by_hand, fleet
 

@@ -1,1 +1,1 @@
-"""How much load a set-up carries within its latency targets, and how sure that is: docs/capacity.md."""
+"""Capacity: the load that a set-up carries within its latency targets, with an interval (docs/capacity.md)."""

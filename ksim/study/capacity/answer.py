@@ -1,6 +1,6 @@
-"""The answer to a capacity question, set-up by set-up.
+"""Set-ups against each other, and the answer that follows for each.
 
-Set-ups against each other: runs are spent where they decide which is the best.
+`contest` spends runs where they decide which set-up is the best; a `Standing` is the answer for one of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ COSTS = {key: NUMBERS[key].title for key in OF_COST}
 
 @frozen
 class Standing:
-    """How a set-up stands: with `replicas` it carries the rate that was asked for, or its own highest rate.
+    """The answer for a set-up: with `replicas` it carries the rate that was asked for, or its own highest rate.
 
     `point` is how it did at that rate.  `answer` is the search for the highest rate of so many replicas, where there
     was one, and `around` it are further points of a curve.  `problem` says why it has neither.
@@ -91,7 +91,7 @@ class Standing:
                 None if high == inf else int(max(high, self.replicas)) * self.setup.gpus)
 
     def _needed(self, rate: float, carried: float) -> float:
-        """How many replicas carry *rate* where those that there are carry so much."""
+        """The number of replicas that carry *rate*, if those that there are carry *carried*."""
         return max(1, ceil(self.replicas * rate / carried - 1e-9)) if carried > 0 else inf
 
 
@@ -107,7 +107,7 @@ def ranked(standings: Sequence[Standing], rate: float | None) -> list[Standing]:
 
 
 def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
-    """What is less for a better set-up."""
+    """A key to sort set-ups by: less is better."""
     spread = float(one.gpus) if rate is not None else -(one.rate_per_gpu or 0.0)
     joules = inf if one.joules is None else one.joules
     return (one.dollars or 0.0, spread, joules) if priced else (spread, joules)
@@ -131,7 +131,7 @@ def _silent(_: str) -> None:
 
 def contest(judge: Judge, made: Sequence[SetUp], rate: float | None,
             say: Callable[[str], None] = _silent) -> list[Standing]:
-    """How each set-up stands at *rate*, or at its highest rate; the best first.
+    """Compare set-ups *made* at *rate*, or each at its highest rate; the best comes first.
 
     Set-ups that miss a target with one request at a time are not run under load.  At a *rate*, only the best is
     searched for its highest rate; without one, all are, and the model's errors are drawn for the best.

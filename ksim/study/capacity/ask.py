@@ -1,41 +1,42 @@
 """`ksim.capacity`: ask how much load set-ups carry within latency targets, or how many GPUs a rate needs.
 
-What a capacity answer takes for granted: the engines, the lengths of requests, and the prices.
-
-Who sees the runs of a capacity question: the study's directory keeps a row of each, and progress counts them.
+A question goes through the modules of this package: `targets` says what has to be kept, `traffic` makes the requests of
+each replication, `trial` carries out one run, `search` looks for the highest rate of a set-up, `judge` decides which
+runs that takes, `answer` compares set-ups, and `result` shows them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from attrs import define, field
+from attrs import evolve, frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.study import grid
-from ksim.study import workers as computing
-from ksim.study.capacity.answer import Standing, contest
+from ksim.study.capacity.answer import COSTS, Standing, contest
+from ksim.study.capacity.journal import Journal, Say, check_unanswered, silent
 from ksim.study.capacity.judge import LIVES, ByRuns, SetUp, set_ups
 from ksim.study.capacity.result import Capacity
-from ksim.study.capacity.search import Remembering, Search, check_unanswered, forget
-from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic, replication_seed
-from ksim.study.capacity.trial import Observation, Plan, Trial, runnable
-from ksim.study.directory import StudyDirectory, check
-from ksim.study.grid import Axis
-from ksim.study.rows import FAILED, OK, Row
-from ksim.study.workers import InProcess
+from ksim.study.capacity.search import RateSearch
+from ksim.study.capacity.targets import FEWEST, Target
+from ksim.study.capacity.traffic import Traffic
+from ksim.study.capacity.trial import Criteria
+from ksim.study.directory import StudyDirectory
+from ksim.study.grid import Values
+from ksim.study.plan import StudyPlan, replication_seed
+from ksim.study.workers import InProcess, Where
+
+__all__ = ["COSTS", "FEWEST", "Capacity", "CapacityPlan", "assumptions", "axes_of", "capacity", "criteria_of"]
 
 #: How many requests tell the lengths.
 _SAMPLE = 1000
-#: What an engine is, in the order in which it is said.
+#: The parts of an engine's description, in their order.
 _ENGINE: tuple[Callable[[Deployment], str], ...] = (
     lambda made: made.model.name,
     lambda made: f"weights {made.serve.precision.weights}",
@@ -48,15 +49,15 @@ _ENGINE: tuple[Callable[[Deployment], str], ...] = (
 )
 
 
-def assumptions(scenario: Scenario, made: Sequence[SetUp], plan: Plan) -> tuple[str, ...]:
-    """What the answers of set-ups *made* of *scenario* assume, in a line each for engines, requests and prices.
+def assumptions(scenario: Scenario, made: Sequence[SetUp], criteria: Criteria) -> tuple[str, ...]:
+    """The assumptions behind an answer: a line each for engines, requests and prices.
 
-    What differs between set-ups or pools is said with all its values.
+    A setting that differs between set-ups or pools is listed with all its values.
     """
     deployments = [pool.deployment for setup in made if setup.scenario is not None
                    for pool in Fleet.of(setup.scenario).pools]
     engines = ", ".join(_together(text(one) for one in deployments) for text in _ENGINE)
-    return (f"engines: {engines}", f"requests: {', '.join(_requests(scenario, plan))}",
+    return (f"engines: {engines}", f"requests: {', '.join(_requests(scenario, criteria))}",
             f"prices: {', '.join(_prices(scenario))}")
 
 
@@ -64,10 +65,10 @@ def _together(texts: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(texts))
 
 
-def _requests(scenario: Scenario, plan: Plan) -> Iterator[str]:
+def _requests(scenario: Scenario, criteria: Criteria) -> Iterator[str]:
     """Lengths and prompts that come again, of the first requests of the first replication."""
-    traffic = Traffic.of(scenario.workload, plan.count)
-    drawn = [*islice(traffic.requests(1.0, replication_seed(plan.seed, 0)), _SAMPLE)]
+    traffic = Traffic.of(scenario.workload, criteria.count)
+    drawn = [*islice(traffic.requests(1.0, replication_seed(criteria.seed, 0)), _SAMPLE)]
     for name, tokens in (("prompts", [request.prompt for request in drawn]),
                          ("outputs", [request.output for request in drawn])):
         median, high = np.percentile(tokens, (50, 99))
@@ -86,64 +87,6 @@ def _prices(scenario: Scenario) -> Iterator[str]:
     else:
         yield "none of GPUs" if hourly is None else f"${hourly:g}/h a GPU"
     yield "none of energy" if energy.price_per_kwh is None else f"${energy.price_per_kwh:g}/kWh at PUE {energy.pue:g}"
-
-
-#: Told what is being done, how many parts of the question are done, and how many there are.
-Say = Callable[[str, int, int], None]
-
-
-def silent(text: str, done: int, parts: int) -> None:
-    """Say nothing."""
-
-
-@define
-class Watch:
-    """Counts runs and tells `say`; keeps rows in `directory`, if there is one.
-
-    A point of the study is a set-up with some number of replicas at one rate, without or with one draw of the model's
-    errors.  Points are numbered as they begin, which does not depend on the number of workers.
-    """
-
-    parts: int
-    directory: StudyDirectory | None = None
-    say: Say = silent
-    runs: int = 0
-    _done: int = -1
-    _text: str = ""
-    _points: dict[tuple[str, int, float, int | None], int] = field(factory=dict)
-
-    def stage(self, text: str) -> None:
-        self._done, self._text = self._done + 1, text
-        self._tell()
-
-    def begin(self, setup: SetUp, replicas: int, trials: Sequence[Trial]) -> None:
-        for trial in trials:
-            self._points.setdefault((setup.name, replicas, trial.rate, trial.draw), len(self._points) + 1)
-
-    def end(self, setup: SetUp, replicas: int, plan: Plan, trial: Trial, observation: Observation) -> None:
-        self.runs += 1
-        self._tell()
-        if self.directory is not None:
-            point = self._points[setup.name, replicas, trial.rate, trial.draw]
-            if (point, trial.replication) not in self.directory.rows:  # a study that goes on has it
-                self.directory.add(_row(plan, point, setup, replicas, trial, observation))
-
-    def _tell(self) -> None:
-        self.say(f"{self._text} ({self.runs} runs)" if self.runs else self._text, max(0, self._done), self.parts)
-
-
-def _row(plan: Plan, point: int, setup: SetUp, replicas: int, trial: Trial, seen: Observation) -> Row:
-    numbers = {"request_rate": trial.rate, "replicas": replicas, "model_errors": trial.draw is not None}
-    return Row(point, trial.replication, replication_seed(plan.seed, trial.replication), setup.settings,
-               status=FAILED if seen.hopeless else OK, problem=seen.hopeless, numbers={**numbers, **seen.numbers},
-               scenario=runnable(plan, trial).to_toml())
-
-
-def finished(directory: StudyDirectory | None) -> None:
-    """Write the table of the runs so far, however the study has ended."""
-    if directory is not None:
-        with suppress(OSError):
-            directory.finish()
 
 
 #: The axes of set-ups: values by dotted key, or texts such as "gpu=h100,h200".
@@ -165,51 +108,58 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
     if rate is not None and not 0 < rate < float("inf"):
         raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
-    plan, notes = planned(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
-    Search.of(read, plan, InProcess())  # what is too short, or has no rate, is told before anything runs
-    made = set_ups(read, axes_of(over))
-    folder = None if output is None else Path(output)
-    _check(folder, resume, force)
+    criteria, notes = criteria_of(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
+    plan = CapacityPlan(read, criteria, rate, tuple(axes_of(over)))
+    RateSearch.of(read, criteria, InProcess())  # refuse what is too short, or has no rate, before anything runs
+    made = set_ups(read, plan.over)
+    folder, where = None if output is None else Path(output), Where(jobs, on, address)
+    plan.check(folder, resume, force)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
-    command = _command(plan, rate, over)
-    with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force, resume) as directory:
-        watch = Watch(len(made) + 2, directory, on_progress)
-        judge = ByRuns(plan, pool if directory is None else Remembering(pool, directory), watch)
-        standings = contest(judge, made, rate, watch.stage)
-        notes = (*notes, *_notes(standings), *_long(plan, judge.requests))
-        found = Capacity(name, plan, rate, standings, notes, watch.runs, assumptions(read, made, plan))
-        if directory is not None:
-            finished(directory)
-            found.save(directory.path)
-            forget(directory)
-    return found
+    with where.workers() as pool, plan.kept(folder, name, resume, force) as study:
+        journal = Journal(len(made) + 2, study if isinstance(study, StudyDirectory) else None, on_progress)
+        with journal.finished():
+            judge = ByRuns(criteria, pool, journal)
+            standings = contest(judge, made, rate, journal.stage)
+        notes = (*notes, *_notes(standings), *_long(criteria, judge.requests))
+        answer = Capacity(name, criteria, rate, standings, notes, journal.runs, assumptions(read, made, criteria))
+        if journal.directory is not None:
+            answer.save(journal.directory.path)
+        journal.forget()
+    return answer
 
 
-def _check(folder: Path | None, resume: bool, force: bool) -> None:
-    """Raise ConfigError unless a study can be kept in *folder*, or gone on with."""
-    if folder is not None:
-        check_unanswered(folder) if resume else check(folder, force)
-    elif resume:
-        raise ConfigError("--resume", "goes on with a study that is kept; name its directory with -o")
+@frozen
+class CapacityPlan(StudyPlan):
+    """A question of capacity: what each set-up of `over` carries, or how many replicas of it a `rate` needs."""
+
+    kind: ClassVar[str] = "capacity"
+    criteria: Criteria
+    rate: float | None
+    over: tuple[Values, ...]
+
+    @property
+    def command(self) -> dict[str, Any]:
+        criteria = self.criteria
+        return {"targets": [*map(str, criteria.targets)], "rate": self.rate,
+                "over": {axis.key: list(axis.values) for axis in self.over}, "requests": criteria.count,
+                "replications": criteria.replications, "model_errors": criteria.model_errors, "seed": criteria.seed}
+
+    def check(self, path: Path | None, resume: bool = False, force: bool = False) -> None:
+        if resume and path is not None:
+            check_unanswered(path)
+        super().check(path, resume, force)
 
 
-def _command(plan: Plan, rate: float | None, over: Over) -> dict[str, Any]:
-    """What tells this question of its scenario from another, for study.json."""
-    return {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
-            axes_of(over)}, "requests": plan.count, "replications": plan.replications,
-            "model_errors": plan.model_errors, "seed": plan.seed}
-
-
-def planned(scenario: Scenario, slo: Sequence[str | Target], requests: int | None, replications: int | None,
-            model_errors: bool, seed: int) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of a question, and what to know of its targets; raises ConfigError where there is none."""
+def criteria_of(scenario: Scenario, slo: Sequence[str | Target], requests: int | None, replications: int | None,
+            model_errors: bool, seed: int) -> tuple[Criteria, tuple[str, ...]]:
+    """The criteria of a question, and what to know of its targets; raises ConfigError where there is none."""
     targets = tuple(target if isinstance(target, Target) else Target.parse(target) for target in slo)
     notes = () if targets else ("the targets are those of the scenario's [slo], for 99 % of requests each",)
     targets = tuple(dict.fromkeys(targets or _of_scenario(scenario)))
     if not targets:
         raise ConfigError("--slo", "name a target, such as ttft:p99:1s, or state [slo] in the scenario")
-    given = {} if replications is None else {"replications": replications}
-    return Plan(targets, requests, model_errors=model_errors, seed=seed, **given), notes
+    criteria = Criteria(targets, requests, model_errors=model_errors, seed=seed)
+    return criteria if replications is None else evolve(criteria, replications=replications), notes
 
 
 def _of_scenario(scenario: Scenario) -> Iterator[Target]:
@@ -218,7 +168,7 @@ def _of_scenario(scenario: Scenario) -> Iterator[Target]:
             yield Target(metric, "p99", limit)
 
 
-def axes_of(over: Over) -> list[Axis]:
+def axes_of(over: Over) -> list[Values]:
     """The axes that *over* names; raises ConfigError for a range, of which set-ups cannot be made."""
     made = []
     for axis in grid.axes_of(over):
@@ -228,32 +178,15 @@ def axes_of(over: Over) -> list[Axis]:
     return made
 
 
-def _long(plan: Plan, requests: int) -> Iterator[str]:
-    if requests > plan.count:
+def _long(criteria: Criteria, requests: int) -> Iterator[str]:
+    if requests > criteria.count:
         yield (f"replications have up to {requests:,} requests, so that arrivals last {LIVES} times as long as a"
                f" request takes alone")
 
 
 def _notes(standings: Sequence[Standing]) -> list[str]:
-    """What to know of the traffic, once, and of intervals that leave the model's errors out."""
+    """Notes on the traffic, each once, and on intervals that leave the model's errors out."""
     notes = list(dict.fromkeys(note for one in standings if one.answer for note in one.answer.notes))
     if standings[0].answer and standings[0].answer.model and any(one.answer for one in standings[1:]):
         notes.append(f"the model's errors are part of the interval of {standings[0].setup.name} alone")
     return notes
-
-
-@contextmanager
-def _kept(folder: Path | None, title: str, command: Mapping[str, Any], scenario: Scenario,
-          force: bool, resume: bool) -> Iterator[StudyDirectory | None]:
-    """The study's directory, if it has a *folder*; its table has what was run, however it ends."""
-    if folder is None:
-        yield None
-        return
-    text = scenario.to_toml()
-    with (StudyDirectory.open(folder, "capacity", command, text) if resume else
-          StudyDirectory.create(folder, "capacity", title, command, text, force)) as directory:
-        try:
-            yield directory
-        except BaseException:
-            finished(directory)
-            raise

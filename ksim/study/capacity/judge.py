@@ -1,12 +1,7 @@
-"""What planning asks of the statistics: whether a set-up carries a rate, its highest rate, and how it is unloaded.
+"""The judgement of one set-up: its latencies without load, its highest rate, and the fewest replicas for a rate.
 
-The set-ups that a capacity question compares, and a set-up's scenario with some number of replicas.
-
-A set-up with one request at a time: no number of replicas is faster.
-
-The fewest replicas of a set-up that carry a rate.
-
-The highest rate that keeps all targets, and how sure it is.
+A `SetUp` is a scenario with some settings changed.  A `Judge` answers questions about it, by runs (`ByRuns`); `fewest`
+and `highest_rate` are the two searches.  `at_light_load` serves one request at a time: no number of replicas is faster.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +17,16 @@ from ksim.foundation.errors import DoesNotFit, KsimError
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.simulate import play
 from ksim.specs.hardware import MOST
-from ksim.study.capacity.search import RatePoint, Search
+from ksim.study.capacity.journal import Journal
+from ksim.study.capacity.search import RatePoint, RateSearch
 from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import gpus_of, replicated
-from ksim.study.capacity.trial import Observation, Plan, Trial, throughput
-from ksim.study.grid import Axis, Settings, combinations, short_names, unbuildable, value_text
+from ksim.study.capacity.trial import Criteria, Observation, RateRun, throughput
+from ksim.study.experiment import play, problem_of
+from ksim.study.grid import Settings, Values, combinations, short_names, value_text
 from ksim.study.pareto import first_of
-from ksim.study.workers import Workers, in_order
+from ksim.study.workers import RunWorkers, in_order
 from ksim.views.insights import step_bounds
 
 #: Settings whose names people say in short.
@@ -59,14 +55,13 @@ class SetUp:
         return replicated(self.scenario, count)
 
 
-def set_ups(scenario: Scenario, over: Sequence[Axis]) -> list[SetUp]:
+def set_ups(scenario: Scenario, over: Sequence[Values]) -> list[SetUp]:
     """A set-up for each combination of the values of *over*; raises KsimError where none can run.
 
     Raises UnknownName for an unknown name, which is a mistake whatever the other settings are.
     """
     chosen = combinations(over)
-    made = [_set_up(scenario, settings, outcome.problem if outcome else "")
-            for settings, outcome in zip(chosen, unbuildable(scenario, chosen), strict=True)]
+    made = [_set_up(scenario, settings, problem_of(scenario, settings)) for settings in chosen]
     if all(setup.problem for setup in made):
         reasons = first_of([setup.problem for setup in made])
         raise KsimError(f"none of {len(made)} set-ups can run: {reasons}" if len(made) > 1 else reasons)
@@ -87,16 +82,17 @@ def _set_up(scenario: Scenario, settings: Settings, problem: str) -> SetUp:
 
 
 def _name(scenario: Scenario, settings: Settings) -> str:
-    """What tells a set-up from others, such as "TP4 on h200"; of a single set-up, its parallelism and GPU."""
+    """A name by the settings that differ, such as "TP4 on h200"; of a single set-up, by parallelism and GPU."""
     chosen = settings or ({} if scenario.pools else {
         "serve.tensor_parallel_size": scenario.serve.tensor_parallel_size, "gpu": scenario.gpu or scenario.system})
     names = short_names(list(chosen))
-    said = [_said(key, names[key], value) for key, value in chosen.items() if key not in _PLACES]
-    places = [str(chosen[key]) for key in _PLACES if key in chosen]
-    return " on ".join(part for part in (", ".join(said), ", ".join(places)) if part) or "the fleet"
+    settings_text = ", ".join(_setting_text(key, names[key], value) for key, value in chosen.items()
+                              if key not in _PLACES)
+    hardware = ", ".join(str(chosen[key]) for key in _PLACES if key in chosen)
+    return " on ".join(filter(None, (settings_text, hardware))) or "the fleet"
 
 
-def _said(key: str, name: str, value: Any) -> str:
+def _setting_text(key: str, name: str, value: Any) -> str:
     if key.startswith("pools."):
         return f"{key.removeprefix('pools.')}={value_text(value)}"
     return f"{_SHORT[name]}{value}" if name in _SHORT else f"{name} {value_text(value)}"
@@ -136,7 +132,7 @@ class Light:
 def at_light_load(targets: Sequence[Target], scenario: Scenario) -> Light:
     """Serve the first requests of *scenario*'s workload one by one; raises KsimError where it cannot run."""
     alone = scenario.with_values({"workload.max_concurrency": 1})
-    result = play(Fleet.of(alone), islice(scenario.workload.requests(scenario.seed), _REQUESTS))
+    result = play(alone, islice(scenario.workload.requests(scenario.seed), _REQUESTS))
     requests = result.history.requests
     latencies = {target: requests.latencies(target.metric, requests.completed) for target in targets}
     bounds = {kind: insight.text for kind, insight in step_bounds(result.history, result.usage).items()}
@@ -168,7 +164,7 @@ _MORE = 4
 
 @frozen
 class RateAnswer:
-    """The highest `rate`, in requests/s, that keeps the targets, and the `interval` that holds it with the plan's
+    """The highest `rate`, in requests/s, that keeps the targets, and the `interval` that holds it with the criteria's
     confidence.
 
     `traffic` is what chance in the traffic leaves open, `model` what the errors of the latency model do; `model_share`
@@ -186,28 +182,27 @@ class RateAnswer:
     notes: tuple[str, ...] = ()
 
 
-def highest_rate(scenario: Scenario, plan: Plan, workers: Workers, near: float | None = None) -> RateAnswer:
-    """The highest rate at which *scenario*, as it is, keeps the targets of *plan*; *near* says where to begin.
+def highest_rate(scenario: Scenario, criteria: Criteria, workers: RunWorkers, near: float | None = None) -> RateAnswer:
+    """The highest rate at which *scenario*, as it is, keeps the targets of *criteria*; *near* says where to begin.
 
     Raises ConfigError where it keeps them at no rate, however low.
     """
-    search = Search.of(scenario, plan, workers)
+    search = RateSearch.of(scenario, criteria, workers)
     curves = search.refine(*search.bracket(near))
     rate = curves.crossing() or curves.rates[0]
-    traffic = curves.interval(plan.confidence, search.traffic.own_spread)
-    model = search.model(rate) if plan.model_errors else None
+    traffic = curves.interval(criteria.confidence, search.traffic.own_spread)
+    model = search.model(rate) if criteria.model_errors else None
     interval, share = together(rate, traffic, model)
     return RateAnswer(rate=rate, interval=interval, traffic=traffic, model=model, model_share=share,
                       binds=search.binding(rate), points=search.points(), notes=search.notes())
 
 
-def decide(scenario: Scenario, rate: float, plan: Plan, workers: Workers) -> RatePoint:
-    """Whether *scenario* keeps the targets of *plan* at *rate*; more replications are played as long as that is open.
-    """
-    search, count = Search.of(scenario, plan, workers), _MORE
-    point = search.point(rate, min(2, plan.replications))
-    while point.meets is None and point.replications < plan.replications:
-        point = search.point(rate, min(count, plan.replications))
+def decide(scenario: Scenario, rate: float, criteria: Criteria, workers: RunWorkers) -> RatePoint:
+    """Whether *scenario* keeps the targets of *criteria* at *rate*; as long as that is open, more replications run."""
+    search, count = RateSearch.of(scenario, criteria, workers), _MORE
+    point = search.point(rate, min(2, criteria.replications))
+    while point.meets is None and point.replications < criteria.replications:
+        point = search.point(rate, min(count, criteria.replications))
         count += _MORE
     return point
 
@@ -258,104 +253,103 @@ class Judge(Protocol):
         ...
 
 
-class Watcher(Protocol):
-    """Sees what a judge does."""
-
-    def stage(self, text: str) -> None:
-        """Something else begins, which *text* names."""
-        ...
-
-    def begin(self, setup: SetUp, replicas: int, trials: Sequence[Trial]) -> None:
-        """*trials* of a set-up with so many *replicas* begin."""
-        ...
-
-    def end(self, setup: SetUp, replicas: int, plan: Plan, trial: Trial, observation: Observation) -> None:
-        """One of them has ended, of a *plan* with as many requests as it needed."""
-        ...
-
-
 @frozen
 class ByRuns:
-    """Judges by runs of a *plan* that *workers* compute, while a *watcher* sees them.
+    """Judges by runs that *workers* compute, and keeps a *journal* of them.
 
-    A trial is run once, however often it is asked for: what shows how many replicas a rate needs is part of what shows
+    A run is made once, however often it is asked for: what shows how many replicas a rate needs is part of what shows
     the highest rate of so many.
     """
 
-    plan: Plan
-    workers: Workers
-    watcher: Watcher
-    _ended: dict[tuple[str, int, float, int, int | None], Observation] = field(factory=dict, init=False)
-    _plans: dict[tuple[str, int], Plan] = field(factory=dict, init=False)
+    criteria: Criteria
+    workers: RunWorkers
+    journal: Journal
+    _ended: dict[tuple[Any, ...], Observation] = field(factory=dict, init=False)
+    _criteria: dict[tuple[str, int], Criteria] = field(factory=dict, init=False)
     _seconds: dict[str, float] = field(factory=dict, init=False)
 
     @property
     def requests(self) -> int:
         """The most requests that a replication had."""
-        return max((plan.count for plan in self._plans.values()), default=self.plan.count)
+        return max((criteria.count for criteria in self._criteria.values()), default=self.criteria.count)
 
     def begin(self, made: Sequence[SetUp]) -> list[tuple[Light, float] | str]:
-        begun = in_order(self.workers.run(partial(_begin, self.plan), [setup.replicas(1) for setup in made]), len(made))
+        work, alone = partial(_begin, self.criteria), [setup.replicas(1) for setup in made]
+        begun = in_order(self.workers.run(work, alone), len(made))
         self._seconds.update((setup.name, one[0].seconds) for setup, one in zip(made, begun, strict=True)
                              if not isinstance(one, str))
         return begun
 
     def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
-        plan = self._planned(setup, replicas, rate)
-        return decide(setup.replicas(replicas), rate, plan, _Watched(self, setup, replicas, plan))
+        criteria = self._criteria_of(setup, replicas, rate)
+        return decide(setup.replicas(replicas), rate, criteria, _Remembering(self, setup, replicas, criteria))
 
     def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
-        plan = self._planned(setup, replicas, rates[0]) if rates else self.plan
-        search = Search.of(setup.replicas(replicas), plan, _Watched(self, setup, replicas, plan))
+        criteria = self._criteria_of(setup, replicas, rates[0]) if rates else self.criteria
+        search = RateSearch.of(setup.replicas(replicas), criteria, _Remembering(self, setup, replicas, criteria))
         search.observe([(rate, number, None) for rate in rates for number in range(FEWEST)])
         return [search.known(rate) for rate in rates]
 
     def highest(self, setup: SetUp, replicas: int, near: float, errors: bool) -> RateAnswer:
-        plan = evolve(self._planned(setup, replicas, near), model_errors=self.plan.model_errors and errors)
-        return highest_rate(setup.replicas(replicas), plan, _Watched(self, setup, replicas, plan), near)
+        criteria = self._criteria_of(setup, replicas, near)
+        criteria = evolve(criteria, model_errors=criteria.model_errors and errors)
+        return highest_rate(setup.replicas(replicas), criteria, _Remembering(self, setup, replicas, criteria), near)
 
-    def _planned(self, setup: SetUp, replicas: int, rate: float) -> Plan:
-        """The plan with as many requests as a set-up with so many *replicas* needs, when it is first asked for.
+    def _criteria_of(self, setup: SetUp, replicas: int, rate: float) -> Criteria:
+        """Those with as many requests as a set-up with so many *replicas* needs, when it is first asked for.
 
         Arrivals have to last several times as long as a request takes, or a large fleet is never busy as it would be.
         """
         least = ceil(LIVES * rate * max(self._seconds.values(), default=0.0))
-        plan = self.plan if self.plan.requests else evolve(self.plan, requests=max(self.plan.count, least))
-        return self._plans.setdefault((setup.name, replicas), plan)
+        criteria = self.criteria
+        if not criteria.requests:
+            criteria = evolve(criteria, requests=max(criteria.count, least))
+        return self._criteria.setdefault((setup.name, replicas), criteria)
 
 
 @frozen
-class _Watched:
-    """The workers of a judge, for trials of one set-up with so many replicas."""
+class _Remembering:
+    """The workers of a judge, for runs of one set-up with so many replicas: none is computed that is known."""
 
     judge: ByRuns
     setup: SetUp
     replicas: int
-    plan: Plan
+    criteria: Criteria
 
     @property
     def count(self) -> int:
         return self.judge.workers.count
 
     def run(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        if not all(isinstance(item, Trial) for item in items):
+        if not all(isinstance(item, RateRun) for item in items):
             yield from self.judge.workers.run(work, items)
             return
-        ended, watcher = self.judge._ended, self.judge.watcher
-        keys = [(self.setup.name, self.replicas, trial.rate, trial.replication, trial.draw) for trial in items]
-        new = [place for place, key in enumerate(keys) if key not in ended]
-        yield from ((place, ended[key]) for place, key in enumerate(keys) if key in ended)
-        watcher.begin(self.setup, self.replicas, [items[place] for place in new])
-        for at, seen in self.judge.workers.run(work, [items[place] for place in new]):
-            ended[keys[new[at]]] = seen
-            watcher.end(self.setup, self.replicas, self.plan, items[new[at]], seen)
-            yield new[at], seen
+        ended, journal = self.judge._ended, self.judge.journal
+        keys = [(self.setup.name, self.replicas, (run.rate, run.replication, run.draw)) for run in items]
+        yield from ((number, ended[key]) for number, key in enumerate(keys) if key in ended)
+        new = [number for number, key in enumerate(keys) if key not in ended]
+        journal.begin(self.setup.name, self.replicas, [items[number] for number in new])
+        for number, seen in self._computed(work, items, new):
+            ended[keys[number]] = seen
+            journal.end(self.setup.name, self.setup.settings, self.replicas, self.criteria, items[number], seen)
+            yield number, seen
+
+    def _computed(self, work: Callable[[Any], Any], items: Sequence[RateRun], new: Sequence[int]
+                  ) -> Iterator[tuple[int, Observation]]:
+        """The *new* of *items*: those that a killed process has computed are in the journal."""
+        journal = self.judge.journal
+        kept = {number: seen for number in new if (seen := journal.recall(self.criteria, items[number])) is not None}
+        yield from kept.items()
+        left = [number for number in new if number not in kept]
+        for at, seen in self.judge.workers.run(work, [items[number] for number in left]):
+            journal.remember(self.criteria, items[left[at]], seen)
+            yield left[at], seen
 
 
-def _begin(plan: Plan, scenario: Scenario) -> tuple[Light, float] | str:
+def _begin(criteria: Criteria, scenario: Scenario) -> tuple[Light, float] | str:
     try:
-        light = at_light_load(plan.targets, scenario)
-        return light, 0.0 if light.missed else throughput(plan, scenario)
+        light = at_light_load(criteria.targets, scenario)
+        return light, 0.0 if light.missed else throughput(criteria, scenario)
     except KsimError as error:
         return str(error)
 

@@ -1,10 +1,6 @@
-"""What `ksim.capacity` returns: the set-ups as they stand, in words, as tables and as figures.
+"""The result of `ksim.capacity`: one sentence, a table, a figure, and the document that capacity.json holds.
 
-The set-ups of a capacity question as capacity.json has them; docs/capacity.md says what each key means.
-
-The answer to a capacity question as a table.
-
-The answer to a capacity question in one sentence.
+docs/capacity.md explains each key of the document.
 """
 
 import json
@@ -24,7 +20,7 @@ from ksim.study.capacity.judge import Light, RateAnswer
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.trial import Plan
+from ksim.study.capacity.trial import Criteria
 from ksim.views.tables import Table, markdown, notebook
 from ksim.views.wording import DOWN, model_name, number, outwards
 
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str, Any]]:
-    """How each set-up stands, the best first."""
+    """The set-ups as capacity.json has them, the best first."""
     return [_standing(one, rate) for one in standings]
 
 
@@ -76,8 +72,8 @@ def _light(light: Light) -> dict[str, Any]:
             "missed": [str(target) for target in light.missed], "bounds": dict(light.bounds)}
 
 
-def _estimate(found: tuple[float, Interval]) -> dict[str, Any]:
-    value, interval = found
+def _estimate(estimate: tuple[float, Interval]) -> dict[str, Any]:
+    value, interval = estimate
     return {"value": _finite(value), "interval": _interval(interval)}
 
 
@@ -97,33 +93,36 @@ def _plain(value: Any) -> Any:
 
 
 def _subject(title: str, standings: Sequence[Standing]) -> str:
-    """What is asked about: models, as set-ups have them; else the *title*."""
+    """The subject of the figure: the models of the set-ups, or else the *title*."""
     models = dict.fromkeys(model_name({"model_id": one.setup.scenario.model}) for one in standings
                            if one.setup.scenario)
     return ", ".join(models) or title
 
 
 def sentence(standings: Sequence[Standing], rate: float | None, confidence: float) -> str:
-    """What the best of *standings* needs for *rate*, or carries, with its interval; else which comes closest."""
+    """The answer in one sentence: the GPUs that the best set-up needs for *rate*, or the rate that it carries.
+
+    It ends with the interval.  If no set-up keeps the targets, the sentence names the one that comes closest.
+    """
     best = standings[0]
     if not best.stands:
         return _none_stands(standings)
     sure = f"{100 * confidence:g} %"
-    said = _carries(best, sure) if rate is None else _needs(best, rate, sure)
-    return f"{said}{_width(best.answer)}"
+    answer = _carries(best, sure) if rate is None else _needs(best, rate, sure)
+    return f"{answer}{_width(best.answer)}"
 
 
 def _needs(best: Standing, rate: float, sure: str) -> str:
     """Such as "12 GPUs (3 replicas of TP4); 95 %: 11 to 14"."""
     between = best.gpus_between(rate)
-    said = f"{_gpus(best.gpus)} ({_replicas(best)}) for {rate:g} requests/s"
+    needed = f"{_gpus(best.gpus)} ({_replicas(best)}) for {rate:g} requests/s"
     if between is None:
-        return said
+        return needed
     if between == (best.gpus, best.gpus):
         assert best.answer, "an interval comes from a search"
         carry = "carries" if best.gpus == 1 else "carry"
-        return f"{said}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
-    return f"{said}; {sure}: {gpus_text(between)}"
+        return f"{needed}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
+    return f"{needed}; {sure}: {gpus_text(between)}"
 
 
 def _carries(best: Standing, sure: str) -> str:
@@ -212,13 +211,8 @@ def _cells(targets: Sequence[Target], rate: float | None) -> dict[str, Callable[
     }
 
 
-def left_out(standings: Sequence[Standing]) -> list[str]:
-    """A line for each set-up that does not keep the targets, which says why."""
-    return [f"- {one.setup.name}: {one.problem}" for one in standings if not one.stands]
-
-
 def _binds(one: Standing) -> str:
-    """What a higher rate would miss first."""
+    """The target that a higher rate would miss first."""
     return str(one.binds) if one.binds else "backlog" if one.answer else ""
 
 
@@ -243,7 +237,7 @@ class Capacity:
     """
 
     title: str
-    plan: Plan = field(repr=False)
+    criteria: Criteria = field(repr=False)
     rate: float | None
     standings: Sequence[Standing] = field(repr=False)
     notes: Sequence[str] = ()
@@ -258,18 +252,23 @@ class Capacity:
     @cached_property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        return sentence(self.standings, self.rate, self.plan.confidence)
+        return sentence(self.standings, self.rate, self.criteria.confidence)
 
     @cached_property
     def table(self) -> str:
         """The set-ups as a table in Markdown, which reads as well as plain text."""
-        lines, left = markdown(self.set_ups), left_out(self.standings)
+        lines, left = markdown(self.set_ups), self.left_out
         return "\n".join([*lines, *([""] if lines and left else []), *left])
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each set-up that does not keep the targets, which says why."""
+        return [f"- {one.setup.name}: {one.problem}" for one in self.standings if not one.stands]
 
     @property
     def set_ups(self) -> Table:
         """The set-ups that keep the targets, a row each."""
-        return table(self.standings, self.plan.targets, self.rate)
+        return table(self.standings, self.criteria.targets, self.rate)
 
     @cached_property
     def text(self) -> str:
@@ -278,7 +277,7 @@ class Capacity:
 
     @property
     def remarks(self) -> list[str]:
-        """What is assumed, and how the traffic was made, in a line each."""
+        """The assumptions, and notes on the traffic, in a line each."""
         return [f"* {text}" for text in (*(f"assumed {one}" for one in self.assumptions), *self.notes)]
 
     @property
@@ -288,17 +287,17 @@ class Capacity:
         if best is None or best.point is None:
             return None
         made = best.setup.replicas(best.replicas)
-        return evolve(made, workload=Traffic.of(made.workload, self.plan.count).at(best.point.rate))
+        return evolve(made, workload=Traffic.of(made.workload, self.criteria.count).at(best.point.rate))
 
     @property
     def document(self) -> dict[str, Any]:
         """All of it, as capacity.json has it."""
-        plan = self.plan
+        criteria = self.criteria
         return {
             "sentence": self.sentence, "scenario": self.title, "rate": self.rate,
-            "targets": [str(target) for target in plan.targets], "confidence": plan.confidence, "seed": plan.seed,
-            "requests": plan.count, "model_errors": plan.model_errors, "runs": self.runs, "notes": list(self.notes),
-            "assumptions": list(self.assumptions),
+            "targets": [str(target) for target in criteria.targets], "confidence": criteria.confidence,
+            "seed": criteria.seed, "requests": criteria.count, "model_errors": criteria.model_errors,
+            "runs": self.runs, "notes": list(self.notes), "assumptions": list(self.assumptions),
             "best": self.best.setup.name if self.best else None, "set_ups": set_ups(self.standings, self.rate),
         }
 
@@ -328,7 +327,7 @@ class Capacity:
 
     def _repr_html_(self) -> str:
         table = [self.set_ups] if self.best else []
-        left = [line.removeprefix("- ") for line in left_out(self.standings)]
+        left = [line.removeprefix("- ") for line in self.left_out]
         return notebook(self.title, self.sentence, *table, *left, *self.remarks)
 
 

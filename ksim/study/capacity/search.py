@@ -1,106 +1,24 @@
-"""The search for the highest rate: which rates to try, with which replications.
+"""The search for the highest rate that a set-up carries within the targets.
 
-Runs of a question of capacity that outlive its process: what each has shown is kept until the question is answered.
-
-A study's rows have the numbers of a run; the answer follows from its requests, one by one.
-
-What the replications at one rate say of the targets, together.
+`RateSearch` says which rates to try, with which replications; a `RatePoint` is what the replications at one rate say
+together.
 """
 
-import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from math import exp, log
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from attrs import define, field, frozen
 
-from ksim.foundation.errors import ConfigError, DataError, KsimError
-from ksim.foundation.files import DAMAGED, arrays, replacing
+from ksim.foundation.errors import ConfigError, KsimError
 from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
-from ksim.study.capacity.early_stop import mser
 from ksim.study.capacity.targets import UNKNOWN, Curves, Interval, Target, level, of_mean, rate_of
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.trial import Observation, Plan, Sample, Trial, observe, throughput
-from ksim.study.directory import StudyDirectory
+from ksim.study.capacity.trial import Criteria, Observation, RateRun, TargetSample, mser, observe, throughput
 from ksim.study.students_t import student
-from ksim.study.workers import Workers, in_order
-
-__all__ = ["Remembering", "check_unanswered", "forget", "RatePoint", "OutOfReach", "Search"]
-
-
-#: What a study has once its question is answered.
-ANSWER = "capacity.json"
-_FOLDER = "observations"
-
-
-def check_unanswered(study: Path) -> None:
-    """Raise ConfigError for a *study* that has nothing left to run."""
-    if (study / ANSWER).is_file():
-        raise ConfigError(str(study), f"is finished, so there is nothing to go on with; `ksim report {study}` shows it,"
-                                      f" --force starts anew")
-
-
-def forget(study: StudyDirectory) -> None:
-    """Remove what was kept of the runs of *study*: its question is answered."""
-    shutil.rmtree(study.path / _FOLDER, ignore_errors=True)
-
-
-@frozen
-class Remembering:
-    """`workers` that run no trial which a killed process has run for the same `study`."""
-
-    workers: Workers
-    study: StudyDirectory
-
-    @property
-    def count(self) -> int:
-        return self.workers.count
-
-    def run(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Do as `Workers.run`; what trials have shown is read where it was kept, and kept where it was not."""
-        if not isinstance(work, partial) or work.func is not observe:
-            yield from self.workers.run(work, items)
-            return
-        files = [self._file(work.args[0], trial) for trial in items]
-        known = {place: seen for place, file in enumerate(files) if (seen := _read(file)) is not None}
-        yield from known.items()
-        new = [place for place in range(len(items)) if place not in known]
-        for at, seen in self.workers.run(work, [items[place] for place in new]):
-            _write(files[new[at]], seen)
-            yield new[at], seen
-
-    def _file(self, plan: Plan, trial: Trial) -> Path:
-        """Where it is kept what *trial* has shown; the name follows from all that decides that."""
-        said = repr((plan, trial.scenario.to_toml(), trial.rate, trial.replication, trial.draw))
-        return self.study.path / _FOLDER / f"{sha256(said.encode()).hexdigest()[:32]}.npz"
-
-
-def _write(file: Path, seen: Observation) -> None:
-    head = {"rate": seen.rate, "replication": seen.replication, "draw": seen.draw, "saturated": seen.saturated,
-            "hopeless": seen.hopeless, "numbers": dict(seen.numbers), "ends": [sample.end for sample in seen.samples]}
-    values = {f"{name}{place}": getattr(sample, name) for place, sample in enumerate(seen.samples)
-              for name in ("amount", "counted", "value")}
-    with replacing(file) as partial_file, partial_file.open("wb") as opened:
-        np.savez_compressed(opened, head=json.dumps(head), good=seen.good, **values)
-
-
-def _read(file: Path) -> Observation | None:
-    """What was kept in *file*; None where nothing was, or where it is damaged."""
-    with suppress(DataError, *DAMAGED):
-        kept = arrays(file)
-        head = json.loads(str(kept["head"]))
-        samples = [Sample(kept[f"amount{place}"], kept[f"counted{place}"], kept[f"value{place}"], end)
-                   for place, end in enumerate(head.pop("ends"))]
-        return Observation(**head, samples=samples, good=kept["good"])
-    return None
-
+from ksim.study.workers import RunWorkers, in_order
 
 #: What counts against a target where the backlog grows: so many times what is allowed.
 HOPELESS = 100.0
@@ -130,18 +48,18 @@ class RatePoint:
     multiples: Mapping[Target, Floats] = field(repr=False)
 
     @classmethod
-    def of(cls, plan: Plan, observations: Sequence[Observation], own_spread: float = 0.0) -> "RatePoint":
-        """What *observations* of one rate and different replications say."""
+    def of(cls, criteria: Criteria, observations: Sequence[Observation], own_spread: float = 0.0) -> "RatePoint":
+        """The point of *observations* at one rate, each of another replication."""
         whole = [seen for seen in observations if not seen.hopeless]
-        cuts = [_cut([seen.samples[place] for seen in whole]) for place in range(len(plan.targets))]
-        joined = [_Joined(plan, observations, place, cut, own_spread) for place, cut in enumerate(cuts)]
+        cuts = [_cut([seen.samples[place] for seen in whole]) for place in range(len(criteria.targets))]
+        joined = [_Joined(criteria, observations, place, cut, own_spread) for place, cut in enumerate(cuts)]
         rate, goodputs = observations[0].rate, np.array([_goodput(seen, max(cuts)) for seen in observations])
         excess = {one.target: one.excess for one in joined}
         return cls(
             rate=rate, replications=len(observations), hopeless=len(observations) - len(whole),
             saturated=sum(seen.saturated for seen in observations),
             attainment={one.target: one.attainment for one in joined}, values={one.target: one.value for one in joined},
-            goodput=(float(goodputs.mean()), of_mean(goodputs, plan.confidence, own_spread).within(0.0, rate)),
+            goodput=(float(goodputs.mean()), of_mean(goodputs, criteria.confidence, own_spread).within(0.0, rate)),
             numbers=_means([seen.numbers for seen in whole]), meets=_verdict(excess, observations), excess=excess,
             multiples={one.target: one.multiples for one in joined})
 
@@ -151,22 +69,22 @@ class RatePoint:
         return 2 * self.saturated > self.replications
 
 
-def against(sample: Sample, begin: int) -> Floats:
+def against(sample: TargetSample, begin: int) -> Floats:
     """The amounts of requests that count against a target, and what could, from *begin* until the load drains."""
     inside = slice(min(begin, sample.end), sample.end)
     return np.array([sample.amount[inside].sum(), sample.counted[inside].sum()])
 
 
 def multiple_of_allowed(observation: Observation, place: int, target: Target, begin: int) -> float:
-    """What counts against *target* in one replication, as a multiple of what it allows."""
+    """The misses (or seconds) of *target* in one replication, over what the target allows: more than 1 is too many."""
     if observation.hopeless:
         return min(HOPELESS, 1 / target.allowed) if target.share is not None else HOPELESS
     amount, counted = against(observation.samples[place], begin)
     return float(amount / counted / target.allowed) if counted else 0.0
 
 
-def _cut(samples: Sequence[Sample]) -> int:
-    """Where the warm-up ends: MSER-5 of the mean over replications of the logarithm of what requests took.
+def _cut(samples: Sequence[TargetSample]) -> int:
+    """The end of the warm-up: MSER-5 of the logarithms of requests' latencies, averaged over replications.
 
     The mean, so that a replication's own busy times are not taken for its warm-up; the logarithm, so that long
     latencies do not decide alone.
@@ -187,7 +105,7 @@ def _cut(samples: Sequence[Sample]) -> int:
 class _Joined:
     """The replications at one rate, and the target at a `place` of the plan, without the first `cut` requests."""
 
-    plan: Plan
+    criteria: Criteria
     observations: Sequence[Observation]
     place: int
     cut: int
@@ -195,11 +113,11 @@ class _Joined:
 
     @property
     def target(self) -> Target:
-        return self.plan.targets[self.place]
+        return self.criteria.targets[self.place]
 
     @property
     def multiples(self) -> Floats:
-        """What counts against the target in each replication."""
+        """For each replication, its misses over what the target allows."""
         return np.array([multiple_of_allowed(seen, self.place, self.target, self.cut) for seen in self.observations])
 
     @property
@@ -216,15 +134,15 @@ class _Joined:
     @property
     def value(self) -> tuple[float, Interval]:
         """The target's statistic of requests' latencies; inf where no run came to its end."""
-        found = [value for seen in self.observations if not seen.hopeless
-                 for value in _statistic(seen.samples[self.place], self.target, self.cut)]
-        if not found:
+        values = [value for seen in self.observations if not seen.hopeless
+                  for value in _statistic(seen.samples[self.place], self.target, self.cut)]
+        if not values:
             return float("inf"), UNKNOWN
-        mean, interval = self._mean(np.array(found))
+        mean, interval = self._mean(np.array(values))
         return mean, interval.within(0.0)
 
     def _mean(self, values: Floats, least_error: float = 0.0) -> tuple[float, Interval]:
-        return float(values.mean()), of_mean(values, self.plan.confidence, self.own_spread, least_error)
+        return float(values.mean()), of_mean(values, self.criteria.confidence, self.own_spread, least_error)
 
     @property
     def _least_error(self) -> float:
@@ -251,7 +169,7 @@ def _within(observation: Observation, place: int, target: Target, cut: int) -> f
     return float((amount <= target.limit)[counted > 0].mean()) if counted.any() else 1.0
 
 
-def _statistic(sample: Sample, target: Target, cut: int) -> list[float]:
+def _statistic(sample: TargetSample, target: Target, cut: int) -> list[float]:
     """The target's statistic of the latencies in *sample*; none where there are none."""
     values = sample.value[min(cut, sample.end):sample.end]
     values = values[np.isfinite(values)]
@@ -266,7 +184,7 @@ def _goodput(observation: Observation, cut: int) -> float:
 
 
 def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([told[key] for told in numbers])) for key in numbers[0]} if numbers else {}
+    return {key: float(np.mean([run[key] for run in numbers])) for key in numbers[0]} if numbers else {}
 
 
 def _verdict(excess: Mapping[Target, tuple[float, Interval]], observations: Sequence[Observation]) -> bool | None:
@@ -298,39 +216,39 @@ class OutOfReach(KsimError):
 
 
 @define
-class Search:
+class RateSearch:
     """The trials of one set-up, and what they say."""
 
     scenario: Scenario
-    plan: Plan
+    criteria: Criteria
     traffic: Traffic
-    workers: Workers
+    workers: RunWorkers
     seen: dict[tuple[float, int, int | None], Observation] = field(factory=dict)
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan, workers: Workers) -> "Search":
+    def of(cls, scenario: Scenario, criteria: Criteria, workers: RunWorkers) -> "RateSearch":
         """Raises KsimError for a workload that has no rate, or too few requests for the targets."""
-        if plan.count < plan.least:
-            raise ConfigError("--requests", f"{plan.count:,} are too few to tell whether the targets are kept; that"
-                                            f" takes {plan.least:,} or more")
-        return cls(scenario, plan, Traffic.of(scenario.workload, plan.count, plan.least), workers)
+        if criteria.count < criteria.least:
+            raise ConfigError("--requests", f"{criteria.count:,} are too few to tell whether the targets are kept; that"
+                                            f" takes {criteria.least:,} or more")
+        return cls(scenario, criteria, Traffic.of(scenario.workload, criteria.count, criteria.least), workers)
 
     def observe(self, trials: Sequence[tuple[float, int, int | None]]) -> None:
         """Make all *trials* that have not been made, in one round: (rate, replication, draw)."""
         missing = [trial for trial in trials if trial not in self.seen]
-        asked = [Trial(self.scenario, *trial) for trial in missing]
-        results = in_order(self.workers.run(partial(observe, self.plan), asked), len(asked))
+        asked = [RateRun(self.scenario, *trial) for trial in missing]
+        results = in_order(self.workers.run(partial(observe, self.criteria), asked), len(asked))
         self.seen.update(zip(missing, results, strict=True))
 
     def point(self, rate: float, replications: int, draw: int | None = None) -> RatePoint:
-        """What so many replications at *rate* say."""
+        """The point at *rate* after so many *replications*, which are run where they are missing."""
         self.observe([(rate, number, draw) for number in range(replications)])
         return self.known(rate, draw)
 
     def known(self, rate: float, draw: int | None = None) -> RatePoint:
-        """What is known at *rate*."""
+        """The point at *rate*, of the replications that were run."""
         there = sorted((key[1], seen) for key, seen in self.seen.items() if key[0] == rate and key[2] == draw)
-        return RatePoint.of(self.plan, [seen for _, seen in there], self.traffic.own_spread)
+        return RatePoint.of(self.criteria, [seen for _, seen in there], self.traffic.own_spread)
 
     @property
     def rates(self) -> list[float]:
@@ -338,11 +256,11 @@ class Search:
         return sorted({rate for rate, _, draw in self.seen if draw is None})
 
     def points(self) -> tuple[RatePoint, ...]:
-        """What is known at each of them."""
+        """The point at each of them."""
         return tuple(self.known(rate) for rate in self.rates)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know of the traffic."""
+        """Notes on the traffic for readers of the answer."""
         return (self.traffic.note,) if self.traffic.note else ()
 
     # From far away.
@@ -350,7 +268,7 @@ class Search:
     def bracket(self, near: float | None) -> tuple[float, float]:
         """Two rates close together, of which the first replication keeps the targets at one; *near* says where to
         begin."""
-        start = near or 0.8 * in_order(self.workers.run(partial(throughput, self.plan), [self.scenario]), 1)[0]
+        start = near or 0.8 * in_order(self.workers.run(partial(throughput, self.criteria), [self.scenario]), 1)[0]
         low, high = self._ends(_tidy(start))
         while high / low > _BRACKET:
             middle = _tidy((low * high) ** 0.5)
@@ -377,12 +295,12 @@ class Search:
         raise OutOfReach(target, point.values[target][0], rate)
 
     def _level(self, rate: float, replication: int = 0, draw: int | None = None) -> float:
-        """How far one replication is above what the worst of the targets allows."""
+        """The `level` of the worst target in one replication: above 0, it is missed."""
         self.observe([(rate, replication, draw)])
         return self._level_known(rate, replication, draw)
 
     def _level_known(self, rate: float, replication: int, draw: int | None) -> float:
-        point = RatePoint.of(self.plan, [self.seen[rate, replication, draw]])
+        point = RatePoint.of(self.criteria, [self.seen[rate, replication, draw]])
         return level(HOPELESS if point.grows else max(excess for excess, _ in point.excess.values()))
 
     # Close by.
@@ -393,7 +311,7 @@ class Search:
 
         Return their curves.
         """
-        count, rates = min(FIRST, self.plan.replications), [low, high]
+        count, rates = min(FIRST, self.criteria.replications), [low, high]
         for _ in range(_ROUNDS):
             curves = self.curves(rates, count)
             least, most = curves.reach
@@ -401,21 +319,21 @@ class Search:
                 rates = [_tidy(rates[0] / _BRACKET), *rates]
             elif most > rates[-1]:
                 rates = [*rates, _tidy(rates[-1] * _BRACKET)]
-            elif count >= self.plan.replications or self._narrow(curves):
+            elif count >= self.criteria.replications or self._narrow(curves):
                 break
             else:
                 rates = [rate for place, rate in enumerate(rates) if rates[min(place + 1, len(rates) - 1)] > least
                          and rates[max(place - 1, 0)] < most]
-                count = min(count + MORE, self.plan.replications)
+                count = min(count + MORE, self.criteria.replications)
         return curves
 
     def _narrow(self, curves: Curves) -> bool:
         """Whether the interval is as narrow as the plan asks."""
-        interval = curves.interval(self.plan.confidence, self.traffic.own_spread)
-        return log(interval.high / interval.low) / 2 <= self.plan.precision
+        interval = curves.interval(self.criteria.confidence, self.traffic.own_spread)
+        return log(interval.high / interval.low) / 2 <= self.criteria.precision
 
     def curves(self, rates: Sequence[float], count: int) -> Curves:
-        """What so many replications say at *rates*."""
+        """The curves of so many replications over *rates*."""
         self.observe([(rate, number, None) for rate in rates for number in range(count)])
         points = [self.point(rate, count) for rate in rates]
         return Curves(rates, np.array([list(point.multiples.values()) for point in points]),
@@ -431,7 +349,7 @@ class Search:
     # Errors of the latency model.
 
     def model(self, rate: float) -> Interval:
-        """What the errors of the latency model leave open about *rate*.
+        """The interval of *rate* that follows from errors of the latency model alone.
 
         Each draw of them has its own highest rate for the first replication's traffic.  How far these are from that
         without errors, in logarithms, is normal about 0.  A draw that counts as much against the targets as a rate
@@ -446,7 +364,7 @@ class Search:
             alike = [rate_of(rates, levels, self._level_known(guess, 0, draw)) for draw, guess in enumerate(guesses)]
             guesses = [_tidy(guess * own / same) for guess, same in zip(guesses, alike, strict=True)]
         spread = float(np.mean([log(guess / own) ** 2 for guess in guesses]) ** 0.5)
-        reach = student(0.5 + self.plan.confidence / 2, _DRAWS) * spread
+        reach = student(0.5 + self.criteria.confidence / 2, _DRAWS) * spread
         return Interval(rate * exp(-reach), rate * exp(reach))
 
 

@@ -1,11 +1,8 @@
-"""Latency targets: what a share of requests, or the mean of all, has to keep.
+"""The statistics of capacity: latency targets, intervals of means, and the rate at which a target is just kept.
 
-Confidence intervals of the mean of a few replications.
-
-Curves of what counts against targets over rates, and the rate at which they cross what is allowed.
-
-Curves are straight between the rates that were tried, over the logarithms of both, and never fall: more load helps
-nobody.
+A `Target` allows some misses (a percentile) or some seconds (a mean).  `Curves` have, for each rate that was tried, the
+misses over what is allowed; the highest rate is where the curve of the worst target crosses 1.  Curves are straight
+between rates, over the logarithms of both, and never fall: more load helps nobody.
 """
 
 import re
@@ -63,17 +60,17 @@ class Target:
 
     @property
     def allowed(self) -> float:
-        """What the mean over requests of what counts may be: misses for a percentile, seconds for a mean."""
+        """The most that requests may have on the mean: a share of misses for a percentile, seconds for a mean."""
         return self.limit if self.share is None else 1 - self.share
 
     @property
     def requests(self) -> int:
-        """How many requests a run should have, so that ten may miss the limit; a thousand at least."""
+        """The requests that a run should have: so many that ten may miss the limit, and at least a thousand."""
         return max(_FEWEST, round(_MISSES / self.allowed)) if self.share is not None else _FEWEST
 
     @property
     def least_requests(self) -> int:
-        """How many it has to have, so that two may miss."""
+        """The fewest requests that a run may have: so many that two may miss."""
         return round(_LEAST_MISSES / self.allowed) if self.share is not None else 50
 
     def __str__(self) -> str:
@@ -108,7 +105,7 @@ class Interval:
         return self.low <= value <= self.high
 
     def within(self, least: float, most: float = inf) -> "Interval":
-        """What of it is possible for a mean of values between *least* and *most*."""
+        """The part of it that is possible for a mean of values between *least* and *most*."""
         return Interval(max(least, self.low), min(most, self.high))
 
 
@@ -163,7 +160,7 @@ _BEYOND = 1.25
 
 @frozen(eq=False)
 class Curves:
-    """What counts against targets in each replication, as multiples of what they allow: (rates, targets, replications).
+    """Misses over what each target allows, in each replication: an array of (rates, targets, replications).
 
     `rates` ascend, and all have the same replications.  `grows` tells at which of them the backlog grows.
     """
@@ -178,7 +175,7 @@ class Curves:
         return self._levels(np.ones(self.multiples.shape[2], bool))
 
     def crossing(self) -> float | None:
-        """The rate at which the worst target is just kept; None where that is at none of the rates, or at all."""
+        """The rate at which the worst target is just kept; None if all rates that were tried keep it, or none does."""
         return crossing(self.rates, self.levels)
 
     def interval(self, confidence: float, own_spread: float = 0.0) -> Interval:
@@ -191,8 +188,8 @@ class Curves:
         """
         whole, without = self._log_rates
         count = len(without)
-        found = of_mean(count * whole - (count - 1) * without, confidence, own_spread)
-        return Interval(exp(min(found.low, whole)), exp(max(found.high, whole)))
+        logs = of_mean(count * whole - (count - 1) * without, confidence, own_spread)
+        return Interval(exp(min(logs.low, whole)), exp(max(logs.high, whole)))
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -246,5 +243,5 @@ def crossing(rates: Sequence[float], levels: Sequence[float] | Floats, at: float
 
 def rate_of(rates: Sequence[float], levels: Sequence[float], at: float) -> float:
     """The same, but the first or the last rate where the curve does not cross *at*."""
-    found = crossing(rates, levels, at)
-    return found if found is not None else rates[-1] if max(levels) <= at else rates[0]
+    rate = crossing(rates, levels, at)
+    return rate if rate is not None else rates[-1] if max(levels) <= at else rates[0]

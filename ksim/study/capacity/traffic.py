@@ -1,11 +1,8 @@
-"""Traffic of a replication: the same requests at any rate and for any set-up, only faster or slower.
+"""The load of a capacity question: the requests of a replication, replicas of a scenario, and costs at a steady rate.
 
-That is what "common random numbers" means (Law, Simulation Modeling and Analysis, section 11.2): two rates, or two
-set-ups, differ by what they are, and not by their luck.
-
-A scenario with several times its engines.
-
-What a run at a steady rate makes and costs: tokens, joules and dollars, as if it went on for ever.
+A replication has the same requests at any rate and for any set-up, only faster or slower.  These are common random
+numbers (Law, Simulation Modeling and Analysis, section 11.2): rates and set-ups do not differ by the luck of their
+requests.
 """
 
 import math
@@ -39,14 +36,9 @@ _SHORTEST_BLOCK = 8
 _KEPT = 0.5
 
 
-def replication_seed(seed: int, replication: int) -> int:
-    """The seed of all random numbers of a *replication* of a study with this *seed*."""
-    return int(np.random.SeedSequence([seed, replication]).generate_state(1)[0])
-
-
 @frozen
 class Traffic:
-    """What the requests of a study's replications are drawn from.
+    """The source of the requests of all replications: a synthetic workload, or a trace.
 
     `note` says how, for a trace.  `own_spread` is how uncertain the mean over all replications stays, however many
     there are, because a trace is itself but one draw: as a share of the variance between replications.
@@ -123,12 +115,12 @@ class _Trace:
 
     @property
     def block(self) -> int:
-        """How many consecutive requests are drawn together: the square root of all, so that bursts stay whole."""
+        """The number of consecutive requests that are drawn together: the root of all, so that bursts stay whole."""
         return max(_SHORTEST_BLOCK, round(math.sqrt(len(self.requests))))
 
     @property
     def note(self) -> str:
-        """How replications are drawn."""
+        """A note for readers: how replications are drawn."""
         if not self.coupled:
             return f"the trace is resampled in blocks of {self.block} consecutive requests"
         what = "sessions" if any(request.session for request in self.requests) else "requests"
@@ -204,7 +196,7 @@ POOL = "engines"
 
 
 def gpus_of(fleet: Fleet) -> int:
-    """How many GPUs the engines of *fleet* use; others of their nodes do not count."""
+    """The number of GPUs that engines of *fleet* use; others of their nodes do not count."""
     return sum(pool.deployment.serve.gpus * len(pool.places) for pool in fleet.pools)
 
 
@@ -238,7 +230,7 @@ def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str 
 
 
 def _nodes(pools: Sequence[Pool], count: int) -> int:
-    """How many nodes *count* times the engines of *pools* need, packed in their order."""
+    """The nodes that *count* times the engines of *pools* need, packed in their order."""
     node = pools[0].deployment.system.gpus_per_node
     sizes = [size for pool in pools for size in _sizes(pool, node, count)]
     return -(-pack(sizes, node)[1] // node)
@@ -264,12 +256,12 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
     dynamic = float(history.steps.joules.sum())
     static = history.static_joules * seconds / history.duration if history.duration else 0.0
     millions, of_outputs = max(tokens, 1.0) / 1e6, max(outputs, 1.0) / 1e6
-    told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
-            "request_goodput": float(good.sum()) / seconds,
-            "total_token_throughput": tokens / seconds,
-            "output_throughput": outputs / seconds,
-            "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
-            "joules_per_million_tokens": (dynamic + static) / millions}
+    totals = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
+              "request_goodput": float(good.sum()) / seconds,
+              "total_token_throughput": tokens / seconds,
+              "output_throughput": outputs / seconds,
+              "joules_per_output_token": 1e-6 * (dynamic + static) / of_outputs,
+              "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = spent_dollars(history, dynamic + static, seconds, fleet.rates, fleet.pool_rates)
-    return told if dollars is None else {**told, "dollars_per_million_output_tokens": dollars / of_outputs,
-                                         "usd_per_million_tokens": dollars / millions}
+    return totals if dollars is None else {**totals, "dollars_per_million_output_tokens": dollars / of_outputs,
+                                           "usd_per_million_tokens": dollars / millions}

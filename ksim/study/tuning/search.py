@@ -1,12 +1,7 @@
-"""The search itself: points are asked for and told of, in an order that does not depend on who computes them.
+"""The search of a tuning, by one of Optuna's samplers; this module needs Optuna.
 
-Rounds: trials are asked for, computed side by side, and told in order; so no number of workers changes anything.
-
-The study as Optuna keeps it, in SQLite, for optuna-dashboard and for Optuna's own tools.
-
-What proposes points: one of Optuna's samplers, kept from proposing a point twice.
-
-This module needs Optuna.
+Trials are asked for in rounds, computed side by side, and told to the sampler in order, so the number of workers
+changes nothing.  No point is proposed twice.  Optuna's own tools can read the search, as `Database` keeps it in SQLite.
 """
 
 import warnings
@@ -28,12 +23,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.rng import stream
-from ksim.scenario.scenario import Scenario, native
-from ksim.study.grid import Outcome, Settings, outcome, value_text
-from ksim.study.rows import FAILED, STOPPED, Row, SweepPoint, points_of
-from ksim.study.tuning.space import AT_STOP, Direction, Lesson, Proposal, Space, TunePlan, lesson_of
-from ksim.study.tuning.watch import Limit, Watch
-from ksim.study.workers import Workers
+from ksim.scenario.scenario import native
+from ksim.study.experiment import outcome
+from ksim.study.grid import Settings, value_text
+from ksim.study.rows import FAILED, STOPPED, RunRow, SweepPoint, points_of
+from ksim.study.tuning.plan import AT_STOP, CertainMiss, Direction, Lesson, TunePlan, lesson_of
+from ksim.study.tuning.space import Proposal, Space
+from ksim.study.workers import RunWorkers
 
 #: The samplers by their names on the command line.
 NAMES = ("tpe", "gp", "nsga2", "random")
@@ -92,7 +88,7 @@ class Untried(BaseSampler):
         self._inner.after_trial(study, trial, state, values)
 
     def _proposed(self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> Proposal:
-        """What *inner* proposes, as long as it has enough points to learn from."""
+        """A proposal of *inner*, or one of the first points, as long as it has too few to learn from."""
         if self._first:
             return self._first.pop()
         free = {key: each for key, each in search_space.items() if not each.single()}
@@ -136,7 +132,7 @@ def _inner(name: str, seed: int) -> BaseSampler:
 
 
 def _constraints() -> dict[str, Any]:
-    """How Optuna before 5 is told that there are constraints; since 5, each trial has its own."""
+    """The argument by which Optuna before 5 learns of constraints; since 5, each trial has its own."""
     if hasattr(FrozenTrial, "set_constraint"):
         return {}
     return {"constraints_func": lambda trial: trial.user_attrs["violations"]}
@@ -164,7 +160,7 @@ def _key(proposal: Proposal) -> Hashable:
 
 
 @define
-class Search:
+class OptunaSearch:
     """A study of Optuna's in memory.
 
     The sampler is told more than Optuna keeps of a study: points that failed or were stopped are told as completed ones
@@ -177,7 +173,7 @@ class Search:
     asked: list[optuna.Trial] = field(factory=list, init=False)
 
     @classmethod
-    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction]) -> "Search":
+    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction]) -> "OptunaSearch":
         """A search with the sampler called *name*; raises UnknownName and ConfigError."""
         with quiet():
             proposing = sampler(name, space, seed)
@@ -208,7 +204,7 @@ class Search:
 
 
 def proposal_of(space: Space, settings: Settings) -> Proposal:
-    """What was proposed for *settings*."""
+    """The proposal that led to *settings*."""
     return {axis.key: axis.proposed(settings[axis.key]) for axis in space.dimensions}
 
 
@@ -226,23 +222,6 @@ def quiet() -> Iterator[None]:
 
 
 @frozen
-class Played:
-    """A run and, where it was stopped or would have been, what was known by then."""
-
-    outcome: Outcome
-    at_stop: Mapping[str, float | None] | None
-    stopped: bool
-
-    def row(self, asked: Row) -> Row:
-        """The row of the run that was *asked* for."""
-        row = Row.of(asked.point, asked.replication, asked.seed, asked.settings, self.outcome)
-        if self.at_stop is None:
-            return row
-        told = {f"{AT_STOP}{key}": value for key, value in self.at_stop.items()}
-        return evolve(row, status=STOPPED if self.stopped else row.status, numbers={**row.numbers, **told})
-
-
-@frozen
 class Trial:
     """A trial that has ended: its `point`, with all replications, and what the sampler was told of it."""
 
@@ -250,12 +229,17 @@ class Trial:
     lesson: Lesson
 
 
-def play(scenario: Scenario, limits: Sequence[Limit], keys: Sequence[str], prune: bool, changes: Mapping[str, Any]
-         ) -> Played:
-    """Run *scenario* with *changes*; with *prune*, not to its end where it is certain to miss one of *limits*."""
-    watch = Watch(limits, keys, prune)
-    ended = outcome(scenario, changes, watch.play)
-    return Played(ended, watch.at_stop, watch.at_stop is not None and prune)
+def play(plan: TunePlan, row: RunRow) -> RunRow:
+    """Run *row* of *plan*; with `prune`, not to its end where it is certain to miss what is required.
+
+    The row has what was known at that moment, or would have been, so that a sampler learns the same either way.
+    """
+    rule = CertainMiss(plan.limits, plan.keys, plan.prune)
+    ended = row.ended(outcome(plan.scenario, row.changes, rule))
+    if rule.at_stop is None:
+        return ended
+    known = {f"{AT_STOP}{key}": value for key, value in rule.at_stop.items()}
+    return evolve(ended, status=STOPPED if plan.prune else ended.status, numbers={**ended.numbers, **known})
 
 
 @frozen
@@ -267,40 +251,38 @@ class Rounds:
     """
 
     plan: TunePlan
-    pool: Workers
-    known: Mapping[tuple[int, int], Row]
-    keep: Callable[[Row], None]
-    asked: Callable[[Sequence[Row]], None]
+    pool: RunWorkers
+    known: Mapping[tuple[int, int], RunRow]
+    keep: Callable[[RunRow], None]
+    asked: Callable[[Sequence[RunRow]], None]
 
     def run(self, trials: int) -> Iterator[list[Trial]]:
         """Yield the trials of each round, until there were so many *trials*, or no point is left."""
         plan = self.plan
-        search = Search.of(plan.space, plan.sampler, plan.seed, plan.directions)
-        told = 0
-        while told < trials:
-            settings = search.ask(min(plan.round, trials - told))
+        search = OptunaSearch.of(plan.space, plan.sampler, plan.search_seed, plan.directions)
+        done = 0
+        while done < trials:
+            settings = search.ask(min(plan.round, trials - done))
             if not settings:
                 return
-            ended = self._round([plan.rows(told + place, chosen) for place, chosen in enumerate(settings, 1)])
-            for number, trial in enumerate(ended, told):
+            ended = self._round([plan.rows(done + number, chosen) for number, chosen in enumerate(settings, 1)])
+            for number, trial in enumerate(ended, done):
                 search.tell(number, trial.lesson)
-            told += len(ended)
+            done += len(ended)
             yield ended
 
-    def _round(self, rows: Sequence[Sequence[Row]]) -> list[Trial]:
+    def _round(self, rows: Sequence[Sequence[RunRow]]) -> list[Trial]:
         """The trials with these *rows*, computed where they are not known."""
         flat = [row for replications in rows for row in replications]
         ended = {row.key: known for row in flat if (known := self._known(row)) is not None}
         left = [row for row in flat if row.key not in ended]
         self.asked(left)
-        work = partial(play, self.plan.scenario, self.plan.limits, self.plan.keys, self.plan.prune)
-        for place, played in self.pool.run(work, [row.changes for row in left]):
-            row = played.row(left[place])
+        for _, row in self.pool.run(partial(play, self.plan), left):
             self.keep(row)
             ended[row.key] = row
         return [Trial(point, lesson_of(point, self.plan)) for point in points_of([*ended.values()])]
 
-    def _known(self, row: Row) -> Row | None:
+    def _known(self, row: RunRow) -> RunRow | None:
         """The run of *row* if it was computed before."""
         known = self.known.get(row.key)
         return known if known is not None and known.settings == native(row.settings, "settings") else None
@@ -324,7 +306,7 @@ class Database:
             storage = optuna.storages.RDBStorage(f"sqlite:///{folder / FILE}")
             study = optuna.create_study(storage=storage, study_name=NAME, directions=plan.directions,
                                         load_if_exists=True)
-            study.set_metric_names([objective.key for objective in plan.wanted])
+            study.set_metric_names([objective.key for objective in plan.goals.objectives])
             for key, value in plan.command.items():
                 study.set_user_attr(key, value)
         try:
@@ -349,8 +331,8 @@ class Database:
         settings = {key: value_text(value) for key, value in point.settings.items()}
         attributes: dict[str, Any] = {"settings": settings, "scenario": point.outcome.scenario, "problem":
                                       point.outcome.problem, "violations": [*lesson.violations.values()]}
-        told = max((row.numbers.get(f"{AT_STOP}requests") or 0 for row in point.rows), default=0)
-        steps = {int(told): lesson.values[0]} if state is TrialState.PRUNED and len(lesson.values) == 1 else {}
+        requests = max((row.numbers.get(f"{AT_STOP}requests") or 0 for row in point.rows), default=0)
+        steps = {int(requests): lesson.values[0]} if state is TrialState.PRUNED and len(lesson.values) == 1 else {}
         return _created(lesson.violations, state=state, params=dict(proposal_of(space, point.settings)),
                         values=[*lesson.values] if state is TrialState.COMPLETE else None,
                         distributions=space.distributions(), user_attrs=attributes, intermediate_values=steps)

@@ -10,13 +10,13 @@ import ksim
 from ksim.foundation.errors import ConfigError, WorkerLost
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.simulate import serve
 from ksim.study.capacity import trial
-from ksim.study.capacity.ask import assumptions, axes_of, planned
+from ksim.study.capacity.ask import assumptions, axes_of, criteria_of
 from ksim.study.capacity.judge import set_ups
 from ksim.study.capacity.traffic import gpus_of
 from ksim.study.directory import StudyDirectory
-from ksim.study.grid import Axis
+from ksim.study.experiment import play
+from ksim.study.grid import Values
 from tests.cli.command import ksim as command
 
 TABLE = {
@@ -62,7 +62,7 @@ def test_the_answer_says_what_it_assumes(asked):
 
 def test_what_differs_between_set_ups_is_assumed_with_all_its_values():
     scenario = Scenario.of(TABLE)
-    plan, _ = planned(scenario, [TARGET], None, None, False, 0)
+    plan, _ = criteria_of(scenario, [TARGET], None, None, False, 0)
     made = set_ups(scenario, axes_of(["engine=vllm-0.33,sglang-0.5", "gpu=h100,h200"]))
     engines, *_ = assumptions(scenario, made, plan)
     assert "vLLM 0.33 or SGLang" in engines and "qwen3-0.6b or" not in engines
@@ -142,7 +142,7 @@ def test_an_answer_has_nothing_left_to_resume(asked):
 def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monkeypatch):
     """No trial is run twice, also where what a trial has shown was kept and its row was not, or the other way round."""
     ran = []
-    monkeypatch.setattr(trial, "serve", lambda *given: ran.append(1) or serve(*given))
+    monkeypatch.setattr(trial, "play", lambda *given: ran.append(1) or play(*given))
     question = {"scenario": Scenario.of(TABLE), "slo": [TARGET], "jobs": 1, **FEW, "requests": 20, "replications": 2}
     whole = ksim.capacity(**question, output=tmp_path / "whole")
     all_runs = len(ran)
@@ -166,7 +166,7 @@ def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monke
 
 
 def test_set_ups_are_made_of_lists_and_not_of_ranges():
-    assert axes_of({"gpu": "h100,h200"}) == axes_of(["gpu=h100,h200"]) == [Axis("gpu", ("h100", "h200"))]
+    assert axes_of({"gpu": "h100,h200"}) == axes_of(["gpu=h100,h200"]) == [Values("gpu", ("h100", "h200"))]
     for over in ({"power.cap": "400:700"}, ["power.cap=400:700"]):
         with pytest.raises(ConfigError, match="power.cap: set-ups are compared value by value"):
             axes_of(over)
@@ -174,10 +174,10 @@ def test_set_ups_are_made_of_lists_and_not_of_ranges():
 
 def test_targets_of_the_scenario_count_where_none_are_given():
     scenario = Scenario.of({**TABLE, "slo": {"ttft": "200 ms", "tpot": "20 ms"}})
-    plan, notes = planned(scenario, (), None, None, True, 0)
+    plan, notes = criteria_of(scenario, (), None, None, True, 0)
     assert [str(target) for target in plan.targets] == ["ttft:p99:0.2s", "tpot:p99:0.02s"] and "[slo]" in notes[0]
     with pytest.raises(ConfigError, match="name a target"):
-        planned(Scenario.of(TABLE), (), None, None, True, 0)
+        criteria_of(Scenario.of(TABLE), (), None, None, True, 0)
 
 
 def test_the_command_prints_the_answer_and_writes_it(tmp_path):

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.flow.log import Log
 from ksim.results.history import History
 from ksim.results.series import saturation
-from ksim.simulation.simulate import serve
-from ksim.study.capacity.early_stop import Hopeless, grows, setup, watched
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.trial import Plan, Trial, observe
+from ksim.study.capacity.trial import BacklogGrows, Criteria, RateRun, grows, observe
+from ksim.study.experiment import Stopped, play
 from tests.study.capacity.loads import batching
 
 COUNT = 500
@@ -20,10 +18,8 @@ STABLE, HOPELESS = (10.0, 30.0, 40.0), (70.0, 90.0, 150.0)
 
 
 def played(rate: float, seed: int, watch: bool) -> History:
-    scenario, log = batching(), Log()
-    requests = Traffic.of(scenario.workload, COUNT).requests(rate, seed)
-    serve(setup(scenario), watched(requests, log, COUNT) if watch else requests, log, lambda: None)
-    return History(log)
+    requests = Traffic.of(batching().workload, COUNT).requests(rate, seed)
+    return play(batching(), requests, BacklogGrows(COUNT) if watch else None).history
 
 
 @pytest.mark.parametrize("rate", STABLE)
@@ -38,7 +34,7 @@ def test_the_watcher_changes_nothing(rate):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("rate", HOPELESS)
 def test_a_run_that_is_stopped_would_have_been_saturated(rate, seed):
-    with pytest.raises(Hopeless, match="the backlog kept growing over the first"):
+    with pytest.raises(Stopped, match="the backlog kept growing over the first"):
         played(rate, seed, watch=True)
     whole = played(rate, seed, watch=False)
     assert saturation(whole)["saturated"]
@@ -61,11 +57,11 @@ def test_a_stable_queue_is_hardly_ever_called_growing(load):
 
 
 def test_an_observation_says_that_it_was_stopped():
-    plan = Plan((Target.parse("ttft:p90:1s"),), requests=COUNT)
-    seen = observe(plan, Trial(batching(), 90.0, 0))
+    plan = Criteria((Target.parse("ttft:p90:1s"),), requests=COUNT)
+    seen = observe(plan, RateRun(batching(), 90.0, 0))
     assert seen.hopeless
     assert seen.saturated
-    again = observe(plan, Trial(batching(), 20.0, 0))
+    again = observe(plan, RateRun(batching(), 20.0, 0))
     assert not again.hopeless
     assert again.numbers["request_goodput"] == pytest.approx(20.0, rel=0.15)
     assert evolve(plan, seed=1) != plan

@@ -8,12 +8,13 @@ from ksim.simulation.simulate import simulate
 from ksim.study.capacity.judge import RateAnswer, decide, highest_rate
 from ksim.study.capacity.search import OutOfReach
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.trial import Plan, Trial, observe, runnable
+from ksim.study.capacity.trial import Criteria, RateRun, observe, runnable
 from ksim.study.workers import InProcess
 from tests.study.capacity.loads import batching
 from tests.study.orders import backwards
 
-PLAN = Plan((Target.parse("ttft:p90:500ms"), Target.parse("tpot:mean:40ms")), requests=250, replications=4)
+PLAN = Criteria((Target.parse("ttft:p90:500ms"), Target.parse("tpot:mean:40ms")), requests=250, replications=4,
+                seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_what_is_far_away_is_decided_at_once(answer):
 
 
 def test_a_trial_can_be_run_again():
-    trial = Trial(batching(), 20.0, 1, draw=2)
+    trial = RateRun(batching(), 20.0, 1, draw=2)
     seen, scenario = observe(PLAN, trial), runnable(PLAN, trial)
     summary = simulate(scenario).summary
     assert summary["completed"] == 250
@@ -77,7 +78,7 @@ def test_a_target_that_nothing_keeps():
 
 def test_too_few_requests():
     with pytest.raises(ConfigError, match=r"100 are too few to tell whether the targets are kept; that takes 200"):
-        highest_rate(batching(), Plan((Target.parse("ttft:p99:1s"),), requests=100), InProcess())
+        highest_rate(batching(), Criteria((Target.parse("ttft:p99:1s"),), requests=100), InProcess())
 
 
 def test_no_request_fits():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.study.capacity.search import RatePoint
 from ksim.study.capacity.targets import UNKNOWN, Curves, Target, crossing, of_mean
-from ksim.study.capacity.trial import Observation, Plan, Sample
+from ksim.study.capacity.trial import Criteria, Observation, TargetSample
 from ksim.study.students_t import student
 from tests.properties import examples
 
@@ -76,9 +76,9 @@ def test_no_end_of_an_interval_is_beyond_what_is_possible(goods):
     seen = []
     for replication, good in enumerate(goods):
         within = np.arange(count) < good
-        sample = Sample((~within).astype(float), np.ones(count), np.where(within, 0.5, 9.0), count)
+        sample = TargetSample((~within).astype(float), np.ones(count), np.where(within, 0.5, 9.0), count)
         seen.append(Observation(rate, replication, samples=[sample], good=within))
-    point = RatePoint.of(Plan((target,)), seen)
+    point = RatePoint.of(Criteria((target,)), seen)
     for (value, interval), most in ((point.goodput, rate), (point.attainment[target], 1.0),
                                     (point.values[target], np.inf)):
         assert 0 <= interval.low <= value + 1e-12 and value - 1e-12 <= interval.high <= most

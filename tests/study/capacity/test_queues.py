@@ -7,18 +7,18 @@ from ksim.results.steps import Floats
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.judge import RateAnswer, highest_rate
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.trial import Plan
+from ksim.study.capacity.trial import Criteria
 from ksim.study.workers import InProcess
 from tests.study.capacity.loads import one_server, root, services, waits_longer
 
 CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1, "high": 3}
 
 
-def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
+def asked(scenario: Scenario, metric: str, limit: float, seed: int = 0) -> RateAnswer:
     """The capacity of *scenario*, without errors of the model."""
     latency, statistic = metric.split(":")
-    plan = Plan((Target(latency, statistic, limit),), requests=500, model_errors=False)
-    return highest_rate(scenario, plan, InProcess())
+    criteria = Criteria((Target(latency, statistic, limit),), requests=500, model_errors=False, seed=seed)
+    return highest_rate(scenario, criteria, InProcess())
 
 
 def mean_wait(rate: float, seconds: Floats) -> float:
@@ -36,11 +36,11 @@ def test_md1_percentile(tmp_path):
 
 
 def test_mg1_mean(tmp_path):
-    """One to three tokens, all equally likely."""
+    """One to three tokens, all equally likely.  An interval of 95 % misses the truth now and then: of four, once."""
     scenario = one_server(tmp_path, SEVERAL)
     seconds = np.unique(services(scenario).round(7))
     assert len(seconds) == 3
-    answer = asked(scenario, "queue:mean", 2 * seconds.mean())
+    answers = [asked(scenario, "queue:mean", 2 * seconds.mean(), seed) for seed in range(4)]
     truth = root(lambda rate: mean_wait(rate, seconds) - 2 * seconds.mean(), 1 / seconds.mean())
-    assert truth in answer.interval
-    assert answer.interval.high / answer.interval.low < 1.3
+    assert sum(truth in answer.interval for answer in answers) >= 3
+    assert all(answer.interval.high / answer.interval.low < 1.3 for answer in answers)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.study.capacity.early_stop import before_drain, mser
+from ksim.study.capacity.trial import before_drain, mser
 from tests.properties import examples
 
 

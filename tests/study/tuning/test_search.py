@@ -3,8 +3,9 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.study.tuning.search import Search
-from ksim.study.tuning.space import Lesson, Space
+from ksim.study.tuning.plan import Lesson
+from ksim.study.tuning.search import OptunaSearch
+from ksim.study.tuning.space import Space
 
 SPACE = Space.parse(["a=1,2,4,8", "b=1:10", "c=x,y,z,u,v", "d=0:4"])
 SAMPLERS = ("tpe", "nsga2", "random")
@@ -16,7 +17,7 @@ def cost(point):
 
 def searched(name, rounds, size=8, seed=0, space=SPACE, lesson=lambda point: Lesson((cost(point),), {})):
     """The points that a search proposes, which learns of them after each round."""
-    search, points = Search.of(space, name, seed, ["minimize"]), []
+    search, points = OptunaSearch.of(space, name, seed, ["minimize"]), []
     for _ in range(rounds):
         asked = search.ask(size)
         for number, point in enumerate(asked, len(points)):
@@ -65,7 +66,7 @@ def test_points_that_violate_a_constraint_and_points_that_fail_are_learned_from(
 
 
 def test_several_objectives_are_searched():
-    search = Search.of(SPACE, "tpe", 0, ["minimize", "maximize"])
+    search = OptunaSearch.of(SPACE, "tpe", 0, ["minimize", "maximize"])
     for start in range(0, 40, 8):
         for number, point in enumerate(search.ask(8), start):
             search.tell(number, Lesson((cost(point), point["a"]), {"bound": 0.0}))
@@ -74,7 +75,7 @@ def test_several_objectives_are_searched():
 
 def test_samplers_that_there_are_not_are_named(monkeypatch):
     with pytest.raises(UnknownName, match="did you mean 'nsga2'"):
-        Search.of(SPACE, "nsga", 0, ["minimize"])
+        OptunaSearch.of(SPACE, "nsga", 0, ["minimize"])
     monkeypatch.setattr("ksim.study.tuning.search.find_spec", lambda library: None)
     with pytest.raises(ConfigError, match="gp needs torch and scipy: pip install torch scipy"):
-        Search.of(SPACE, "gp", 0, ["minimize"])
+        OptunaSearch.of(SPACE, "gp", 0, ["minimize"])

@@ -65,7 +65,7 @@ def test_a_search_learns_the_same_with_and_without_early_stops(kept):
         if mine.status == STOPPED:
             assert theirs.status == OK and not mine.numbers.get("completed")
             assert mine.numbers.items() <= theirs.numbers.items()
-            assert any(requirement.missed(theirs.numbers) for requirement in kept.required)
+            assert any(requirement.missed(theirs.numbers) for requirement in kept.goals.required)
         elif mine.status == OK:
             assert all(theirs.numbers[key] == value for key, value in mine.numbers.items() if "at_stop" not in key)
 
@@ -85,7 +85,7 @@ def test_a_study_of_optuna_has_all_trials_with_constraints_and_settings(kept):
         assert trial.user_attrs["settings"]["serve.max_num_seqs"] == str(row.settings["serve.max_num_seqs"])
         assert trial.constraints.keys() >= set(BOUNDS)
         if row.status == OK:
-            held = not any(bound.missed(row.numbers) for bound in kept.required)
+            held = not any(bound.missed(row.numbers) for bound in kept.goals.required)
             assert held is all(trial.constraints[bound] <= 0 for bound in BOUNDS)
             assert trial.value == row.numbers["usd_per_million_tokens"]
     with sqlite3.connect(kept.directory / "study.db") as file:

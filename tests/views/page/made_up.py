@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ksim.study.directory import StudyDirectory
-from ksim.study.rows import FAILED, OK, Row
+from ksim.study.rows import FAILED, OK, RunRow
 
 SCENARIO = 'model = "llama-3.1-8b"\ngpu = "h200"\n'
 #: A name that would run if a page took it for markup.
@@ -27,12 +27,12 @@ def numbers(tensor: int, sequences: int, replication: int) -> dict[str, Any]:
             "slo_attainment": 1 - exp(-200 / latency), "saturated": rate < 4, "kv_cache_usage_peak": None}
 
 
-def row(place: int, replication: int, settings: dict[str, Any]) -> Row:
+def row(place: int, replication: int, settings: dict[str, Any]) -> RunRow:
     changes = "".join(f"# {key} = {value}\n" for key, value in settings.items())
     if settings["serve.tensor_parallel_size"] == 8:
-        return Row(place, replication, replication, settings, FAILED, "tensor_parallel_size 8: the node has 4 GPUs")
+        return RunRow(place, replication, replication, settings, FAILED, "tensor_parallel_size 8: the node has 4 GPUs")
     found = numbers(settings["serve.tensor_parallel_size"], settings["serve.max_num_seqs"], replication)
-    return Row(place, replication, replication, settings, OK, numbers=found, scenario=SCENARIO + changes)
+    return RunRow(place, replication, replication, settings, OK, numbers=found, scenario=SCENARIO + changes)
 
 
 def sweep(path: Path, name: str = "fcfs", repeat: int = 3) -> Path:
@@ -121,8 +121,9 @@ def routers(path: Path) -> Path:
                     "mean_latency_regret_ms": regret, "mean_regret_ms": regret and 50 - regret,
                     "p99_regret_ms": 4 * regret, "p90_ttft_ms": 80 + regret, "failed": 0,
                     "prefix_cache_hit_rate": 0.9 - regret / 200, "engine_tokens_cv": regret / 100}
-                study.add(Row(place, replication, replication, settings, OK, numbers=found, scenario=SCENARIO))
+                study.add(RunRow(place, replication, replication, settings, OK, numbers=found, scenario=SCENARIO))
         settings = {"router": {"name": "mooncake", "load": 2}, "signals.scrape_interval": 0}
-        study.add(Row(place + 1, 0, 0, settings, FAILED, "signals.metrics: is false, and router mooncake needs them"))
+        problem = "signals.metrics: is false, and router mooncake needs them"
+        study.add(RunRow(place + 1, 0, 0, settings, FAILED, problem))
         study.finish()
     return path

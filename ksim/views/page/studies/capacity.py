@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ksim.study.capacity.answer import COSTS
-from ksim.study.capacity.targets import FEWEST
+from ksim.study.capacity.ask import COSTS, FEWEST
 from ksim.views.charts import Chart
 from ksim.views.figures.studies import Answer, capacity_panels, set_up_name, tried_rates
 from ksim.views.page.document import Document, missing, note, table

@@ -15,11 +15,11 @@ from attrs import define, frozen
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import in_one_unit
 from ksim.results.numbers import MORE, OF_STUDIES, number_of
-from ksim.study.directory import StudyDirectory
 from ksim.study.grid import short_names, value_text
 from ksim.study.pareto import SATURATED, Objective, Requirement
-from ksim.study.routers.plan import is_yardstick
-from ksim.study.rows import OK, Row
+from ksim.study.routers import is_yardstick
+from ksim.study.rows import OK, RunRow
+from ksim.study.sweep import StudyDirectory
 from ksim.views.tables import Markup, element
 from ksim.views.wording import number, outwards
 
@@ -42,7 +42,7 @@ class Point:
     scenario: str
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "Point":
+    def of(cls, rows: Sequence[RunRow]) -> "Point":
         """The point of these *rows*, its replications."""
         good = [row for row in rows if row.status == OK]
         values: dict[str, list[float]] = defaultdict(list)
@@ -67,7 +67,7 @@ class Study:
     title: str
     command: Mapping[str, Any]
     scenario: str
-    rows: Sequence[Row]
+    rows: Sequence[RunRow]
     capacity: Mapping[str, Any]
     best: str
 
@@ -82,7 +82,7 @@ class Study:
     @cached_property
     def points(self) -> list[Point]:
         """The points in order."""
-        found: dict[int, list[Row]] = defaultdict(list)
+        found: dict[int, list[RunRow]] = defaultdict(list)
         for row in self.rows:
             found[row.point].append(row)
         return [Point.of(found[number]) for number in sorted(found)]

@@ -4,18 +4,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ksim.results.numbers import DRAWN_OF_ROUTERS, number_of
-from ksim.study.routers.plan import is_yardstick
-from ksim.study.routers.telling import (
+from ksim.study.routers import (
     COLUMNS,
     age,
     cell,
     dots_of,
     explained,
+    is_yardstick,
     notes,
     rank_key,
     ranked,
     router_of,
-    told,
+    shown_keys,
 )
 from ksim.study.rows import SweepPoint, points_of
 from ksim.views.charts import Chart
@@ -44,7 +44,7 @@ def add_routers(document: Document, study: Study) -> None:
 
 
 def _table(points: Sequence[SweepPoint]) -> Markup:
-    keys = told(points)
+    keys = shown_keys(points)
     rows = [(_name(point), age(point), *((_number(point, key), point.value(key)) for key in keys))
             for point in points]
     return table(("router", "age", *(f">{COLUMNS[key]}" for key in keys)), rows, "Routers by their"

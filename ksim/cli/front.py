@@ -1,18 +1,17 @@
-"""What `ksim pareto` shows and writes: a table of all points; the front as scenarios and as a figure."""
+"""The front of a sweep: its points against each other in a table, and the best of them as scenarios and in a figure."""
 
 import csv
-import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ksim.cli.flags import console
-from ksim.foundation.errors import ConfigError
 from ksim.study.grid import short_names, value_text
-from ksim.study.pareto import Objective, ParetoPoint, Requirement
+from ksim.study.pareto import Goals, Objective, ParetoPoint
 from ksim.views import run_directory
 from ksim.views.tables import Table
 from ksim.views.wording import number
@@ -25,22 +24,29 @@ _LONGEST = 120
 _MULTIPLE = 2.0
 
 
-def claimed(folder: Path | None, json_file: Path | None, force: bool) -> AbstractContextManager[None]:
-    """Holds *folder* for the runs; raises ConfigError unless both can be written, so that nobody learns it after them.
-    """
-    if json_file is not None and (json_file.is_dir() or not os.access(json_file.resolve().parent, os.W_OK)):
-        raise ConfigError(str(json_file), "cannot be written: name a file in a directory that may be written to")
-    return nullcontext() if folder is None else run_directory.claimed(folder.resolve(), MARKS, force)
+def claimed(folder: Path, force: bool) -> AbstractContextManager[None]:
+    """Hold *folder*, in which a front is to be written; raises ConfigError unless it can be."""
+    return run_directory.claimed(folder.resolve(), MARKS, force)
 
 
-def show(points: Sequence[ParetoPoint], wanted: Sequence[Objective]) -> None:
+@contextmanager
+def folder_of(output: Path, study: Path | None) -> Iterator[Path]:
+    """Where a front is written: into its own *study*, or whole or not at all in the place of an earlier front."""
+    if output == study:
+        yield output
+        return
+    with run_directory.replacing(output, MARKS) as new:
+        yield new
+
+
+def show(points: Sequence[ParetoPoint], goals: Goals) -> None:
     """Print a row for each point that has values, why others do not count, and a line for each without values."""
     screen, keys = console(), list(points[0].outcome.settings)
     leading = [point.values for point in points if point.on_front]
-    best = [min(column, key=objective.cost) for objective, column in zip(wanted, zip(*leading, strict=True),
-                                                                        strict=False)]
-    rows = Table.of(">#", *short_names(keys).values(), *(f">{objective}" for objective in wanted), "",
-                    hide=[str(objective) for objective in wanted[:1:-1]])
+    best = [min(column, key=objective.cost) for objective, column in zip(
+        goals.objectives, zip(*leading, strict=True), strict=False)]
+    rows = Table.of(">#", *short_names(keys).values(), *(f">{objective}" for objective in goals.objectives), "",
+                    hide=[str(objective) for objective in goals.objectives[:1:-1]])
     for point, following in zip(points, [*points[1:], None], strict=True):
         if point.values:
             rows.add_row(*_row(point, best), style="bold" if point.on_front else "",
@@ -100,28 +106,25 @@ def _settings_text(point: ParetoPoint) -> str:
     return ", ".join(f"{names[key]} {value_text(value)}" for key, value in settings.items())
 
 
-def content(scenario: str, points: Sequence[ParetoPoint], wanted: Sequence[Objective],
-            required: Sequence[Requirement] = ()) -> dict[str, Any]:
+def content(scenario: str, points: Sequence[ParetoPoint], goals: Goals) -> dict[str, Any]:
     """All *points*, for a JSON file."""
-    return {"scenario": scenario, "objectives": [str(objective) for objective in wanted],
-            "requirements": [str(requirement) for requirement in required],
+    return {"scenario": scenario, "objectives": [str(objective) for objective in goals.objectives],
+            "requirements": [str(requirement) for requirement in goals.required],
             "points": [{"point": point.number, "on_front": point.on_front, "beaten_by": point.beaten_by,
                         "settings": {key: _plain(value) for key, value in point.outcome.settings.items()},
                         "problem": point.problem, "summary": point.outcome.summary} for point in points]}
 
 
-def save(folder: Path, title: str, points: Sequence[ParetoPoint], wanted: Sequence[Objective],
-         required: Sequence[Requirement] = ()) -> None:
-    """Write *folder*, whole or not at all, in place of an earlier one; raises ConfigError."""
-    columns = list(dict.fromkeys([*(goal.key for goal in wanted), *(bound.key for bound in required)]))
-    with run_directory.replacing(folder.resolve(), MARKS) as new:
-        with (new / "points.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(_csv_rows(points, columns))
-        (new / "front").mkdir()
-        leading = [point for point in points if point.on_front]
-        for point in leading:
-            (new / "front" / _file_name(point, len(leading))).write_text(point.outcome.scenario, encoding="utf-8")
-        _draw(new / "pareto.png", title, points, wanted)
+def save(folder: Path, title: str, points: Sequence[ParetoPoint], goals: Goals) -> None:
+    """Write the front into *folder*, in place of an earlier one."""
+    with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(_csv_rows(points, goals.keys))
+    shutil.rmtree(folder / "front", ignore_errors=True)
+    (folder / "front").mkdir()
+    leading = [point for point in points if point.on_front]
+    for point in leading:
+        (folder / "front" / _file_name(point, len(leading))).write_text(point.outcome.scenario, encoding="utf-8")
+    _draw(folder / "pareto.png", title, points, goals.objectives)
 
 
 def _plain(value: Any) -> Any:

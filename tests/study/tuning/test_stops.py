@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.study.experiment import Stopped, play
 from ksim.study.pareto import Requirement
-from ksim.study.tuning.space import violation
-from ksim.study.tuning.watch import Limit, Missed, Watch
+from ksim.study.tuning.plan import CertainMiss, Limit, violation
 from tests.properties import examples
 
 LOADED = Scenario.of({
@@ -51,12 +51,13 @@ def test_stopped_runs_would_have_missed_and_others_are_the_same(settings):
     scenario = LOADED.with_values(settings)
     bounds = [Requirement.parse(text) for text in ("p99_ttft_ms<60", "mean_tpot_ms<=1.5", "median_e2el_ms<70")]
     whole = simulate(scenario).summary
-    patient, hasty = (Watch([*map(Limit.of, bounds)], [bound.key for bound in bounds], stop) for stop in (False, True))
-    assert patient.play(scenario).summary == whole
+    patient, hasty = (CertainMiss([*map(Limit.of, bounds)], [bound.key for bound in bounds], stop)
+                      for stop in (False, True))
+    assert play(scenario, rule=patient).summary == whole
     try:
-        assert hasty.play(scenario).summary == whole
+        assert play(scenario, rule=hasty).summary == whole
         assert patient.at_stop is None
-    except Missed as error:
+    except Stopped as error:
         assert any(bound.missed(whole) for bound in bounds)
         assert f"stopped after {hasty.at_stop['requests']:,} of 64 requests" in str(error)
         assert patient.at_stop == hasty.at_stop and hasty.at_stop["requests"] < 64
@@ -70,8 +71,8 @@ def test_early_stops_save_steps():
 
 def _stops(scenario):
     try:
-        Watch([limit("p99", 60.0)], []).play(scenario)
-    except Missed:
+        play(scenario, rule=CertainMiss([limit("p99", 60.0)], []))
+    except Stopped:
         return True
     return False
 
