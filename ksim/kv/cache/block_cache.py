@@ -42,9 +42,9 @@ class BlockCache:
 
     def __attrs_post_init__(self) -> None:
         if self.keys is not None:
-            self.tree = TellingTrie(self.capacity, self.keys, tracked=self.eviction is not None)
+            self.tree = TellingTrie(self.keys, tracked=self.eviction is not None)
         else:
-            self.tree = BlockTrie(self.capacity, BlockNode if self.eviction is None else TrackedNode)
+            self.tree = BlockTrie(BlockNode if self.eviction is None else TrackedNode)
         if self.eviction is None:
             self.pool = BlockPool(self.capacity)
         else:
@@ -67,8 +67,8 @@ class BlockCache:
 
     def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
         """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* blocks left free."""
-        ref_counts = self.pool.ref_counts
-        evictable: int = sum(ref_counts[node.blocks[0]] == 0 for node in hit.nodes)
+        users = self.pool.users
+        evictable: int = sum(users[node.blocks[0]] == 0 for node in hit.nodes)
         return self.blocks(tokens) - len(hit.nodes) + evictable + spare <= self.pool.free
 
     can_admit = can_allocate
