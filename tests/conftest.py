@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation import process
-from tests.properties import load_profile
+from tests.properties import EXPLORING, load_profile
 from tests.slow import SLOW
 
 ROOT = Path(__file__).parent
@@ -18,9 +18,10 @@ os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 # Workers of pytest-xdist have one; output that is captured is as wide as that of a pipe.
 os.environ.pop("COLUMNS", None)
 load_profile()
-# A collection looks through all that a session has loaded, and finds next to nothing.
-gc.set_threshold(50_000, 20, 100)
-process._MANY = 20_000_000  # nor do those that runs ask for
+if not EXPLORING:  # thousands of runs leave gigabytes behind
+    # A collection looks through all that a session has loaded, and finds next to nothing.
+    gc.set_threshold(50_000, 20, 100)
+    process._MANY = 20_000_000  # nor do those that runs ask for
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,9 +3,11 @@
 import re
 import shlex
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import attrs
+import click
 import pytest
 import typer
 
@@ -30,15 +32,21 @@ def commands(page):
 
 COMMANDS = {line: page.name for page in PAGES for line in commands(page)}
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+def test_commands_can_be_read():
+    """Their names, options and values, that is; tests/test_readme.py runs those of the README."""
+    root = typer.main.get_command(app)
+    for line, page in COMMANDS.items():
+        try:
+            _read(root, line)
+        except (AssertionError, KeyError, click.ClickException) as error:
+            raise AssertionError(f"{page}: {line}") from error
 
 
-@pytest.mark.parametrize("line", COMMANDS, ids=[f"{page}: {line}" for line, page in COMMANDS.items()])
-def test_a_command_can_be_read(line, capsys):
-    """Its name, options and values, that is; tests/test_readme.py runs those of the README."""
+def _read(command, line):
     if "|" in line and not re.search(r"'[^']*\|", line):
         line = line.partition("|")[0]  # one of several, or into another program
-    command, words = typer.main.get_command(app), shlex.split(line)[1:]
+    words = shlex.split(line)[1:]
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     context = command.make_context("ksim", words)
@@ -57,13 +65,13 @@ def _find(path, cls=Scenario):
         assert kind is Choice or kinds_of(kind)
 
 
-@each_page
-def test_commands_in_the_text_of_a_page_exist(page):
-    """Those that it shows on lines of their own are read above."""
+def test_commands_in_the_text_of_pages_exist():
+    """Those that they show on lines of their own are read above."""
     headings = re.findall(r"^## (ksim .*)", "\n".join(made.lines()), re.MULTILINE)
     known = {*headings, "ksim validate", "ksim gpu"}
-    named = re.findall(r"`(ksim (?:(?:validate|gpu) )?[a-z][\w-]*)", page.read_text(encoding="utf-8"))
-    assert page.name == "CHANGELOG.md" or {*named} <= known
+    for page in PAGES:
+        named = re.findall(r"`(ksim (?:(?:validate|gpu) )?[a-z][\w-]*)", page.read_text(encoding="utf-8"))
+        assert page.name == "CHANGELOG.md" or {*named} <= known, page
 
 
 def test_a_key_that_is_not_there_is_noticed():
@@ -77,37 +85,37 @@ def slug(heading):
     return re.sub(r"[^\w\s-]", "", text).strip().replace(" ", "-")
 
 
+@cache
 def headings(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return {slug(line) for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)}
 
 
-@each_page
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere():
     """To files of the repository, and to headings of pages; of other addresses, only the shape is checked."""
-    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
-        if "://" in link:
-            assert re.fullmatch(r"https?://[\w.-]+\.\w+(/\S*)?", link), link
-            continue
-        target = page.parent / link if link else page
-        assert target.exists(), f"{link} is not there"
-        assert not anchor or anchor in headings(target), f"{link}#{anchor} is not there"
+    for page in PAGES:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            if "://" in link:
+                assert re.fullmatch(r"https?://[\w.-]+\.\w+(/\S*)?", link), f"{page}: {link}"
+                continue
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page}: {link} is not there"
+            assert not anchor or anchor in headings(target), f"{page}: {link}#{anchor} is not there"
 
 
-@each_page
-def test_a_page_has_no_marks_of_a_merge(page):
-    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+def test_no_page_has_marks_of_a_merge():
+    for page in PAGES:
+        assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE), page
 
 
-@each_page
-def test_files_of_the_package_that_a_page_names_are_there(page):
+def test_files_of_the_package_that_pages_name_are_there():
     """Also without `ksim/` before them; NAME stands for any.  Pages of what was may name what is no more."""
-    if page.parent.name == "evidence" or page.name == "CHANGELOG.md":
-        return
     packages = {path.name for path in (ROOT / "ksim").iterdir() if path.is_dir()}
-    named = re.findall(r"`(?:ksim/)?([a-z_]+)/([\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8"))
-    assert not [f"{package}/{rest}" for package, rest in named if package in packages
-                and not (ROOT / "ksim" / package / rest.partition("NAME")[0]).exists()]
+    for page in PAGES:
+        if page.parent.name != "evidence" and page.name != "CHANGELOG.md":
+            named = re.findall(r"`(?:ksim/)?([a-z_]+)/([\w/]*(?:\.py)?)`", page.read_text(encoding="utf-8"))
+            assert not [f"{package}/{rest}" for package, rest in named if package in packages
+                        and not (ROOT / "ksim" / package / rest.partition("NAME")[0]).exists()], page
 
 
 def test_what_pages_and_messages_install_is_this_project_with_extras_that_it_has():

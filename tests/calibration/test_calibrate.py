@@ -1,5 +1,6 @@
 """From a sweep to a profile: errors no worse than they were, and all that was left out is said."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ from ksim.oracles.efficiency.profiled import Profile
 from tests.calibration.samples import EXTRACT
 from tests.calibration.toys import H200, dataset, measured
 
-pytest.importorskip("scipy")
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 SWEEP = Path(__file__).parents[3] / "shared" / "data" / "h200"
 #: Mean absolute errors in per cent: of the extract, a few dozen points a family, and of the whole sweep.
 EXTRACTED = {"gemm/bf16": 8.0, "rms_norm": 7.0}

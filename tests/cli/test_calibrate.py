@@ -1,6 +1,7 @@
 """`ksim gpu calibrate` and `ksim validate kernels`, as a user meets them."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -9,8 +10,7 @@ from ksim.oracles.efficiency.profiled import Profile
 from tests.calibration.samples import EXTRACT, LOG
 from tests.cli.command import SCENARIO, ksim, ksim_process
 
-pytest.importorskip("scipy")
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 NORMS = "t,h,gpu,latency_us\n" + "".join(
     f"{t},{h},{{gpu}},{2 + t * h / 1e6}\n" for h in (1024, 2048, 4096, 8192) for t in (1, 16, 256, 512))
 FIT = ("gpu", "calibrate")

@@ -4,6 +4,7 @@ Models of one structure have the same operations in other sizes; tests/compute/t
 """
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +40,7 @@ INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse, Keep)
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 
 
+@cache
 def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
     return list(model(name).graph(batch.tokens, batch.sequences, shard).over(batch))
 

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ksim.cluster.cluster import RemoteReplica
+from ksim.cluster.signals import view_class
 from ksim.cluster.signals.kv_index import KvIndex
 from ksim.engine.lookahead_engine import UndatedTurn
 from ksim.engine.observer import RESOLUTION, Observer
 from ksim.flow.events import Admitted, Chosen, Emitted, Preempted, Stepped
+from ksim.foundation.errors import ConfigError
 from ksim.kv.cache.block_cache import TellingTrie
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -198,3 +201,10 @@ def test_what_a_router_saw_is_logged_where_it_looks_and_has_a_choice(model):
         result = simulate(Scenario.of({**base, "serve": {"data_parallel_size": engines}, "router": router}))
         assert (result.routing is not None) == bool([*result.log.of(Chosen)]) == seen
         assert not seen or {"waiting", "score", "prefix_hit_tokens"}.isdisjoint(result.routing.column_names)
+
+
+def test_a_view_can_be_shown_whatever_it_hides():
+    shown = view_class(()).of(RemoteReplica(1))
+    assert repr(shown).startswith("View(number=1")
+    with pytest.raises(ConfigError, match="reads waiting of engine 1"):
+        _ = shown.waiting

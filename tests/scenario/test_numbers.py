@@ -18,7 +18,7 @@ from ksim import Scenario, simulate
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 
-VALUES = (0, -1, 1e308, inf, -inf, nan, 1e19, 10**19, 10**12)
+VALUES = (0, -1, 1e308, inf, nan, 10**19, 10**12)
 ONE = {"kind": "fixed", "value": 1}
 BASE = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 64, "num_gpu_blocks_override": 64},
         "workload": {"synthetic": {"count": 2, "arrivals": {"process": "poisson", "rate": 10.0},

@@ -29,25 +29,24 @@ def tables(cls: type = Scenario) -> list[type]:
 
 
 EVERY = [(cls, key) for cls in tables() for key in keys(cls) if key.name != "kind"]
-each_key = pytest.mark.parametrize(("cls", "key"), EVERY, ids=[f"{cls.__name__}.{key.name}" for cls, key in EVERY])
 
 
-@each_key
-def test_every_key_is_documented(cls, key):
-    file = Path(inspect.getsourcefile(cls)).relative_to(reference.ROOT)
-    place = f"{file}, under the field {cls.__name__}.{key.name}"
+def test_every_key_is_documented():
     how = "ksim/foundation/keys.py says how; then run `python -m benchmarks.reference`"
-    assert key.text.endswith("."), f"add a documentation string in {place}; {how}"
-    number = key.quantity or key.kind in (int, float)
-    assert not number or "Unit" in key.labels, f'add "Unit: ..." to the string in {place}; {how}'
-    opened = key.default is None and not key.required
-    assert not opened or "Default" in key.labels, f'say where the value is from: add "Default: ..." in {place}; {how}'
+    for cls, key in EVERY:
+        file = Path(inspect.getsourcefile(cls)).relative_to(reference.ROOT)
+        place = f"{file}, under the field {cls.__name__}.{key.name}"
+        assert key.text.endswith("."), f"add a documentation string in {place}; {how}"
+        number = key.quantity or key.kind in (int, float)
+        assert not number or "Unit" in key.labels, f'add "Unit: ..." to the string in {place}; {how}'
+        opened = key.default is None and not key.required
+        assert not opened or "Default" in key.labels, f'say where it is from: add "Default: ..." in {place}; {how}'
 
 
-@each_key
-def test_examples_of_keys_are_toml(cls, key):
-    if example := key.labels.get("Example"):
-        tomllib.loads(f"{key.name} = {example}")
+def test_examples_of_keys_are_toml():
+    for _, key in EVERY:
+        if example := key.labels.get("Example"):
+            tomllib.loads(f"{key.name} = {example}")
 
 
 def test_every_table_is_on_the_page():

@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 import httpx
-import openai
 import pyarrow.parquet as pq
 import pytest
 from tomli_w import dumps
@@ -18,6 +18,12 @@ from tests.cli.command import ROOT, ksim, ksim_here
 from tests.server.talk import SCENARIO
 
 TEXT = dumps(SCENARIO)
+
+
+@pytest.fixture(scope="module")
+def openai():
+    """Its library, which takes a second of CPU to import: only where these tests run."""
+    return import_module("openai")
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ class Server:
         return self.process.returncode, said
 
 
-def test_openais_client_is_answered(scenario):
+def test_openais_client_is_answered(scenario, openai):
     server = Server(scenario, "--speed", "100", "--served-model-name", "mine", "--api-key", "secret")
     assert server.said.startswith("ksim: serving mine on http://localhost:")
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret") as client:
@@ -76,7 +82,7 @@ def test_what_the_page_shows_runs(scenario, capsys):
     assert "CompletionUsage" in capsys.readouterr().out
 
 
-def test_requests_on_their_way_are_answered_after_ctrl_c(scenario):
+def test_requests_on_their_way_are_answered_after_ctrl_c(scenario, openai):
     server = Server(scenario)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
         stream = client.completions.create(model=None, prompt="Hi", max_tokens=200, stream=True,
@@ -88,7 +94,7 @@ def test_requests_on_their_way_are_answered_after_ctrl_c(scenario):
     assert server.process.wait() == 0
 
 
-def test_a_second_ctrl_c_leaves_a_whole_run_behind(scenario):
+def test_a_second_ctrl_c_leaves_a_whole_run_behind(scenario, openai):
     server = Server(scenario, "--speed", "0.1", "-o", "served")
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         stream = client.completions.create(model=None, prompt="Hi", max_tokens=200, stream=True,

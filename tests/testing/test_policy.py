@@ -63,7 +63,7 @@ def test_a_counter_example_is_the_same_each_time():
 
 @pytest.mark.slow
 def test_a_counter_example_is_small(monkeypatch):
-    monkeypatch.setattr("ksim.testing.policy.SHRINKS", 60)
+    monkeypatch.setattr("ksim.testing.policy.SHRINKS", 25)
     with pytest.raises(PolicyFault) as found:
         check_policy(PassesOverLong, starves=True, invariants=["no_idle_step"])
     assert len(found.value.case.arrivals) == 1

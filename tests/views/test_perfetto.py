@@ -1,6 +1,7 @@
 import gzip
 import json
 from collections import defaultdict
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.results import by_hand, fabricate, fleet
 from tests.results.fleet import by_hand as by_hand_split
 
 
+@cache
 def load(log: Log, window=None) -> dict:
     return json.loads(b"".join(trace(History(log), window)))
 

@@ -71,7 +71,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "truth": ("truth",)}
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class View:
     """An engine as `ksim.cluster.routers.EngineView` describes it; what it shows is set by `EngineViews`.
 
@@ -102,6 +102,10 @@ class View:
             return cls(engine.number, engine.role, engine)
         cache = engine.scheduler.cache
         return cls(engine.number, engine.role, engine, cache.capacity, cache.block_tokens)
+
+    def __repr__(self) -> str:
+        """The number and the role; what the router may not read raises ConfigError."""
+        return f"View(number={self.number!r}, role={self.role!r})"
 
     def adapter_place(self, name: str) -> str:
         return self.adapters.get(name, "")

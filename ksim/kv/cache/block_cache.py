@@ -25,52 +25,59 @@ __all__ = ["BlockCache", "BlockNode", "BlockPool", "BlockTrie", "EvictionPool", 
 
 @define
 class BlockPool:
-    """Blocks 0 to `capacity` - 1; `ref_counts` says how many requests hold each."""
+    """Blocks 0 to `capacity` - 1; `users` says of each that was ever taken how many requests hold it.
+
+    Blocks that were never taken are only counted: a small model leaves room for a hundred million.
+    """
 
     capacity: int
-    ref_counts: list[int] = field(init=False)
-    _free: "OrderedDict[int, None]" = field(init=False)
+    users: list[int] = field(factory=list, init=False)
+    _front: dict[int, None] = field(factory=dict, init=False)
+    _back: "OrderedDict[int, None]" = field(factory=OrderedDict, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.ref_counts = [0] * self.capacity
-        self._free = OrderedDict.fromkeys(range(self.capacity))
+    @property
+    def ref_counts(self) -> list[int]:
+        """How many requests hold each block."""
+        return self.users + [0] * (self.capacity - len(self.users))
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        return len(self._front) + self.capacity - len(self.users) + len(self._back)
 
     @property
     def used(self) -> int:
-        return self.capacity - len(self._free)
+        return self.capacity - self.free
 
     def take(self) -> int:
         """Take the block at the front of the queue, which must not be empty."""
-        block, _ = self._free.popitem(last=False)
-        self.ref_counts[block] = 1
+        if not self._front and len(self.users) < self.capacity:
+            self.users.append(1)
+            return len(self.users) - 1
+        block, _ = self._front.popitem() if self._front else self._back.popitem(last=False)
+        self.users[block] = 1
         return block
 
     def share(self, block: int) -> None:
-        """Add a user to *block*, which may be free or in use."""
-        if self.ref_counts[block] == 0:
-            del self._free[block]
-        self.ref_counts[block] += 1
+        """Add a user to *block*, which was taken before, and may be free or in use."""
+        if self.users[block] == 0:
+            del (self._front if block in self._front else self._back)[block]
+        self.users[block] += 1
 
     def release(self, block: int) -> bool:
         """Remove a user from *block*; return whether it was the last, so that the block must be queued."""
-        assert self.ref_counts[block] > 0, "a block was given back more often than it was taken"
-        self.ref_counts[block] -= 1
-        return self.ref_counts[block] == 0
+        assert self.users[block] > 0, "a block was given back more often than it was taken"
+        self.users[block] -= 1
+        return self.users[block] == 0
 
     def to_back(self, blocks: Iterable[int]) -> None:
         """Queue *blocks* behind all others, in their order."""
         for block in blocks:
-            self._free[block] = None
+            self._back[block] = None
 
     def to_front(self, blocks: list[int]) -> None:
         """Queue *blocks* before all others, the first of them foremost."""
         for block in reversed(blocks):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
+            self._front[block] = None
 
 
 @define
@@ -85,28 +92,23 @@ class EvictionPool(BlockPool):
     _evictable: EvictionQueue[int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
         self._evictable = EvictionQueue(self.eviction)
 
     @property
     def free(self) -> int:
-        return len(self._free) + len(self._evictable)
-
-    @property
-    def used(self) -> int:
-        return self.capacity - self.free
+        return super().free + len(self._evictable)
 
     def take(self) -> int:
-        if self._free:
+        if super().free:
             return super().take()
         block = self._evictable.pop()
-        self.ref_counts[block] = 1
+        self.users[block] = 1
         return block
 
     def share(self, block: int) -> None:
         if block in self._evictable:
             self._evictable.discard(block)
-            self.ref_counts[block] = 1
+            self.users[block] = 1
         else:
             super().share(block)
 
@@ -159,10 +161,10 @@ class BlockTrie:
 
     __slots__ = ("_nodes", "lost", "root")
 
-    def __init__(self, blocks: int, kind: type[BlockNode] = BlockNode):
+    def __init__(self, kind: type[BlockNode] = BlockNode):
         self.root = kind(None, None)
         self.lost = False
-        self._nodes: list[BlockNode | None] = [None] * blocks
+        self._nodes = dict[int, BlockNode]()
 
     def match(self, names: Iterable[Hashable]) -> list[BlockNode]:
         """The nodes of the longest cached prefix of *names*.  Changes nothing."""
@@ -191,10 +193,9 @@ class BlockTrie:
 
     def evict(self, block: int) -> None:
         """Forget the content of *block*, and remove nodes that are left without blocks and children."""
-        node = self._nodes[block]
+        node = self._nodes.pop(block, None)
         if node is None:
             return
-        self._nodes[block] = None
         node.blocks.remove(block)
         while node.parent is not None and not node.blocks and not node.children:
             if node.parent.children.get(node.name) is node:  # it may be removed already, and have come back since
@@ -203,13 +204,11 @@ class BlockTrie:
 
     def holds(self, block: int) -> bool:
         """Whether the content of *block* can be reused."""
-        return self._nodes[block] is not None
+        return block in self._nodes
 
     def node(self, block: int) -> BlockNode:
         """The node of *block*, whose content can be reused."""
-        node = self._nodes[block]
-        assert node is not None, "a block without reusable content has no node"
-        return node
+        return self._nodes[block]
 
     def __iter__(self) -> Iterator[BlockNode]:
         """All nodes that have blocks."""
@@ -245,8 +244,8 @@ class TellingTrie(BlockTrie):
 
     __slots__ = ("keys", "tells")
 
-    def __init__(self, blocks: int, keys: BlockKeys, tracked: bool = False):
-        super().__init__(blocks, _KeyedTracked if tracked else _Keyed)
+    def __init__(self, keys: BlockKeys, tracked: bool = False):
+        super().__init__(_KeyedTracked if tracked else _Keyed)
         self.root.key = _ROOT  # type: ignore[attr-defined]
         self.keys = keys
         self.tells: list[int] = []
@@ -269,7 +268,7 @@ class TellingTrie(BlockTrie):
         return _PRIVATE if before == _PRIVATE or isinstance(name, BlockTable) else self.keys.after(before, name)
 
     def evict(self, block: int) -> None:
-        node = self._nodes[block]
+        node = self._nodes.get(block)
         super().evict(block)
         if node is not None and not node.blocks and node.key != _PRIVATE:  # type: ignore[attr-defined]
             self.tells.append(~node.key)  # type: ignore[attr-defined]
@@ -305,9 +304,9 @@ class BlockCache:
 
     def __attrs_post_init__(self) -> None:
         if self.keys is not None:
-            self.tree = TellingTrie(self.capacity, self.keys, tracked=self.eviction is not None)
+            self.tree = TellingTrie(self.keys, tracked=self.eviction is not None)
         else:
-            self.tree = BlockTrie(self.capacity, BlockNode if self.eviction is None else TrackedNode)
+            self.tree = BlockTrie(BlockNode if self.eviction is None else TrackedNode)
         if self.eviction is None:
             self.pool = BlockPool(self.capacity)
         else:
@@ -330,8 +329,8 @@ class BlockCache:
 
     def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
         """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* blocks left free."""
-        ref_counts = self.pool.ref_counts
-        evictable: int = sum(ref_counts[node.blocks[0]] == 0 for node in hit.nodes)
+        users = self.pool.users
+        evictable: int = sum(users[node.blocks[0]] == 0 for node in hit.nodes)
         return self.blocks(tokens) - len(hit.nodes) + evictable + spare <= self.pool.free
 
     can_admit = can_allocate

@@ -41,8 +41,10 @@ def test_a_shared_block_is_nobodys_only_when_all_have_left_it():
 
 def test_sharing_a_free_block_takes_it_out_of_the_queue():
     pool = BlockPool(3)
+    blocks = taken(pool)
+    pool.to_back([block for block in blocks if pool.release(block)])
     pool.share(1)
-    assert pool.ref_counts[1] == 1
+    assert pool.ref_counts == [0, 1, 0]
     assert taken(pool) == [0, 2]
 
 
@@ -51,3 +53,9 @@ def test_a_block_cannot_be_given_back_twice():
     pool.release(pool.take())
     with pytest.raises(AssertionError, match="given back more often"):
         pool.release(0)
+
+
+def test_blocks_that_were_never_taken_take_no_memory():
+    pool = BlockPool(10**12)
+    pool.to_back([block for block in (pool.take(), pool.take()) if pool.release(block)])
+    assert (pool.take(), pool.free, pool.used) == (2, 10**12 - 1, 1)

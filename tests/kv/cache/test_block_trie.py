@@ -16,7 +16,7 @@ def matched(tree: BlockTrie, names: str) -> list[int]:
 
 
 def test_the_longest_prefix_is_found():
-    tree = BlockTrie(8)
+    tree = BlockTrie()
     insert(tree, "abc", 0)
     assert matched(tree, "abcd") == [0, 1, 2]
     assert matched(tree, "abx") == [0, 1]
@@ -24,7 +24,7 @@ def test_the_longest_prefix_is_found():
 
 
 def test_equal_blocks_are_not_merged_and_the_first_inserted_is_found():
-    tree = BlockTrie(8)
+    tree = BlockTrie()
     insert(tree, "ab", 0)
     insert(tree, "ab", 4)
     assert matched(tree, "ab") == [0, 1]
@@ -33,7 +33,7 @@ def test_equal_blocks_are_not_merged_and_the_first_inserted_is_found():
 
 
 def test_a_prefix_ends_where_a_block_is_evicted():
-    tree = BlockTrie(8)
+    tree = BlockTrie()
     insert(tree, "abc", 0)
     tree.evict(1)
     assert matched(tree, "abc") == [0]
@@ -43,7 +43,7 @@ def test_a_prefix_ends_where_a_block_is_evicted():
 
 
 def test_evicting_the_last_block_leaves_nothing_behind():
-    tree = BlockTrie(8)
+    tree = BlockTrie()
     insert(tree, "abc", 0)
     for block in (0, 1, 2):
         tree.evict(block)
@@ -52,14 +52,14 @@ def test_evicting_the_last_block_leaves_nothing_behind():
 
 
 def test_evicting_what_is_not_there_changes_nothing():
-    tree = BlockTrie(2)
+    tree = BlockTrie()
     insert(tree, "a", 0)
     tree.evict(1)
     assert matched(tree, "a") == [0]
 
 
 def test_iterating_gives_the_nodes_that_hold_blocks():
-    tree = BlockTrie(8)
+    tree = BlockTrie()
     insert(tree, "ab", 0)
     insert(tree, "ac", 4)
     tree.evict(1)

@@ -58,7 +58,7 @@ class SharesUncounted(BlockCache):
     def attach_prefix(self, table, hit):
         super().attach_prefix(table, hit)
         for block in table.blocks:
-            self.pool.ref_counts[block] = 1
+            self.pool.users[block] = 1
 
 
 class FindsNothingAgain(BlockCache):
