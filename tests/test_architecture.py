@@ -130,11 +130,12 @@ simulate(Scenario.read("scenarios/quickstart.toml").with_values({"workload.repla
 print(*(name for name in sys.modules if name.partition(".")[0] == "ksim"))
 """
 #: Most modules that a plain run loads.
-MOST_LOADED = 200
+MOST_LOADED = 155
 #: What it does not use: features, and what only they need.
 UNUSED = ("features.", "kv.offload", "kv.transfer", "study", "server", "cluster.gateway",
           "scheduling.adapter", "scheduling.image", "scheduling.draft", "scheduling.connector_scheduler",
-          "scheduling.group", "engine.beam", "engine.event", "engine.connected")
+          "scheduling.group", "engine.beam", "engine.event", "engine.connected", "compute.vision", "kv.cache.hybrid",
+          "kv.cache.sglang", "kv.cache.block_cache")
 
 
 def test_a_plain_run_loads_few_modules_and_none_of_a_feature():
@@ -142,6 +143,17 @@ def test_a_plain_run_loads_few_modules_and_none_of_a_feature():
                             check=True).stdout.split()
     assert len(loaded) <= MOST_LOADED
     assert [name for name in loaded if name.removeprefix("ksim.").startswith(UNUSED)] == []
+
+
+def test_a_class_has_a_name_of_its_own():
+    """Those of plug-ins follow the names of what they are like; a reader meets them in their folder."""
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        if path.parent not in plug_in_folders():
+            for node in trees()[path].body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(dotted(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
 def test_modules_say_what_they_are_for():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ksim.scenario.model_card import WorkloadSize
     from ksim.scenario.scenario import Scenario
     from ksim.simulation.fleet import Fleet
-    from ksim.simulation.pool import Pool
+    from ksim.simulation.pool import EnginePool
 
 
 #: Requests between two looks at the clock, and seconds between two lines where there is no terminal.
@@ -257,7 +257,7 @@ def explain_defaults(scenario: "Scenario", json_file: Path | None = None) -> Non
         console().print("pair_router: each_side, the default between prefill and decode engines")
 
 
-def _derived(pool: "Pool", scenario: "Scenario") -> "list[Derived]":
+def _derived(pool: "EnginePool", scenario: "Scenario") -> "list[Derived]":
     """Return the settings that the engines of *pool* derive from *scenario*, and the oracle if none is named."""
     from ksim.scenario.defaults import Defaults, Derived
 
@@ -280,14 +280,14 @@ def _figures(deployment: "Deployment") -> "Iterator[Derived]":
             yield Derived(key, value, f"as set, in place of the figure of {gpu.name}")
 
 
-def _content(pool: "Pool", derived: "list[Derived]") -> dict[str, Any]:
+def _content(pool: "EnginePool", derived: "list[Derived]") -> dict[str, Any]:
     deployment = pool.deployment
     return {"pool": pool.name or None, "engine": deployment.version.name, "model": deployment.model.name,
             "gpu": deployment.gpu.name,
             "settings": [{"setting": row.setting, "value": plain(row.value), "from": row.source} for row in derived]}
 
 
-def _explain(pool: "Pool", derived: "list[Derived]") -> None:
+def _explain(pool: "EnginePool", derived: "list[Derived]") -> None:
     deployment, version = pool.deployment, pool.deployment.version
     title = f"{version.name}, {deployment.model.name} on {deployment.gpu.name}"
     rows = Table.of("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
@@ -297,7 +297,7 @@ def _explain(pool: "Pool", derived: "list[Derived]") -> None:
     console().print(f"{version.name}: {version.source}")
 
 
-def _transfers(pool: "Pool", scenario: "Scenario") -> "Iterator[Derived]":
+def _transfers(pool: "EnginePool", scenario: "Scenario") -> "Iterator[Derived]":
     """The connector of a pool that sends or takes KV, and what the pool's engines do with it."""
     from ksim.scenario.defaults import Derived
 

@@ -17,7 +17,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import hidden_directory
 from ksim.foundation.units import DType
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, KernelPoint, Survey
+from ksim.scenario.portability import LARGE, WIDE, ZONES, FamilyEtas, RooflinePoint, Survey
 from ksim.views.tables import Table
 
 
@@ -27,7 +27,7 @@ class RooflineReport:
 
     deployment: Deployment
     batches: Mapping[str, Batch]
-    steps: Mapping[str, Sequence[KernelPoint]]
+    steps: Mapping[str, Sequence[RooflinePoint]]
     survey: Survey
 
     @property
@@ -85,7 +85,7 @@ def show(report: RooflineReport, figures: Sequence[Path]) -> None:
                  markup=False)
 
 
-def _kernels(points: Sequence[KernelPoint]) -> Table:
+def _kernels(points: Sequence[RooflinePoint]) -> Table:
     rows = Table.of("kernel", "family", "shape", ">runs", ">share", ">FLOP/byte", ">TFLOP/s", ">of the roof", "bound",
                     ">eta", ">90 % of eta",
                     hide=("90 % of eta", "TFLOP/s", "FLOP/byte", "runs", "of the roof", "family", "bound", "shape"))
@@ -115,7 +115,7 @@ def _families(survey: Survey) -> Table:
     return rows
 
 
-def _kernel_row(point: KernelPoint, total: float) -> dict[str, Any]:
+def _kernel_row(point: RooflinePoint, total: float) -> dict[str, Any]:
     """A kernel as plain values; what is not known is None."""
     span = point.span
     low, high = (end * point.eta / span.seconds for end in (span.low, span.high))
@@ -128,7 +128,7 @@ def _kernel_row(point: KernelPoint, total: float) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and isnan(value) else value for key, value in row.items()}
 
 
-def _family_row(family: Family) -> dict[str, Any]:
+def _family_row(family: FamilyEtas) -> dict[str, Any]:
     return {"step": family.step, "family": family.name, "share": family.share, "eta": dict(family.etas),
             "mean": family.eta, "spread": family.spread, "zone": family.zone.name if family.zone else None}
 
@@ -204,12 +204,12 @@ def _draw(report: RooflineReport, folder: Path) -> list[str]:
     return ["roofline.png", "eta_map.png"]
 
 
-def _placed(points: Any) -> list[KernelPoint]:
+def _placed(points: Any) -> list[RooflinePoint]:
     """The points that have a place under a roof: they have FLOP and bytes."""
     return [point for point in points if point.span.flops and point.span.bytes]
 
 
-def _steps(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
+def _steps(report: RooflineReport, drawn: dict[str, list[RooflinePoint]]) -> list[Any]:
     from ksim.views.figures.kernels import KernelMark, StepMarks
 
     steps = []

@@ -23,7 +23,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import system_of
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
@@ -126,7 +126,7 @@ class Outgoing:
                    (*missing, *_aside(scenario)))
 
 
-def _pool(scenario: Scenario, pool: Pool, derived: bool, splits: bool) -> OutgoingPool:
+def _pool(scenario: Scenario, pool: EnginePool, derived: bool, splits: bool) -> OutgoingPool:
     own = scenario.of_pool(pool.name) if pool.name else scenario
     if not own.engine.startswith("vllm"):
         raise ConfigError(f"pools.{pool.name}.engine" if pool.name else "engine",
@@ -151,7 +151,7 @@ def _by_checkpoint(own: Scenario, settings: EngineSettings) -> EngineSettings:
     return plain_formats if same else settings
 
 
-def _transfer(pool: Pool, settings: EngineSettings) -> KvTransferConfig:
+def _transfer(pool: EnginePool, settings: EngineSettings) -> KvTransferConfig:
     """How the engines of *pool* send KV, in full: vLLM derives none of it."""
     known = settings.kv_transfer_config or KvTransferConfig()
     full = pool.deployment.serve.kv_transfer_config

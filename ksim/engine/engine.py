@@ -1,8 +1,8 @@
 """An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common.
 
-A `Work` is a batch on its way through it.  A `ParentRequest` is one for several sequences, each of which is a request
-of its own in an engine, as vLLM's front end fans out those with `n` > 1 (v1/engine/parallel_sampling.py); what that
-front end refuses of a request's sampling is here, too (0.33, sampling_params.py).
+A `PendingStep` is a batch on its way through the engine.  A `ParentRequest` has several sequences, each of which is a
+request of its own in the engine, as vLLM's front end fans out those with `n` > 1 (v1/engine/parallel_sampling.py).
+What that front end refuses of a request's sampling is here, too (0.33, sampling_params.py).
 """
 
 from abc import ABC, abstractmethod
@@ -451,7 +451,7 @@ def _cached(job: Job, schedule: Schedule) -> int:
 
 
 @define(eq=False)
-class Work:
+class PendingStep:
     """The batch of step `index` on its way through the host and the stages.
 
     When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.

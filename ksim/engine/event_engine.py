@@ -15,7 +15,7 @@ from ksim.compute.graph import Collective
 from ksim.cost.energy import FREE
 from ksim.cost.step import Timer
 from ksim.engine.connected_engine import ConnectorWaits
-from ksim.engine.engine import Process, Work, log_abort
+from ksim.engine.engine import PendingStep, Process, log_abort
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import DataParallelGroup, Dummy, InFlightBatch, Round, Stages, WholeSteps, Workers, wait
 from ksim.flow.batch import Batch
@@ -330,9 +330,9 @@ class EventEngine(Inbox):
         if self.connector is not None:
             turn.launched = yield from self._launch_nothing(schedule, now)
 
-    def _work(self, index: int, batch: Batch) -> Work:
+    def _work(self, index: int, batch: Batch) -> PendingStep:
         scheduler = self.scheduler
-        return Work(index, self.env.now, batch, len(scheduler.waiting), len(scheduler.running),
+        return PendingStep(index, self.env.now, batch, len(scheduler.waiting), len(scheduler.running),
                     scheduler.cache.pool.used)
 
     def _send(self, turn: Turn) -> Process:
@@ -365,7 +365,7 @@ class EventEngine(Inbox):
         free = self._begins = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
-    def _traffic(self, work: Work, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
+    def _traffic(self, work: PendingStep, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
         """What the step of *work* sends between nodes."""
         flows = self.collective_flows
         return flows.traffic(self.timers, work.batch, tokens_by_rank, work.step_costs) if flows else None
@@ -415,7 +415,7 @@ class EventEngine(Inbox):
             return max([*batches, self.group.latest], key=lambda in_flight: in_flight.end)
         return batches[-1] if batches else None
 
-    def _delivered(self, work: Work, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
+    def _delivered(self, work: PendingStep, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
         """Log that the users have the *tokens* of a step, which are the last ones of the *finished* jobs."""
         in_flight, now = work.in_flight, self.env.now
         assert in_flight is not None, "only batches that were launched are delivered"
@@ -439,7 +439,7 @@ class EventEngine(Inbox):
         """Take part in a round that has closed without a batch of this engine."""
         return partial(self._compute_dummy, self._work(self._loop.count_step(), NOBODY))
 
-    def _compute_dummy(self, work: Work, together: Round) -> None:
+    def _compute_dummy(self, work: PendingStep, together: Round) -> None:
         """Compute one token beside the batches of the others in the round *together*, and wait for the slowest.
 
         A dummy step never delays the others: every batch is at least as much work.

@@ -30,7 +30,7 @@ from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import Extension, WiredFeature
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 from ksim.workload.replay import Workload
@@ -183,7 +183,7 @@ def _disk_rate(system: System) -> float:
     return min(whole, storage.node or whole)
 
 
-class Adapters(WiredFeature):
+class AdaptersFeature(WiredFeature):
     """An engine that serves LoRA adapters."""
 
     def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
@@ -211,8 +211,8 @@ class Adapters(WiredFeature):
         return (Extension(LookaheadEngine, AdapterLookaheadEngine, fields),
                 Extension(EventEngine, AdapterEventEngine, fields))
 
-    def facts(self, pool: Pool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
         return {"max_loras": pool.deployment.serve.max_loras}
 
 
-FEATURE = Adapters()
+FEATURE = AdaptersFeature()

@@ -33,15 +33,15 @@ from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector import Connector
 from ksim.scheduling.connector_scheduler import connecting
 from ksim.simulation.features import Connection, WiredFeature
-from ksim.simulation.pool import Placement, Pool, named
+from ksim.simulation.pool import EnginePlace, EnginePool, named
 from ksim.specs.configs import KvTransferConfig
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["FEATURE", "Moves"]
+__all__ = ["FEATURE", "FleetMoves"]
 
 
 @frozen
-class Moves:
+class FleetMoves:
     """What moves the KV of a fleet over its `network`."""
 
     network: FleetNetwork
@@ -51,7 +51,7 @@ class Moves:
     def transfers(self) -> TransferNetwork | None:
         return self.network if isinstance(self.network, TransferNetwork) else None
 
-    def connection(self, pool: Pool, number: int, place: Placement, cache: Cache) -> Connection:
+    def connection(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> Connection:
         settings = offloading_of(pool)
         own = self._endpoint(self.transfers, pool, number, place) if self.transfers else None
         if settings is None:
@@ -63,14 +63,14 @@ class Moves:
         joined = JoinedConnector(order)
         return Connection(joined, JoinedWorker(own, worker), own, connecting(joined))
 
-    def _endpoint(self, transfers: TransferNetwork, pool: Pool, number: int, place: Placement) -> Endpoint:
+    def _endpoint(self, transfers: TransferNetwork, pool: EnginePool, number: int, place: EnginePlace) -> Endpoint:
         deployment = pool.deployment
         config = _config(deployment)
         placement = KvPlacement(pool.gpus(place), kv_layout(deployment))
         return Endpoint(number, placement, deployment.block_tokens, transfers, config.consumes,
                         config.kv_load_failure_policy == "recompute")
 
-    def collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
+    def collective_flows(self, pool: EnginePool, place: EnginePlace) -> CollectiveFlows | None:
         deployment, serve = pool.deployment, pool.deployment.serve
         size = deployment.system.gpus_per_node
         firsts = place.firsts if deployment.shards[0].data > 1 else (place.first,)
@@ -80,7 +80,7 @@ class Moves:
         return CollectiveFlows(self.network.env, self.network.flows, traffic)
 
 
-class Connectors(WiredFeature):
+class ConnectorsFeature(WiredFeature):
     """A fleet some of whose engines have a KV connector."""
 
     def settings(self, serve: EngineSettings) -> EngineSettings:
@@ -102,13 +102,13 @@ class Connectors(WiredFeature):
         return BlockCache(blocks, deployment.block_tokens, bool(serve.enable_prefix_caching), eviction,
                           deployment.version.unhashed_blocks_first, keys)
 
-    def facts(self, pool: Pool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
         return {"tiers": tiers_of_pool(pool)}
 
-    def uses_disks(self, pools: Sequence[Pool]) -> bool:
+    def uses_disks(self, pools: Sequence[EnginePool]) -> bool:
         return any("disk" in tiers_of_pool(pool) for pool in pools)
 
-    def check_fleet(self, scenario: Scenario, pools: Sequence[Pool], links: Links) -> None:
+    def check_fleet(self, scenario: Scenario, pools: Sequence[EnginePool], links: Links) -> None:
         check_offloading(pools)
         if any(pool.role == "prefill" for pool in pools):
             check_sequences(scenario, pools)
@@ -117,7 +117,7 @@ class Connectors(WiredFeature):
             for pool in pools:
                 named(pool.name, partial(_check_sends_nothing, pool.deployment))
 
-    def moves(self, pools: Sequence[Pool], links: Links, env: Horizon, log: Log) -> Moves | None:
+    def moves(self, pools: Sequence[EnginePool], links: Links, env: Horizon, log: Log) -> FleetMoves | None:
         sends = next((pool for pool in pools if pool.role == "prefill"), None)
         if sends is None and not any(offloading_of(pool) for pool in pools):
             return None
@@ -127,9 +127,9 @@ class Connectors(WiredFeature):
         flows = Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
         network = (FleetNetwork(env, links, flows) if sends is None else
                    TransferNetwork(env, links, flows, connector_of(_config(sends.deployment)), log))
-        return Moves(network, Offloads(network, log))
+        return FleetMoves(network, Offloads(network, log))
 
-    def coupling(self, pools: Sequence[Pool]) -> str:
+    def coupling(self, pools: Sequence[EnginePool]) -> str:
         if any(pool.role == "prefill" for pool in pools):
             return "prefill and decode engines send each other what they computed"
         if any(len(tiers_of_pool(pool)) > 1 for pool in pools):
@@ -143,7 +143,7 @@ def _config(deployment: Deployment) -> KvTransferConfig:
     return config
 
 
-def _sends_first(pool: Pool) -> bool:
+def _sends_first(pool: EnginePool) -> bool:
     """Whether the MultiConnector of *pool* asks the connector between engines first."""
     config = pool.deployment.serve.kv_transfer_config
     return config is not None and multi_of(config)[0] == parts_of(config).transfer
@@ -156,4 +156,4 @@ def _check_sends_nothing(deployment: Deployment) -> None:
                           " 'prefill'; add pools of roles 'prefill' and 'decode' (docs/fleets.md), or leave it out")
 
 
-FEATURE = Connectors()
+FEATURE = ConnectorsFeature()

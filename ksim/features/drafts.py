@@ -30,7 +30,7 @@ from ksim.scheduling.acceptances import DrawnSpeculation
 from ksim.scheduling.draft_scheduler import drafting
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
@@ -212,7 +212,7 @@ def _graphs(drafter: Drafter, target: Graphs, settings: EngineSettings) -> tuple
     return target, Graphs(full=tuple(sorted(sequences)) if target.full else ())
 
 
-class Drafts(WiredFeature):
+class DraftsFeature(WiredFeature):
     """An engine that decodes speculatively."""
 
     def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
@@ -257,8 +257,8 @@ class Drafts(WiredFeature):
         speculation = speculation_of(deployment.serve, deployment.scenario.seed)
         return drafting(speculation) if speculation else ()
 
-    def facts(self, pool: Pool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
         return {"drafted": pool.deployment.serve.drafted}
 
 
-FEATURE = Drafts()
+FEATURE = DraftsFeature()

@@ -27,7 +27,7 @@ from ksim.scheduling.image_scheduler import encoding
 from ksim.scheduling.job import EncoderLimits
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
@@ -280,7 +280,7 @@ def _part(request: Request, run: _Run, begin: int, size: int) -> Hashable:
     return chunks[0] if last - first == chunk and not first % chunk else (first % chunk, last - first, *chunks)
 
 
-class Images(WiredFeature):
+class ImagesFeature(WiredFeature):
     """An engine whose model sees."""
 
     def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
@@ -315,7 +315,7 @@ class Images(WiredFeature):
         vision = vision_of(deployment.model, deployment.serve)
         return encoding(vision.limits) if vision else ()
 
-    def facts(self, pool: Pool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
         return {"encodes": vision_of(pool.deployment.model, pool.deployment.serve) is not None}
 
     def preparation(self, deployment: Deployment) -> Callable[[Request], Request] | None:
@@ -323,4 +323,4 @@ class Images(WiredFeature):
         return partial(prepare, processor=vision.processor) if vision else None
 
 
-FEATURE = Images()
+FEATURE = ImagesFeature()

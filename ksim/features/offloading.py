@@ -25,7 +25,7 @@ from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import cache_layers
 from ksim.scheduling.connector import Connector
-from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.hardware import System
 
 __all__ = ["Offloads", "check_offloading", "kv_layout", "offloading_of", "own_cache", "tiers_of_pool"]
@@ -64,19 +64,19 @@ def _token_bytes(deployment: Deployment) -> float:
     return layout.ranks * sum(layer.bytes for layer in layout.layers)
 
 
-def offloading_of(pool: Pool) -> OffloadSettings | None:
+def offloading_of(pool: EnginePool) -> OffloadSettings | None:
     """What the engines of *pool* say about offloading; None where they do not offload."""
     settings: OffloadSettings | None = offload_settings(pool.deployment.serve.kv_transfer_config)
     return settings
 
 
-def tiers_of_pool(pool: Pool) -> tuple[str, ...]:
+def tiers_of_pool(pool: EnginePool) -> tuple[str, ...]:
     """Where the engines of *pool* keep KV beyond their GPUs."""
     settings = offloading_of(pool)
     return ("cpu", *(tier.tier for tier in settings.tiers)) if settings else ()
 
 
-def check_offloading(pools: Sequence[Pool]) -> None:
+def check_offloading(pools: Sequence[EnginePool]) -> None:
     """Raise ConfigError for tiers that cannot be: of other engines than vLLM's, or larger than the nodes have."""
     taken: dict[tuple[System, tuple[int, int]], list[float]] = defaultdict(list)
     for pool in pools:
@@ -109,7 +109,7 @@ def _check(deployment: Deployment, settings: OffloadSettings) -> None:
         raise ConfigError(f"{KEY}.{EXTRA}", str(error)) from None
 
 
-def _shares(pool: Pool, place: Placement) -> Mapping[tuple[int, int], float]:
+def _shares(pool: EnginePool, place: EnginePlace) -> Mapping[tuple[int, int], float]:
     """Which share of an engine's GPUs lies on which node of its system, which has GPUs from `offset` on."""
     gpus, size = pool.gpus(place), pool.deployment.system.gpus_per_node
     nodes = [(pool.offset, (gpu - pool.offset) // size) for gpu in gpus]
@@ -165,7 +165,7 @@ class Offloads:
     keys: dict[int, BlockKeys] = field(factory=dict)
     stores: SharedStores = field(factory=SharedStores)
 
-    def of(self, settings: OffloadSettings, pool: Pool, number: int, place: Placement, cache: Cache
+    def of(self, settings: OffloadSettings, pool: EnginePool, number: int, place: EnginePlace, cache: Cache
            ) -> tuple[Connector, OffloadWorker]:
         """The two sides of the connector of engine *number* of *pool*, which has a *cache* on its GPUs."""
         deployment, links = pool.deployment, self.network.links
@@ -189,7 +189,7 @@ class Offloads:
         common = {"number": number, "network": self.network, "log": self.log, "loading": loading, "storing": storing}
         return connector, settings.worker(connector, parts, tiers, size, common)
 
-    def _tier(self, tier: TierSettings, settings: OffloadSettings, size: float, pool: Pool, host: str
+    def _tier(self, tier: TierSettings, settings: OffloadSettings, size: float, pool: EnginePool, host: str
               ) -> SecondaryTier:
         """The tier that the engines of a node, or of the fleet, share; raises ConfigError where nodes have none."""
         system = pool.deployment.system

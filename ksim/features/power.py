@@ -14,7 +14,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Deployment
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 
 __all__ = ["FEATURE"]
 
@@ -81,12 +81,12 @@ class PowerFeature(WiredFeature):
         fixed = checked(Setting(power.cap, power.clock), deployment.gpu, "power")
         return Supervised(deployment.gpu, fixed, plugin("engine.governors", power.governor) if power.governor else None)
 
-    def check_run(self, pools: Sequence[Pool]) -> None:
+    def check_run(self, pools: Sequence[EnginePool]) -> None:
         """Raise ConfigError for a power cap that none of the steps of a pool could keep."""
         for pool in pools:
             _check(pool.deployment)
 
-    def run_remarks(self, pools: Sequence[Pool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+    def run_remarks(self, pools: Sequence[EnginePool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
         """Remarks on a power cap that GPUs exceeded, in some steps or on average."""
         cap, deployments = pools[0].deployment.scenario.power.cap, [pool.deployment for pool in pools]
         if cap is None or not (numbers := summary())["duration"]:

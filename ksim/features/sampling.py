@@ -36,7 +36,7 @@ def rows(count: int) -> Batch:
     return Batch(Contexts((0,) * count), (), count, count)
 
 
-class Sampling(WiredFeature):
+class SamplingFeature(WiredFeature):
     """Requests that ask for beams, or for log-probabilities of their prompts."""
 
     def check(self, model: Model, serve: EngineSettings, workload: Workload) -> None:
@@ -58,4 +58,4 @@ class Sampling(WiredFeature):
         return Passes(main, [*others, *(_prompt_logprobs(main, top) for top in (True, False))])
 
 
-FEATURE = Sampling()
+FEATURE = SamplingFeature()

@@ -11,7 +11,7 @@ from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.links import Links
 from ksim.scenario.connector_parts import MULTI, OFFLOAD, aliases, parts_of, with_parts
 from ksim.scenario.scenario import Scenario
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.configs import KvTransferConfig
 from ksim.specs.shard import CACHE_DTYPES
 
@@ -87,7 +87,7 @@ def _between_engines(config: KvTransferConfig) -> KvTransferConfig:
     return part
 
 
-def check_sequences(scenario: Scenario, pools: Sequence[Pool]) -> None:
+def check_sequences(scenario: Scenario, pools: Sequence[EnginePool]) -> None:
     """Raise ConfigError for a synthetic load of which engines that prefill for others would reject every request."""
     load = scenario.workload.synthetic
     if load and (load.n > 1 or load.beam_width) and not any(pool.role == "both" for pool in pools):
@@ -97,7 +97,7 @@ def check_sequences(scenario: Scenario, pools: Sequence[Pool]) -> None:
                           " sequence; leave it out, or give a pool the role 'both'")
 
 
-def check_joined(pools: Sequence[Pool], links: Links) -> None:
+def check_joined(pools: Sequence[EnginePool], links: Links) -> None:
     """Raise ConfigError for pools between which no KV can be sent: other connectors, other formats, or no path."""
     for pool in pools[1:]:
         _check_connectors(pools[0], pool)
@@ -108,7 +108,7 @@ def check_joined(pools: Sequence[Pool], links: Links) -> None:
             _check_path(source, target, links)
 
 
-def _check_connectors(pool: Pool, other: Pool) -> None:
+def _check_connectors(pool: EnginePool, other: EnginePool) -> None:
     if connector_of(_config(pool)) != connector_of(_config(other)):
         said = [f"{_config(each).kv_connector!r} with {dict(_config(each).kv_connector_extra_config) or 'no options'}"
                 for each in (pool, other)]
@@ -117,7 +117,7 @@ def _check_connectors(pool: Pool, other: Pool) -> None:
                           " same connector and options: say them once, in serve.kv_transfer_config")
 
 
-def _check_formats(source: Pool, target: Pool) -> None:
+def _check_formats(source: EnginePool, target: EnginePool) -> None:
     if getattr(connector_of(_config(source)), "equal_tensor_parallel", False):
         _check_equal(source, target, "tensor_parallel_size", f"{_config(source).kv_connector} needs equal sizes; set"
                                                              f" both alike, or take {DEFAULT}")
@@ -131,7 +131,7 @@ def _check_formats(source: Pool, target: Pool) -> None:
         _check_equal(source, target, key, "KV is sent as it is stored; set both alike")
 
 
-def _drafter(pool: Pool) -> str:
+def _drafter(pool: EnginePool) -> str:
     """What of a drafter its KV depends on; vLLM's NIXL connector compares it, too."""
     config = pool.deployment.serve.speculative_config
     if config is None or not config.keeps_cache:
@@ -139,14 +139,14 @@ def _drafter(pool: Pool) -> str:
     return " ".join(str(part) for part in (config.method, config.model, config.kv_cache_dtype) if part)
 
 
-def _check_equal(source: Pool, target: Pool, key: str, advice: str) -> None:
+def _check_equal(source: EnginePool, target: EnginePool, key: str, advice: str) -> None:
     values = [getattr(pool.deployment.serve, key) for pool in (source, target)]
     if values[0] != values[1]:
         raise ConfigError(f"pools.{target.name}.serve.{key}", f"is {values[1]!r}, and that of pool {source.name} is"
                                                               f" {values[0]!r}; {advice}")
 
 
-def _check_path(source: Pool, target: Pool, links: Links) -> None:
+def _check_path(source: EnginePool, target: EnginePool, links: Links) -> None:
     ends = [f"gpu{pool.gpus(pool.places[0])[0]}" for pool in (source, target)]
     try:
         links.path(*ends)
@@ -155,7 +155,7 @@ def _check_path(source: Pool, target: Pool, links: Links) -> None:
                           ) from None
 
 
-def _config(pool: Pool) -> KvTransferConfig:
+def _config(pool: EnginePool) -> KvTransferConfig:
     config = parts_of(pool.deployment.serve.kv_transfer_config).transfer
     assert config is not None, "pools of a fleet that splits requests have one"
     return config

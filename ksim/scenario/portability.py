@@ -44,7 +44,7 @@ ZONES = (
 
 
 @frozen
-class KernelPoint:
+class RooflinePoint:
     """A kernel or collective of a step on one GPU, and its place under the roofline.
 
     `compute` and `memory` are the seconds that the FLOP and bytes of one run take at the GPU's peaks; both are 0 for a
@@ -79,7 +79,7 @@ class KernelPoint:
 
 
 @frozen
-class Family:
+class FamilyEtas:
     """The kernels of one family in one step: their eta on each GPU, and their share of the step's time there.
 
     An eta is the geometric mean over the kernels, weighted by time.
@@ -117,11 +117,11 @@ class Survey:
     """The families of each step, those with most time first, on `gpus`; `unpriced` says why a GPU is missing."""
 
     gpus: tuple[str, ...]
-    families: tuple[Family, ...]
+    families: tuple[FamilyEtas, ...]
     unpriced: Mapping[str, str]
 
 
-def kernel_points(deployment: Deployment, batch: Batch) -> list[KernelPoint]:
+def kernel_points(deployment: Deployment, batch: Batch) -> list[RooflinePoint]:
     """The distinct kernels and collectives that one rank of each pipeline stage runs for *batch*, in order."""
     merged: dict[tuple[Kernel | Collective, KernelCost], int] = {}
     for timer in deployment.timers():
@@ -133,7 +133,7 @@ def kernel_points(deployment: Deployment, batch: Batch) -> list[KernelPoint]:
 
 def survey(scenarios: Mapping[str, Scenario], batches: Mapping[str, Batch]) -> Survey:
     """Price each step of *batches* in each of *scenarios*, which are named by their GPUs."""
-    priced: dict[str, dict[str, list[KernelPoint]]] = {}
+    priced: dict[str, dict[str, list[RooflinePoint]]] = {}
     unpriced: dict[str, str] = {}
     for gpu, scenario in scenarios.items():
         try:
@@ -151,13 +151,13 @@ def moved_to(scenario: Scenario, gpu: str) -> Scenario:
     return evolve(scenario, gpu=gpu, system=None, nodes=None)
 
 
-def _point(kernel: Kernel | Collective, cost: KernelCost, runs: int, gpu: Gpu) -> KernelPoint:
+def _point(kernel: Kernel | Collective, cost: KernelCost, runs: int, gpu: Gpu) -> RooflinePoint:
     if isinstance(kernel, Collective):
-        return KernelPoint(cost, runs)
-    return KernelPoint(cost, runs, *bounds(kernel, gpu), kernel.work.dtype)
+        return RooflinePoint(cost, runs)
+    return RooflinePoint(cost, runs, *bounds(kernel, gpu), kernel.work.dtype)
 
 
-def _families(step: str, points: Mapping[str, Sequence[KernelPoint]]) -> list[Family]:
+def _families(step: str, points: Mapping[str, Sequence[RooflinePoint]]) -> list[FamilyEtas]:
     """The families among the *points* of one step, by GPU; a collective has no eta and is left out."""
     etas: dict[str, dict[str, float]] = {}
     shares: dict[str, dict[str, float]] = {}
@@ -167,12 +167,12 @@ def _families(step: str, points: Mapping[str, Sequence[KernelPoint]]) -> list[Fa
             seconds = sum(point.seconds for point in members)
             mean = exp(sum(point.seconds * log(point.eta) for point in members) / seconds)
             etas.setdefault(name, {})[gpu], shares.setdefault(name, {})[gpu] = mean, seconds / total
-    families = [Family(step, name, etas[name], shares[name]) for name in etas]
+    families = [FamilyEtas(step, name, etas[name], shares[name]) for name in etas]
     return sorted(families, key=lambda family: (-family.share, family.name))
 
 
-def _by_family(points: Iterable[KernelPoint]) -> Iterator[tuple[str, list[KernelPoint]]]:
-    groups: dict[str, list[KernelPoint]] = {}
+def _by_family(points: Iterable[RooflinePoint]) -> Iterator[tuple[str, list[RooflinePoint]]]:
+    groups: dict[str, list[RooflinePoint]] = {}
     for point in points:
         if not isnan(point.eta):
             groups.setdefault(point.span.family, []).append(point)

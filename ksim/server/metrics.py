@@ -26,7 +26,7 @@ from ksim.scheduling.job import Job, State
 from ksim.server.exposition import MetricFamily, text
 from ksim.server.live import Live
 from ksim.server.vllm_metrics import EngineMetrics, Families
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 
 __all__ = ["EngineMeter", "Meter"]
 
@@ -277,7 +277,7 @@ class Meter:
             self._set_cache_config(pool)
         self._subscribe()
 
-    def _set_cache_config(self, pool: Pool) -> None:
+    def _set_cache_config(self, pool: EnginePool) -> None:
         """Set vLLM's cache_config_info of the engines of *pool*."""
         serve, blocks = pool.deployment.serve, pool.deployment.kv_blocks
         for number in pool.numbers:

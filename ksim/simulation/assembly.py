@@ -34,7 +34,7 @@ from ksim.scenario.sizing import limits
 from ksim.scheduling.scheduler import Rules, mixed, scheduler_of
 from ksim.simulation.features import Connection, KvMoves
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.hardware import Gpu
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Assembly:
     moves: KvMoves | None = None
     _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
-    def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
+    def engines(self, pool: EnginePool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
@@ -149,10 +149,10 @@ class _Assembly:
         assert size is not None, "settings are derived before engines are built"
         return _cache(deployment, blocks, self._keys.setdefault(size, BlockKeys(size)) if self.tells else None)
 
-    def _collective_flows(self, pool: Pool, place: Placement) -> "CollectiveFlows | None":
+    def _collective_flows(self, pool: EnginePool, place: EnginePlace) -> "CollectiveFlows | None":
         return self.moves.collective_flows(pool, place) if self.moves and self.moves.transfers else None
 
-    def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
+    def _engine(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache,
                 joined: tuple[DataParallelGroup | None, "CollectiveFlows | None"]) -> Engine:
         deployment, serve, features = pool.deployment, pool.deployment.serve, pool.deployment.features
         connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
@@ -248,7 +248,7 @@ def _known_clock(gpu: Gpu) -> float:
     return nan if clocks is None else clocks.known or clocks.boost
 
 
-def _stages(deployment: Deployment, env: simpy.Environment, place: Placement) -> Stages:
+def _stages(deployment: Deployment, env: simpy.Environment, place: EnginePlace) -> Stages:
     power, stages = deployment.gpu.power, len(deployment.shards)
     clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
     if deployment.scenario.detail == "step":
@@ -260,7 +260,7 @@ def _stages(deployment: Deployment, env: simpy.Environment, place: Placement) ->
     return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
 
 
-def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBuilt:
+def _record(pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> EngineBuilt:
     deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)

@@ -21,7 +21,7 @@ from ksim.scenario.features import Feature
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector import Connector
 from ksim.scheduling.scheduler import Rules
-from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.pool import EnginePlace, EnginePool
 
 if TYPE_CHECKING:
     from ksim.cluster.gateway import Gateway
@@ -59,11 +59,11 @@ class KvMoves(Protocol):
     @property
     def transfers(self) -> "TransferNetwork | None": ...
 
-    def connection(self, pool: Pool, number: int, place: Placement, cache: Cache) -> Connection:
+    def connection(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> Connection:
         """The connector of engine *number* of *pool*, which is at *place* and has this *cache*."""
         ...
 
-    def collective_flows(self, pool: Pool, place: Placement) -> "CollectiveFlows | None":
+    def collective_flows(self, pool: EnginePool, place: EnginePlace) -> "CollectiveFlows | None":
         """The collectives between nodes of the engine at *place*, or of its data-parallel group, which share links with
         KV; None if it lies on one node."""
         ...
@@ -94,7 +94,7 @@ class WiredFeature(Feature):
         """What sets the power of an engine's GPUs."""
         return None
 
-    def facts(self, pool: Pool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
         """Fields of `EngineBuilt`, by which results judge an engine."""
         return {}
 
@@ -104,14 +104,14 @@ class WiredFeature(Feature):
 
     # Fleets.
 
-    def uses_disks(self, pools: Sequence[Pool]) -> bool:
+    def uses_disks(self, pools: Sequence[EnginePool]) -> bool:
         """Whether bytes move to and from the disks of nodes."""
         return False
 
-    def check_fleet(self, scenario: Scenario, pools: Sequence[Pool], links: Links) -> None:
+    def check_fleet(self, scenario: Scenario, pools: Sequence[EnginePool], links: Links) -> None:
         """Raise ConfigError for pools that cannot be, or cannot work together."""
 
-    def moves(self, pools: Sequence[Pool], links: Links, env: Horizon, log: Log) -> KvMoves | None:
+    def moves(self, pools: Sequence[EnginePool], links: Links, env: Horizon, log: Log) -> KvMoves | None:
         """What moves KV over *links*, and writes to *log* how it uses them."""
         return None
 
@@ -119,15 +119,15 @@ class WiredFeature(Feature):
         """Who holds requests back before *router* chooses, or refuses them."""
         return None
 
-    def coupling(self, pools: Sequence[Pool]) -> str:
+    def coupling(self, pools: Sequence[EnginePool]) -> str:
         """Why engines of these pools depend on what others do; "" if they do not."""
         return ""
 
     # Runs.
 
-    def check_run(self, pools: Sequence[Pool]) -> None:
+    def check_run(self, pools: Sequence[EnginePool]) -> None:
         """Raise ConfigError, after a look at typical steps, for a run that would not be as asked."""
 
-    def run_remarks(self, pools: Sequence[Pool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
+    def run_remarks(self, pools: Sequence[EnginePool], summary: Callable[[], Mapping[str, Any]]) -> Iterator[str]:
         """What users should know of a run, whose *summary* is worked out when it is asked for."""
         yield from ()

@@ -17,7 +17,7 @@ from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario, alike, beside
 from ksim.scenario.sizing import pack
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import Placement, Pool, named
+from ksim.simulation.pool import EnginePlace, EnginePool, named
 from ksim.specs.hardware import System
 from ksim.specs.settings import EngineSettings, PoolSettings
 
@@ -31,7 +31,7 @@ class Fleet:
     """
 
     scenario: Scenario
-    pools: tuple[Pool, ...]
+    pools: tuple[EnginePool, ...]
     machines: tuple[Machines, ...]
     links: Links
 
@@ -49,7 +49,7 @@ class Fleet:
         return _of_one(Deployment.of(scenario) if isinstance(scenario, Scenario) else scenario)
 
     @classmethod
-    def _joined(cls, scenario: Scenario, pools: Iterable[Pool], machines: Iterable[Machines]) -> "Fleet":
+    def _joined(cls, scenario: Scenario, pools: Iterable[EnginePool], machines: Iterable[Machines]) -> "Fleet":
         """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
         pools = tuple(pools)
         disks = any(feature.uses_disks(pools) for feature in _features(pools))
@@ -115,7 +115,7 @@ class Fleet:
             named(pool.name, pool.deployment.check_memory)
 
 
-def _features(pools: Sequence[Pool]) -> list[WiredFeature]:
+def _features(pools: Sequence[EnginePool]) -> list[WiredFeature]:
     return [*dict.fromkeys(feature for pool in pools for feature in pool.deployment.features)]
 
 
@@ -123,7 +123,7 @@ def _of_one(deployment: Deployment) -> Fleet:
     """The fleet of a scenario without pools: engines lie one after the other."""
     serve = deployment.serve
     firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
-    pool = Pool("", "both", deployment, 1, 0, tuple(Placement(0, first, firsts) for first in firsts))
+    pool = EnginePool("", "both", deployment, 1, 0, tuple(EnginePlace(0, first, firsts) for first in firsts))
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
 
 
@@ -158,7 +158,7 @@ def _of_pools(scenario: Scenario) -> Fleet:
     for name, deployment in deployments.items():
         own = name if scenario.pools[name].nodes is not None else None
         sharing.setdefault((deployment.scenario.gpu, deployment.scenario.system, own), []).append(name)
-    pools, offset = dict[str, Pool](), 0
+    pools, offset = dict[str, EnginePool](), 0
     for names in sharing.values():
         system, starts = deployments[names[0]].system, _placed(scenario, {name: deployments[name] for name in names})
         for name in names:
@@ -208,14 +208,14 @@ def _shortage(sizes: Mapping[str, Sequence[int]], system: System, needed: int) -
             f" {advice}")
 
 
-def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequence[int], offset: int) -> Pool:
+def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequence[int], offset: int) -> EnginePool:
     settings, ranks = scenario.pools[name], deployment.serve.data_parallel_size
     groups = [tuple(firsts[first:first + ranks]) for first in range(0, len(firsts), ranks)]
-    places = tuple(Placement(replica, first, group) for replica, group in enumerate(groups) for first in group)
-    return Pool(name, settings.role, deployment, settings.replicas, 0, places, offset)
+    places = tuple(EnginePlace(replica, first, group) for replica, group in enumerate(groups) for first in group)
+    return EnginePool(name, settings.role, deployment, settings.replicas, 0, places, offset)
 
 
-def _numbered(pools: Sequence[Pool]) -> Iterator[Pool]:
+def _numbered(pools: Sequence[EnginePool]) -> Iterator[EnginePool]:
     """*pools* with their engines numbered one after the other."""
     start = 0
     for pool in pools:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @frozen
-class Placement:
+class EnginePlace:
     """Where an engine of replica number `replica` is: on GPUs from `first` on of its system.
 
     `firsts` are the first GPUs of all engines of the replica, which are a data-parallel group.
@@ -25,7 +25,7 @@ class Placement:
 
 
 @frozen
-class Pool:
+class EnginePool:
     """`replicas` copies of a deployment.
 
     Its engines are numbered from `start` on, and lie at `places` of a system whose first GPU has number `offset` in the
@@ -37,7 +37,7 @@ class Pool:
     deployment: Deployment
     replicas: int
     start: int
-    places: tuple[Placement, ...]
+    places: tuple[EnginePlace, ...]
     offset: int = 0
 
     @property
@@ -54,7 +54,7 @@ class Pool:
     def engine_name(self, number: int) -> str:
         return f"{self.name or 'engine'}{number - self.start}"
 
-    def gpus(self, place: Placement) -> range:
+    def gpus(self, place: EnginePlace) -> range:
         """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
         first = self.offset + place.first
         return range(first, first + self.deployment.serve.gpus)

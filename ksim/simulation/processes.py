@@ -27,7 +27,7 @@ def run_in_processes(work: Callable[[T], R], items: Sequence[T], jobs: int) -> G
     if (jobs := min(jobs, len(items))) < 2:
         yield from map(work, items)
         return
-    with Pool.of(jobs) as pool:
+    with ProcessPool.of(jobs) as pool:
         ready, due = dict[int, R](), 0
         for place, result in pool.run(work, items):
             ready[place] = result
@@ -37,7 +37,7 @@ def run_in_processes(work: Callable[[T], R], items: Sequence[T], jobs: int) -> G
 
 
 @frozen
-class Pool:
+class ProcessPool:
     """`count` processes that stay for several calls of `run`."""
 
     count: int
@@ -45,7 +45,7 @@ class Pool:
 
     @classmethod
     @contextmanager
-    def of(cls, count: int) -> Iterator["Pool"]:
+    def of(cls, count: int) -> Iterator["ProcessPool"]:
         """*count* processes, which end with the block; at once where it ends with an error.
 
         Raises KsimError in a process of such a pool that has to run the program for a plug-in which stands in it.

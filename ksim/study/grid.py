@@ -1,6 +1,6 @@
 """The settings that a study varies: the values of each, and which points it tries.
 
-Values are listed (`Values`), or lie between two ends (`Range`).  Points are every combination of them, or a `Sample`.
+Values are listed (`SettingValues`), or lie between two ends (`Range`).  Points are every combination of them, or a `Sample`.
 """
 
 import json
@@ -25,14 +25,14 @@ Settings = Mapping[str, Any]
 
 
 @frozen
-class Values:
+class SettingValues:
     """A setting, by its dotted key, and the values to try."""
 
     key: str
     values: tuple[Any, ...]
 
     @classmethod
-    def parse(cls, text: str, flag: str = "--over") -> "Values":
+    def parse(cls, text: str, flag: str = "--over") -> "SettingValues":
         """Parse ``key=value,value`` as *flag* takes it, with values as for ``--set``; raises ConfigError."""
         key, values = key_and_values(text, flag)
         texts = [piece.strip() for piece in pieces(flag, key, values)]
@@ -55,7 +55,7 @@ def key_and_values(text: str, flag: str) -> tuple[str, str]:
     return key, values
 
 
-def combinations(axes: Sequence[Values], sample: int | None = None, seed: int = 0) -> list[Settings]:
+def combinations(axes: Sequence[SettingValues], sample: int | None = None, seed: int = 0) -> list[Settings]:
     """Every combination of the values of *axes*, the last axis varying fastest, or *sample* of them, drawn by *seed*.
 
     Raises ConfigError for two axes with the same key.
@@ -124,14 +124,14 @@ class Range:
         return f"{self.shown(self.low)}:{self.shown(self.high)}{':log' if self.log else ''}"
 
 
-def parse(text: str, flag: str = "--over") -> Values | Range:
+def parse(text: str, flag: str = "--over") -> SettingValues | Range:
     """Parse ``key=value,value`` or ``key=low:high[:log]`` as *flag* takes it; raises ConfigError."""
     key, values = key_and_values(text, flag)
     match = _RANGE.fullmatch(values)
-    return Values.parse(text, flag) if match is None else _range(key, flag, *match.groups())
+    return SettingValues.parse(text, flag) if match is None else _range(key, flag, *match.groups())
 
 
-def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Values | Range]:
+def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[SettingValues | Range]:
     """The axes of a Python call: texts as `parse` takes them, or values by key.
 
     The values of a key are a list, or one text as after the ``=`` of ``--over``, such as "16:256:log".
@@ -141,7 +141,7 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Values | Range]:
     if not isinstance(over, Mapping):
         return [parse(text) for text in over]
     return [parse(f"{key}={values}", "over") if isinstance(values, str) else
-            Values(key, tuple(native(list(values), key))) for key, values in over.items()]
+            SettingValues(key, tuple(native(list(values), key))) for key, values in over.items()]
 
 
 def _range(key: str, flag: str, *parts: str | None) -> Range:
@@ -184,13 +184,13 @@ class Sample:
         return f"{self.kind}:{self.count}"
 
 
-def points(axes: Sequence[Values | Range], sample: Sample | None = None, seed: int = 0) -> list[Settings]:
+def points(axes: Sequence[SettingValues | Range], sample: Sample | None = None, seed: int = 0) -> list[Settings]:
     """Every combination of the values of *axes*, or a *sample* drawn by *seed*; each point once.
 
     Raises ConfigError for two axes with the same key, and for a range without a sample.
     """
     check_keys([axis.key for axis in axes])
-    lists = [axis for axis in axes if isinstance(axis, Values)]
+    lists = [axis for axis in axes if isinstance(axis, SettingValues)]
     ranges = [axis.key for axis in axes if isinstance(axis, Range)]
     if sample is None and ranges:
         raise ConfigError("--over", f"{ranges[0]}: a range needs --sample, such as latin:200; or list the values")

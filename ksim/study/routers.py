@@ -25,7 +25,7 @@ from ksim.results.steps import Floats, Ints, sums
 from ksim.scenario.scenario import Scenario, pieces, setting
 from ksim.simulation.fleet import Fleet
 from ksim.study.experiment import Outcome, attempt
-from ksim.study.grid import Settings, Values, value_text
+from ksim.study.grid import Settings, SettingValues, value_text
 from ksim.study.rows import RunRow, SweepPoint
 from ksim.study.sweep import Sweep, SweepPlan
 from ksim.study.workers import PROCESSES, Where
@@ -239,8 +239,8 @@ class RoutersPlan(SweepPlan):
             raise ConfigError("--seeds", f"expected at least 1, not {seeds}")
         key = key_of(scenario)
         chosen = candidates(scenario, key, routers)
-        axes = [Values(key, tuple(plain(choice) for choice in chosen))]
-        axes += [Values(STALENESS, tuple(staleness))] if staleness else []
+        axes = [SettingValues(key, tuple(plain(choice) for choice in chosen))]
+        axes += [SettingValues(STALENESS, tuple(staleness))] if staleness else []
         return cls(scenario, tuple(axes), repeat=seeds,
                    aged=[plain(choice) for choice in chosen if reads_stale(key, choice)])
 
@@ -290,7 +290,7 @@ class RoutersPlan(SweepPlan):
 
 def ages(text: str) -> list[Any]:
     """The values of ``--staleness``; raises ConfigError."""
-    return list(Values.parse(f"{STALENESS}={text}", "--staleness").values)
+    return list(SettingValues.parse(f"{STALENESS}={text}", "--staleness").values)
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.

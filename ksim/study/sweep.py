@@ -17,7 +17,7 @@ from ksim.foundation.units import in_one_unit
 from ksim.scenario.scenario import Scenario
 from ksim.study.directory import StudyDirectory, StudyRuns, is_study
 from ksim.study.experiment import check_names, outcome
-from ksim.study.grid import Range, Sample, Settings, Values, axes_of, points, value_text
+from ksim.study.grid import Range, Sample, Settings, SettingValues, axes_of, points, value_text
 from ksim.study.pareto import TOLERATED, Goals, ParetoPoint
 from ksim.study.plan import OnEnd, StudyPlan, silent
 from ksim.study.rows import RunRow, SweepPoint, points_of, sweep_html, to_table
@@ -149,7 +149,7 @@ class SweepPlan(StudyPlan):
     """The runs of a sweep: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
 
     kind: ClassVar[str] = "sweep"
-    axes: tuple[Values | Range, ...]
+    axes: tuple[SettingValues | Range, ...]
     sample: Sample | None = None
     repeat: int = 1
 
@@ -161,7 +161,7 @@ class SweepPlan(StudyPlan):
 
     @property
     def command(self) -> dict[str, Any]:
-        over = {axis.key: list(axis.values) if isinstance(axis, Values) else str(axis) for axis in self.axes}
+        over = {axis.key: list(axis.values) if isinstance(axis, SettingValues) else str(axis) for axis in self.axes}
         return {"over": over, "sample": str(self.sample) if self.sample else None, "repeat": self.repeat}
 
     @property

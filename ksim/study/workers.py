@@ -18,7 +18,7 @@ from attrs import frozen
 
 from ksim.foundation.catalog import TRUST
 from ksim.foundation.errors import ConfigError, KsimError, MissingExtra, WorkerLost
-from ksim.simulation.processes import Pool
+from ksim.simulation.processes import ProcessPool
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -215,7 +215,7 @@ class Where:
         if count < 2:
             yield InProcess()
             return
-        with Pool.of(count) as pool:
+        with ProcessPool.of(count) as pool:
             yield pool
 
 

@@ -7,7 +7,7 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
+from ksim.scenario.portability import LARGE, WIDE, ZONES, FamilyEtas, kernel_points, moved_to, survey
 from ksim.scenario.scenario import Scenario
 from tests.scenario.tables import TABLE
 
@@ -68,7 +68,7 @@ def test_a_gpu_that_cannot_be_priced_is_named_with_its_reason():
     ((0.5, 0.6), "safe"),
 ])
 def test_families_fall_into_the_zone_of_their_eta_and_spread(etas, zone):
-    assert Family("", "", dict(enumerate(etas)), {}).zone.name == zone
+    assert FamilyEtas("", "", dict(enumerate(etas)), {}).zone.name == zone
 
 
 def test_zones_cover_everything_once():

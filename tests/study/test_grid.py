@@ -8,26 +8,26 @@ from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.scenario.scenario import Scenario
 from ksim.simulation import simulate
 from ksim.study.experiment import outcome, problem_of
-from ksim.study.grid import Values, combinations, short_names, value_text
+from ksim.study.grid import SettingValues, combinations, short_names, value_text
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
                         "workload": {"synthetic": {
                             "count": 3, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 40},
                             "output": {"kind": "uniform", "low": 2, "high": 9}}}})
-AXES = [Values("serve.max_num_seqs", (1, 2, 3)), Values("gpu", ("h100", "h200"))]
+AXES = [SettingValues("serve.max_num_seqs", (1, 2, 3)), SettingValues("gpu", ("h100", "h200"))]
 
 
 @pytest.mark.parametrize(("text", "axis"), [
-    ("serve.max_num_seqs=16,64", Values("serve.max_num_seqs", (16, 64))),
-    ("power.cap=400 W, 500 W", Values("power.cap", ("400 W", "500 W"))),
-    ("power.cap='400 W','500, or more'", Values("power.cap", ("400 W", "500, or more"))),
-    ("oracle={name='waves', compute=0.7},roofline", Values("oracle", ({"name": "waves", "compute": 0.7}, "roofline"))),
-    ('collectives=["ring","direct"],["ring"]', Values("collectives", (["ring", "direct"], ["ring"]))),
-    ("serve.async_scheduling=true,false", Values("serve.async_scheduling", (True, False))),
-    ("model=[x].json,a=b", None), ("gpu=h200", Values("gpu", ("h200",))),
+    ("serve.max_num_seqs=16,64", SettingValues("serve.max_num_seqs", (16, 64))),
+    ("power.cap=400 W, 500 W", SettingValues("power.cap", ("400 W", "500 W"))),
+    ("power.cap='400 W','500, or more'", SettingValues("power.cap", ("400 W", "500, or more"))),
+    ("oracle={name='waves', compute=0.7},roofline", SettingValues("oracle", ({"name": "waves", "compute": 0.7}, "roofline"))),
+    ('collectives=["ring","direct"],["ring"]', SettingValues("collectives", (["ring", "direct"], ["ring"]))),
+    ("serve.async_scheduling=true,false", SettingValues("serve.async_scheduling", (True, False))),
+    ("model=[x].json,a=b", None), ("gpu=h200", SettingValues("gpu", ("h200",))),
 ])
 def test_values_are_cut_at_commas_outside_quotes_and_brackets(text, axis):
-    assert Values.parse(text) == (axis or Values("model", ("[x].json", "a=b")))
+    assert SettingValues.parse(text) == (axis or SettingValues("model", ("[x].json", "a=b")))
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -38,7 +38,7 @@ def test_values_are_cut_at_commas_outside_quotes_and_brackets(text, axis):
 ])
 def test_values_that_cannot_be_read_are_refused(text, message):
     with pytest.raises(ConfigError, match=message):
-        Values.parse(text)
+        SettingValues.parse(text)
 
 
 def test_every_combination_comes_once():
@@ -48,7 +48,7 @@ def test_every_combination_comes_once():
 
 
 def test_a_sample_of_combinations_has_no_duplicates_and_follows_the_seed():
-    grid = [Values(f"k{place}", tuple(range(100))) for place in range(4)]
+    grid = [SettingValues(f"k{place}", tuple(range(100))) for place in range(4)]
     drawn = [combinations(grid, 50, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({tuple(settings.values()) for settings in drawn[0]}) == 50
@@ -59,7 +59,7 @@ def test_a_sample_of_combinations_has_no_duplicates_and_follows_the_seed():
 
 def test_a_setting_is_named_once():
     with pytest.raises(ConfigError, match="gpu comes twice"):
-        combinations([*AXES, Values("gpu", ("l4",))])
+        combinations([*AXES, SettingValues("gpu", ("l4",))])
 
 
 def test_an_outcome_has_its_settings_and_the_numbers_of_the_run_with_them():

@@ -15,7 +15,7 @@ from ksim.kv.offload.evictions import RequestAccess
 from ksim.kv.offload.store import ChunkStore
 from ksim.kv.offload.worker import CopiesUnderWay, OffloadWorker, job_blocks
 from ksim.kv.transfer.endpoint import Endpoint
-from ksim.kv.transfer.transfer import Transfer
+from ksim.kv.transfer.transfer import KvTransfer
 from ksim.scheduling.connector import Connector, ConnectorOutput, Contents
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Copy, Job, Load, Schedule
@@ -397,7 +397,7 @@ class JoinedWorker:
         self.endpoint.chunks_computed(schedule, moment)
 
     @property
-    def expected(self) -> Collection[Transfer]:
+    def expected(self) -> Collection[KvTransfer]:
         return self.endpoint.expected
 
     @property

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from attrs import define, field
 
-from ksim.kv.offload.evictions import Eviction, RequestAccess
+from ksim.kv.offload.evictions import ChunkEviction, RequestAccess
 from ksim.network.network import FleetNetwork
 from ksim.scheduling.job import Job
 
@@ -82,7 +82,7 @@ class ChunkStore:
     """
 
     capacity: int
-    eviction: Eviction
+    eviction: ChunkEviction
     counts: OfferCounts | None = None
     listener: StoreListener | None = None
     storing: int = field(default=0, init=False)

@@ -9,7 +9,7 @@ import simpy
 from attrs import define, field
 
 from ksim.flow.events import KvTransferParams
-from ksim.kv.transfer.transfer import KvPlacement, Transfer, TransferNetwork
+from ksim.kv.transfer.transfer import KvPlacement, KvTransfer, TransferNetwork
 from ksim.scheduling.connector import ConnectorOutput, Load, NoCopies
 from ksim.scheduling.job import Job, Schedule
 
@@ -69,7 +69,7 @@ class ConnectorWorker(Protocol):
     # Requests that another engine prefills, or decodes.
 
     @property
-    def expected(self) -> Collection[Transfer]:
+    def expected(self) -> Collection[KvTransfer]:
         """Transfers whose requests will come to the engine."""
         ...
 
@@ -102,7 +102,7 @@ class NoTransfers:
     __slots__ = ()
 
     @property
-    def expected(self) -> Sequence[Transfer]:
+    def expected(self) -> Sequence[KvTransfer]:
         return ()
 
     @property
@@ -145,15 +145,15 @@ class Endpoint(NoCopies, NoCopying):
     recomputes: bool = False
     wake: Callable[[], object] = field(default=lambda: None)
     #: Transfers whose requests wait until the other engine is ready.
-    waiting_for_peer: set[Transfer] = field(factory=set, init=False)
+    waiting_for_peer: set[KvTransfer] = field(factory=set, init=False)
     #: Transfers whose requests will come to the engine.
-    expected: set[Transfer] = field(factory=set, init=False)
+    expected: set[KvTransfer] = field(factory=set, init=False)
     #: Finished jobs whose sends were not announced to the workers yet.
     unannounced: int = field(default=0, init=False)
     _reports: deque[_Report] = field(factory=deque, init=False)
     _loads: list[Load] = field(factory=list, init=False)  # that the workers do not know of yet
-    _cached: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
-    _leases: deque[tuple[float, Transfer]] = field(factory=deque, init=False)
+    _cached: list[KvTransfer] = field(factory=list, init=False)  # whose KV the prefix cache has
+    _leases: deque[tuple[float, KvTransfer]] = field(factory=deque, init=False)
     _unloaded: int = field(default=0, init=False)  # requests that have not begun to load
     _timed: bool = field(default=False, init=False)
     _resumed: float = field(default=inf, init=False)  # since when a request that waited may go on
@@ -185,7 +185,7 @@ class Endpoint(NoCopies, NoCopying):
         params = job.kv_transfer_params
         if params is None:
             return 0, False
-        transfer: Transfer = params.transfer
+        transfer: KvTransfer = params.transfer
         if params.do_remote_decode:
             waits = self.network.connector.by_chunk and not transfer.target_ready
             return self._wait_for_peer(transfer) if waits else (0, False)
@@ -198,7 +198,7 @@ class Endpoint(NoCopies, NoCopying):
             return self._wait_for_peer(transfer)
         return 0, False
 
-    def _wait_for_peer(self, transfer: Transfer) -> tuple[None, bool]:
+    def _wait_for_peer(self, transfer: KvTransfer) -> tuple[None, bool]:
         self.waiting_for_peer.add(transfer)
         return None, True
 
@@ -300,7 +300,7 @@ class Endpoint(NoCopies, NoCopying):
 
     # What the workers report.
 
-    def received(self, transfer: Transfer, now: float, failed: bool = False) -> None:
+    def received(self, transfer: KvTransfer, now: float, failed: bool = False) -> None:
         """A load has ended, or has *failed*."""
         load = transfer.load
         assert load is not None, "what is received was asked for"
@@ -308,12 +308,12 @@ class Endpoint(NoCopies, NoCopying):
         places = tuple(range(first, self.blocks(load.start + load.tokens))) if failed else ()
         self._add(_Report(now, load.job, sent=False, failed=places))
 
-    def sent(self, transfer: Transfer, now: float) -> None:
+    def sent(self, transfer: KvTransfer, now: float) -> None:
         """The blocks of a transfer are not needed any more."""
         assert transfer.job is not None, "what is sent was computed"
         self._add(_Report(now, transfer.job, sent=True))
 
-    def resume(self, transfer: Transfer) -> None:
+    def resume(self, transfer: KvTransfer) -> None:
         """The other engine is ready, so a request that waited for it may go on."""
         transfer.target_ready = True
         self.waiting_for_peer.discard(transfer)
@@ -341,8 +341,8 @@ class Endpoint(NoCopies, NoCopying):
                                {report.job: report.failed for report in taken if report.failed})
 
 
-def transfer_of(job: Job) -> Transfer:
+def transfer_of(job: Job) -> KvTransfer:
     """The transfer of *job*, which has one."""
     assert job.kv_transfer_params is not None, "only split requests are transferred"
-    transfer: Transfer = job.kv_transfer_params.transfer
+    transfer: KvTransfer = job.kv_transfer_params.transfer
     return transfer

@@ -105,7 +105,7 @@ class KvPlacement:
 
 
 @define(slots=False)
-class Route:
+class KvRoute:
     """The way of KV from one engine to another: `pieces` are path, cap, and bytes by token and by sequence."""
 
     links: Links
@@ -139,13 +139,13 @@ class TransferNetwork(FleetNetwork):
 
     connector: KvConnector
     log: Log
-    _routes: dict[tuple[int, int], Route] = field(factory=dict, init=False)
+    _routes: dict[tuple[int, int], KvRoute] = field(factory=dict, init=False)
 
-    def route(self, source: KvPlacement, target: KvPlacement) -> Route:
+    def route(self, source: KvPlacement, target: KvPlacement) -> KvRoute:
         """The way from one engine to another."""
         key = id(source), id(target)
         if key not in self._routes:
-            self._routes[key] = Route(self.links, [
+            self._routes[key] = KvRoute(self.links, [
                 self._piece(source.gpus[piece.source], target.gpus[piece.target], piece.per_token, piece.per_sequence)
                 for piece in plan(source.layout, target.layout)])
         return self._routes[key]
@@ -155,11 +155,11 @@ class TransferNetwork(FleetNetwork):
         path = self.links.path(f"gpu{source}", f"gpu{target}")
         return path, self.connector.share * self.links.line_rate(path), per_token, per_sequence
 
-    def transfer(self, source: "Side", target: "Side", request: Request) -> "Transfer":
+    def transfer(self, source: "Side", target: "Side", request: Request) -> "KvTransfer":
         """The transfer of the KV of *request*'s prompt from one engine to another."""
-        return Transfer(self, source, target, request)
+        return KvTransfer(self, source, target, request)
 
-    def send(self, route: Route, tokens: int, last: bool) -> list[Flow]:
+    def send(self, route: KvRoute, tokens: int, last: bool) -> list[Flow]:
         """Start the flows of so many *tokens* now."""
         sizes = route.sizes(tokens, last)
         return [self.flows.start(size, path, cap) for size, (path, cap, *_) in zip(sizes, route.pieces, strict=True)]
@@ -173,26 +173,26 @@ class Side(Protocol):
     block_tokens: int
 
     @property
-    def expected(self) -> set["Transfer"]:
+    def expected(self) -> set["KvTransfer"]:
         """Transfers whose requests will come to the engine."""
         ...
 
     @property
-    def waiting_for_peer(self) -> set["Transfer"]:
+    def waiting_for_peer(self) -> set["KvTransfer"]:
         """Transfers whose requests wait for the other engine."""
         ...
 
     def blocks(self, tokens: int) -> int: ...
 
-    def resume(self, transfer: "Transfer") -> None: ...
+    def resume(self, transfer: "KvTransfer") -> None: ...
 
-    def received(self, transfer: "Transfer", now: float, failed: bool = False) -> None: ...
+    def received(self, transfer: "KvTransfer", now: float, failed: bool = False) -> None: ...
 
-    def sent(self, transfer: "Transfer", now: float) -> None: ...
+    def sent(self, transfer: "KvTransfer", now: float) -> None: ...
 
 
 @define(eq=False)
-class Transfer:
+class KvTransfer:
     """KV of `request`'s prompt on its way from the engine `source` to the engine `target`.
 
     Both tell it when they are ready, which may be at a moment to come.  It starts flows, and tells both when the last
@@ -356,5 +356,5 @@ class Transfer:
         self.target.received(self, self.network.env.now, failed=True)
 
     @property
-    def _route(self) -> Route:
+    def _route(self) -> KvRoute:
         return self.network.route(self.source.placement, self.target.placement)

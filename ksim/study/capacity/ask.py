@@ -28,7 +28,7 @@ from ksim.study.capacity.targets import FEWEST, Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
-from ksim.study.grid import Values
+from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan, replication_seed
 from ksim.study.workers import InProcess, Where
 
@@ -135,7 +135,7 @@ class CapacityPlan(StudyPlan):
     kind: ClassVar[str] = "capacity"
     criteria: Criteria
     rate: float | None
-    over: tuple[Values, ...]
+    over: tuple[SettingValues, ...]
 
     @property
     def command(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _of_scenario(scenario: Scenario) -> Iterator[Target]:
             yield Target(metric, "p99", limit)
 
 
-def axes_of(over: Over) -> list[Values]:
+def axes_of(over: Over) -> list[SettingValues]:
     """The axes that *over* names; raises ConfigError for a range, of which set-ups cannot be made."""
     made = []
     for axis in grid.axes_of(over):

@@ -24,7 +24,7 @@ from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import gpus_of, replicated
 from ksim.study.capacity.trial import Criteria, Observation, RateRun, throughput
 from ksim.study.experiment import play, problem_of
-from ksim.study.grid import Settings, Values, combinations, short_names, value_text
+from ksim.study.grid import Settings, SettingValues, combinations, short_names, value_text
 from ksim.study.pareto import first_of
 from ksim.study.workers import RunWorkers, in_order
 from ksim.views.insights import step_bounds
@@ -55,7 +55,7 @@ class SetUp:
         return replicated(self.scenario, count)
 
 
-def set_ups(scenario: Scenario, over: Sequence[Values]) -> list[SetUp]:
+def set_ups(scenario: Scenario, over: Sequence[SettingValues]) -> list[SetUp]:
     """A set-up for each combination of the values of *over*; raises KsimError where none can run.
 
     Raises UnknownName for an unknown name, which is a mistake whatever the other settings are.

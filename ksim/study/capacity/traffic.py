@@ -24,7 +24,7 @@ from ksim.results.steps import Bools
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.sizing import pack
 from ksim.simulation.fleet import Fleet, unit
-from ksim.simulation.pool import Pool
+from ksim.simulation.pool import EnginePool
 from ksim.specs.settings import PoolSettings
 from ksim.workload.replay import Replay, Workload
 from ksim.workload.rows import follows
@@ -221,22 +221,22 @@ def _times(pool: PoolSettings, count: int) -> PoolSettings:
     return evolve(pool, replicas=count * pool.replicas, nodes=None if pool.nodes is None else count * pool.nodes)
 
 
-def _by_system(pools: Sequence[Pool]) -> Mapping[tuple[str | Choice | None, str | None], list[Pool]]:
+def _by_system(pools: Sequence[EnginePool]) -> Mapping[tuple[str | Choice | None, str | None], list[EnginePool]]:
     """*pools* by the system whose nodes they share."""
-    systems: dict[tuple[str | Choice | None, str | None], list[Pool]] = {}
+    systems: dict[tuple[str | Choice | None, str | None], list[EnginePool]] = {}
     for pool in pools:
         systems.setdefault((pool.deployment.scenario.gpu, pool.deployment.scenario.system), []).append(pool)
     return systems
 
 
-def _nodes(pools: Sequence[Pool], count: int) -> int:
+def _nodes(pools: Sequence[EnginePool], count: int) -> int:
     """The nodes that *count* times the engines of *pools* need, packed in their order."""
     node = pools[0].deployment.system.gpus_per_node
     sizes = [size for pool in pools for size in _sizes(pool, node, count)]
     return -(-pack(sizes, node)[1] // node)
 
 
-def _sizes(pool: Pool, node: int, count: int) -> list[int]:
+def _sizes(pool: EnginePool, node: int, count: int) -> list[int]:
     """The GPUs that lie side by side, for each such group of engines of *count* times a *pool*."""
     together = unit(pool.deployment, node)
     return [together * pool.deployment.serve.gpus] * (count * len(pool.places) // together)

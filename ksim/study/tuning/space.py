@@ -9,7 +9,7 @@ from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import quantity
-from ksim.study.grid import Range, Settings, Values, check_keys, parse, value_text
+from ksim.study.grid import Range, Settings, SettingValues, check_keys, parse, value_text
 
 FLAG = "--space"
 #: A step to a neighbour in a wide range: the range over so many, or by this factor where logarithms count.
@@ -121,7 +121,7 @@ class Space:
         return cls.of(parse(text, FLAG) for text in texts)
 
     @classmethod
-    def of(cls, axes: Iterable[Values | Range]) -> "Space":
+    def of(cls, axes: Iterable[SettingValues | Range]) -> "Space":
         """The space of these *axes*; raises ConfigError where there is none, or a key comes twice."""
         dimensions = tuple(Between(axis) if isinstance(axis, Range) else listed(axis) for axis in axes)
         if not dimensions:
@@ -159,7 +159,7 @@ class Space:
                 for values in product(*(each.proposals() for each in self.dimensions)))
 
 
-def listed(axis: Values) -> Listed:
+def listed(axis: SettingValues) -> Listed:
     """The dimension of the values of *axis*; raises ConfigError where there is none, or one comes twice."""
     texts = [*map(value_text, axis.values)]
     if len(set(texts)) < max(1, len(texts)):

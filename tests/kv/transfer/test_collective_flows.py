@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ksim.engine.event_engine import CollectiveFlows
-from ksim.features.connectors import Connectors, Moves
+from ksim.features.connectors import ConnectorsFeature, FleetMoves
 from ksim.flow.events import Finished, Stepped, Transferred
 from tests.kv.transfer.fleets import requests, run, scenario
 
@@ -35,7 +35,7 @@ def lasting(log, engine: int) -> dict[int, float]:
 def test_a_step_that_meets_nobody_is_as_long_as_without_flows(monkeypatch, pools):
     table = {**across(count=1), "pools": pools}
     met = run(table).log
-    monkeypatch.setattr(Moves, "collective_flows", lambda *_: None)
+    monkeypatch.setattr(FleetMoves, "collective_flows", lambda *_: None)
     alone = run(table, skips=False).log
     for engine in (0, 1):
         assert lasting(met, engine) == pytest.approx(lasting(alone, engine), rel=1e-9)
@@ -46,7 +46,7 @@ def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monke
     """Four flows that never end share a NIC with the prefill engine's collectives: these get a fifth of it."""
     alone = run(across()).log
     late: list[float] = []
-    moves, delay = Connectors.moves, CollectiveFlows._delay
+    moves, delay = ConnectorsFeature.moves, CollectiveFlows._delay
 
     def crowded(*parts: Any) -> Any:
         made = moves(*parts)
@@ -54,7 +54,7 @@ def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monke
             made.network.flows.start(1e15, made.network.links.path("gpu0", "gpu16"))
         return made
 
-    monkeypatch.setattr(Connectors, "moves", crowded)
+    monkeypatch.setattr(ConnectorsFeature, "moves", crowded)
     monkeypatch.setattr(CollectiveFlows, "_delay", lambda flows, step, by: (late.append(by), delay(flows, step, by)))
     met = run(across()).log
     steps = [step for step in met.of(Stepped) if step.engine == 0]

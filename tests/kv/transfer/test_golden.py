@@ -16,7 +16,7 @@ from ksim.flow.events import KvTransferParams
 from ksim.flow.log import Log
 from ksim.kv.transfer.connectors.engines import Nixl
 from ksim.kv.transfer.endpoint import Endpoint
-from ksim.kv.transfer.transfer import KvLayout, KvPlacement, LayerShare, Transfer, TransferNetwork
+from ksim.kv.transfer.transfer import KvLayout, KvPlacement, KvTransfer, LayerShare, TransferNetwork
 from ksim.network.flows import Flows
 from ksim.network.links import Links
 from ksim.network.routes import Machines
@@ -69,13 +69,13 @@ class EndpointConnector(CaseConnector):
 
     engines: Any = field(init=False)
 
-    def transfer(self, job: Job) -> Transfer | None:
+    def transfer(self, job: Job) -> KvTransfer | None:
         request = self.requests[job]
         if job.kv_transfer_params is None and (request.remote is not None or request.send is not KEPT):
             here = request.remote is not None
             ends = (self.engines.other, self.engines.own) if here else (self.engines.own, self.engines.other)
             network = self.engines.network(request.remote.recv if here else 0)
-            transfer = Transfer(network, *ends, job.request)
+            transfer = KvTransfer(network, *ends, job.request)
             transfer.blocks_lost = here and request.remote.bad is not None
             transfer.job = Job.of(job.request, 0, self.engines.block_tokens) if here else job
             job.kv_transfer_params = KvTransferParams(not here, here, transfer)

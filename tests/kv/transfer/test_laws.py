@@ -29,7 +29,7 @@ from ksim.flow.log import Log
 from ksim.kv.cache.block_cache import BlockCache
 from ksim.kv.cache.sglang import SglangCache
 from ksim.kv.cache.vllm import VllmCache
-from ksim.kv.transfer.transfer import Transfer
+from ksim.kv.transfer.transfer import KvTransfer
 from tests.kv.transfer.fleets import CONNECTORS, requests, run, scenario, split
 from tests.laws.happenings import facts, happenings
 from tests.properties import examples
@@ -121,15 +121,15 @@ def test_blocks_of_a_prompt_whose_chunks_are_sent_are_held(model, serve):
 
 def blocks_are_held(table: dict[str, Any]) -> Log:
     """Run a scenario; no block may be free while bytes come from it, or go to it."""
-    held: list[Transfer] = []
-    moving: dict[Any, Transfer] = {}
-    land, begin = Transfer._flow_ended, Transfer._send
+    held: list[KvTransfer] = []
+    moving: dict[Any, KvTransfer] = {}
+    land, begin = KvTransfer._flow_ended, KvTransfer._send
 
-    def check(transfer: Transfer) -> None:
+    def check(transfer: KvTransfer) -> None:
         for job in (transfer.job, transfer.load and transfer.load.job):
             assert job is not None and job.block_table.num_slots >= transfer.tokens
 
-    def beginning(transfer: Transfer, tokens: int) -> None:
+    def beginning(transfer: KvTransfer, tokens: int) -> None:
         check(transfer)
         moving.update({transfer.job.block_table: transfer, transfer.load.job.block_table: transfer})
         begin(transfer, tokens)
@@ -141,14 +141,14 @@ def blocks_are_held(table: dict[str, Any]) -> Log:
 
         return freeing
 
-    def landing(transfer: Transfer) -> None:
+    def landing(transfer: KvTransfer) -> None:
         check(transfer)
         held.append(transfer)
         land(transfer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Transfer, "_send", beginning)
-        patch.setattr(Transfer, "_flow_ended", landing)
+        patch.setattr(KvTransfer, "_send", beginning)
+        patch.setattr(KvTransfer, "_flow_ended", landing)
         for cache in (VllmCache, BlockCache, SglangCache):
             patch.setattr(cache, "free", watched(cache.free))
         log = run(table).log

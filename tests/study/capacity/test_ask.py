@@ -16,7 +16,7 @@ from ksim.study.capacity.judge import set_ups
 from ksim.study.capacity.traffic import gpus_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.experiment import play
-from ksim.study.grid import Values
+from ksim.study.grid import SettingValues
 from tests.cli.command import ksim as command
 
 TABLE = {
@@ -166,7 +166,7 @@ def test_a_killed_question_goes_on_and_ends_with_the_same_answer(tmp_path, monke
 
 
 def test_set_ups_are_made_of_lists_and_not_of_ranges():
-    assert axes_of({"gpu": "h100,h200"}) == axes_of(["gpu=h100,h200"]) == [Values("gpu", ("h100", "h200"))]
+    assert axes_of({"gpu": "h100,h200"}) == axes_of(["gpu=h100,h200"]) == [SettingValues("gpu", ("h100", "h200"))]
     for over in ({"power.cap": "400:700"}, ["power.cap=400:700"]):
         with pytest.raises(ConfigError, match="power.cap: set-ups are compared value by value"):
             axes_of(over)

@@ -13,10 +13,10 @@ from ksim.kv.offload.hicache.cache import WRITE_POLICIES, HiCache
 from ksim.kv.offload.hicache.connector import (
     POLICIES,
     HicacheConnector,
+    PageStorage,
     PooledStorage,
     Prefetches,
     PrefetchRules,
-    Storage,
     TierStorage,
 )
 from ksim.kv.offload.hicache.worker import HicacheWorker
@@ -133,7 +133,7 @@ class Hicache(OffloadSettings):
         cache = _cache(parts)
         if not self.tiers:
             return HicacheConnector(cache)
-        storage: Storage = TierStorage(tiers[0]) if parts.pool is None else PooledStorage(parts.pool)
+        storage: PageStorage = TierStorage(tiers[0]) if parts.pool is None else PooledStorage(parts.pool)
         return HicacheConnector(cache, prefetches=Prefetches(cache, storage, parts.keys, self.rules))
 
     def worker(self, connector: HicacheConnector, parts: OffloadParts, tiers: Mapping[SecondaryTier, TierSettings],

@@ -40,7 +40,7 @@ class RequestAccess:
         return sorted(self.seen, key=self.seen.__getitem__)
 
 
-class Eviction(Protocol):
+class ChunkEviction(Protocol):
     def insert(self, key: int, access: RequestAccess) -> None: ...
 
     def seen(self, keys: Sequence[int], access: RequestAccess) -> None: ...

@@ -23,8 +23,8 @@ from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Copy, Job, Load, Schedule
 from ksim.scheduling.policies import ALL
 
-__all__ = ["BATCH", "PooledStorage", "Storage", "StorageJob", "TierStorage", "POLICIES", "PrefetchRules", "Prefetches",
-           "HicacheConnector"]
+__all__ = ["BATCH", "POLICIES", "HicacheConnector", "PageStorage", "PooledStorage", "PrefetchRules", "Prefetches",
+           "StorageJob", "TierStorage"]
 
 
 #: How many pages are read or written at once (SGLang's STORAGE_BATCH_SIZE).
@@ -47,7 +47,7 @@ class StorageJob:
     over: bool = False
 
 
-class Storage(Protocol):
+class PageStorage(Protocol):
     """Pages of KV by their keys, which engines share.
 
     Pages lie at ends of links, such as "disk0" or "host1".
@@ -183,7 +183,7 @@ class Prefetches:
     """
 
     cache: HiCache
-    storage: Storage
+    storage: PageStorage
     keys: BlockKeys
     rules: PrefetchRules
     now: float = field(default=0.0, init=False)

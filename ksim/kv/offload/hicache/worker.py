@@ -7,7 +7,7 @@ from math import inf
 import simpy
 from attrs import define, field
 
-from ksim.kv.offload.hicache.connector import BATCH, HicacheConnector, Prefetches, Storage, StorageJob
+from ksim.kv.offload.hicache.connector import BATCH, HicacheConnector, PageStorage, Prefetches, StorageJob
 from ksim.kv.offload.worker import SharingWorker
 from ksim.network.network import FleetNetwork
 from ksim.scheduling.job import Schedule
@@ -24,7 +24,7 @@ class StorageThread:
     """
 
     network: FleetNetwork
-    storage: Storage
+    storage: PageStorage
     host: str
     page_bytes: float
     on_batch: Callable[[StorageJob, int], object]
