@@ -1,6 +1,7 @@
 """The settings that a study varies: the values of each, and which points it tries.
 
-Values are listed (`SettingValues`), or lie between two ends (`Range`).  Points are every combination of them, or a `Sample`.
+Values are listed (`SettingValues`), or lie between two ends (`Range`).  Points are every combination of them, or a
+`Sample`.
 """
 
 import json

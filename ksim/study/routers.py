@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from attrs import Factory, define, evolve, field, frozen
 
-from ksim.flow.events import TIERS
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.results.history import History
-from ksim.results.numbers import number_of
+from ksim.results.numbers import DRAWN_OF_ROUTERS, OF_ROUTERS, number_of
 from ksim.results.steps import Floats, Ints, sums
 from ksim.scenario.scenario import Scenario, pieces, setting
 from ksim.simulation.fleet import Fleet
@@ -294,17 +293,14 @@ def ages(text: str) -> list[Any]:
 
 
 #: The columns of the table, by the numbers that they show, times in ms; those that no run has are left out.
-COLUMNS = {key: number_of(key).title.removesuffix(", ms") for key in (
-    "mean_regret_ms", "p99_regret_ms", "mean_latency_regret_ms", "p50_ttft_ms", "p90_ttft_ms", "p99_ttft_ms",
-    "p50_tpot_ms", "p90_tpot_ms", "p99_tpot_ms", "request_goodput", "output_throughput", "failed",
-    "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in TIERS), "engine_tokens_cv", "joules_per_output_token")}
-#: Of these, the table shows intervals, too.
-_SURE = ("p90_ttft_ms", "mean_latency_regret_ms", "mean_regret_ms")
+COLUMNS = {key: number_of(key).title.removesuffix(", ms") for key in OF_ROUTERS}
 #: The age of what a router sees that goes by nothing that can be late.
 NO_AGE = "-"
 _GO = ("goes", "go")
 #: The regret by which routers are ranked, as `omniscient` minimises the time to the last token; else that to the first.
 _RANKS = ("mean_latency_regret_ms", "mean_regret_ms")
+#: The numbers of which the table shows intervals, too.
+_SURE = ("p90_ttft_ms", *_RANKS)
 
 
 def router_of(point: SweepPoint) -> str:
@@ -395,8 +391,7 @@ def cell(point: SweepPoint, key: str) -> str:
 
 
 #: The numbers of a figure, a panel each, those first that decide; those that are the same everywhere are left out.
-PANELS = {"mean_regret_ms": "mean regret, ms", "p90_ttft_ms": "TTFT p90, ms", "prefix_cache_hit_rate": "GPU hit rate",
-          "p90_tpot_ms": "TPOT p90, ms", "engine_tokens_cv": "imbalance", "joules_per_output_token": "J/output token"}
+PANELS = {key: number_of(key).title for key in DRAWN_OF_ROUTERS} | {"prefix_cache_hit_rate": "GPU hit rate"}
 
 
 def picture(title: str, points: Sequence[SweepPoint]) -> "Picture":

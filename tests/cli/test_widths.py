@@ -27,7 +27,7 @@ SLOW = [
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
     *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),
     "gpu points -o p.csv --gpu h200 --budget 2 --families gemm",
-    f"sweep s.toml {OVER} -o study", f"pareto s.toml {OVER}", "sweep study --front",
+    f"sweep s.toml {OVER} -o study", f"sweep s.toml {OVER} --front", "sweep study --front",
     "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
     " --replications 2 --jobs 1",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",

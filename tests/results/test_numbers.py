@@ -14,9 +14,9 @@ ROOT = Path(ksim.__file__).parent
 ALLOWED = {
     "study/capacity/traffic.py": "computes those of a load",
     "cli/start.py": "holds what a run of five requests must come to",
-    "cli/validate_serving.py": "names the three that benchmark clients have, too",
-    "study/grid.py": "counts how requests ended",
-    "study/tuning/space.py": "counts how requests ended",
+    "cli/validate.py": "names the three that benchmark clients have, too",
+    "study/experiment.py": "counts how requests ended",
+    "study/tuning/plan.py": "counts how requests ended",
 }
 #: Rooms whose files have keys of formats of others.
 OF_OTHERS = ("results/", "validation/", "calibration/", "server/")

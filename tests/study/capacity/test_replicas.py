@@ -49,7 +49,8 @@ def test_one_copy_is_the_scenario_itself():
 
 
 def test_a_set_up_for_each_combination_with_the_reason_of_those_that_do_not_fit():
-    made = set_ups(Scenario.of(ALONE), [SettingValues("serve.tensor_parallel_size", (1, 3)), SettingValues("gpu", ("h100", "h200"))])
+    made = set_ups(Scenario.of(ALONE), [SettingValues("serve.tensor_parallel_size", (1, 3)),
+                                        SettingValues("gpu", ("h100", "h200"))])
     assert [(setup.name, setup.gpus) for setup in made] == [
         ("TP1 on h100", 1), ("TP1 on h200", 1), ("TP3 on h100", 0), ("TP3 on h200", 0)]
     assert [bool(setup.problem) for setup in made] == [False, False, True, True]
@@ -62,7 +63,8 @@ def test_without_axes_the_scenario_is_the_only_set_up():
 
 
 def test_settings_of_pools_are_named_with_their_pool():
-    made = set_ups(Scenario.of(SPLIT), [SettingValues("pools.decode.replicas", (1, 2)), SettingValues("serve.max_num_seqs", (64,))])
+    made = set_ups(Scenario.of(SPLIT), [SettingValues("pools.decode.replicas", (1, 2)),
+                                        SettingValues("serve.max_num_seqs", (64,))])
     assert [(setup.name, setup.gpus) for setup in made] == [
         ("decode.replicas=1, max_num_seqs 64", 3), ("decode.replicas=2, max_num_seqs 64", 4)]
 
