@@ -1,7 +1,7 @@
 """A fleet: a scenario's pools, each with its deployment, and the GPUs on which their engines are placed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -33,7 +33,6 @@ class Fleet:
     scenario: Scenario
     pools: tuple[EnginePool, ...]
     machines: tuple[Machines, ...]
-    links: Links
 
     @classmethod
     def of(cls, scenario: "Scenario | Deployment | Fleet") -> "Fleet":
@@ -54,7 +53,7 @@ class Fleet:
         pools = tuple(pools)
         disks = any(feature.uses_disks(pools) for feature in _features(pools))
         machines = tuple(evolve(part, disks=disks) for part in machines)
-        fleet = cls(scenario, pools, machines, Links.of(machines))
+        fleet = cls(scenario, pools, machines)
         _check_router(scenario, fleet.splits)
         for feature in fleet.features:
             feature.check_fleet(scenario, pools, fleet.links)
@@ -64,6 +63,11 @@ class Fleet:
     def features(self) -> list[WiredFeature]:
         """What its engines have beside plain ones, each once."""
         return _features(self.pools)
+
+    @cached_property
+    def links(self) -> Links:
+        """The links of all GPUs, which what moves shares."""
+        return Links.of(self.machines)
 
     @property
     def engines(self) -> int:
