@@ -290,7 +290,7 @@ def _sleep(deployment: Deployment) -> tuple[float, float]:
 
 def _tell_measured(engines: Sequence[Any], *choosers: Any) -> None:
     """Tell those of *choosers* that want to know it how long the steps of *engines* take."""
-    if asking := [chooser for chooser in choosers if hasattr(chooser, "measured")]:
+    if asking := [chooser for chooser in choosers if getattr(chooser, "measured", None)]:
         from ksim.cluster.forecast import models_of
         models = models_of(engines)
         for chooser in asking:

@@ -59,6 +59,6 @@ class Millisecond:
 def router_of(choice: str | Choice) -> Any:
     """The router of that name as a cluster has it, with models of the engines' steps."""
     router = plugin("cluster.routers", Choice(choice) if isinstance(choice, str) else choice)
-    if hasattr(router, "measured"):
+    if getattr(router, "measured", None):
         router.measured(models_of(idle_engines()))
     return router

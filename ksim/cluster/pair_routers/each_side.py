@@ -1,6 +1,6 @@
 """Each side by a router of its own, as vLLM's example proxies do; every request is split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -49,11 +49,18 @@ class EachSide:
         prefill, decode = (getattr(side, "scores", None) for side in self._sides)
         return None if prefill is None or decode is None else [*prefill, *decode]
 
-    def measured(self, models: Any) -> None:
-        """Tell the routers that want to know it how long steps take."""
-        for side in self._sides:
-            if hasattr(side, "measured"):
-                side.measured(models)
+    @property
+    def measured(self) -> Callable[[Any], None] | None:
+        """Tells the routers that want to know it how long steps take; None where neither does."""
+        asking = [side.measured for side in self._sides if getattr(side, "measured", None)]
+        if not asking:
+            return None
+
+        def tell(models: Any) -> None:
+            for measured in asking:
+                measured(models)
+
+        return tell
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V | None]:

@@ -47,7 +47,7 @@ class SessionAffinity:
 
     def measured(self, models: Any) -> None:
         """Tell the fallback, if it wants to know."""
-        if hasattr(self._router, "measured"):
+        if getattr(self._router, "measured", None):
             self._router.measured(models)
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V | None:
