@@ -24,7 +24,6 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
 from ksim.oracles import peak
-from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation
 from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
 from ksim.scenario.checks import check_quantized, on_gpu, remarks
@@ -337,12 +336,9 @@ class Deployment:
         named = evolve(scenario.gpu, name=system.gpu) if isinstance(scenario.gpu, Choice) else system.gpu
         resolved = evolve(scenario, gpu=named, system=scenario.system or beside(gpu.system, system.gpu) or None,
                           serve=serve, oracle=oracle)
-        scaled = _for_release(plugin("oracles", oracle), version)
-        if scenario.kernel_errors is not None:
-            scaled = DrawnOracle(scaled, scenario.kernel_errors)
-            network.deviation = deviation(scenario.kernel_errors, "collectives")
+        priced = _prices(plugin("oracles", oracle), version, scenario.kernel_errors, network)
         return cls(
-            scenario=resolved, model=model, gpu=gpu, system=system, network=network, oracle=scaled,
+            scenario=resolved, model=model, gpu=gpu, system=system, network=network, oracle=priced,
             host=host_of(scenario.host), version=version, routing=routing_of(scenario.routing, model),
             rates=rates_of(scenario.energy, system), features=tuple(features))
 
@@ -433,6 +429,15 @@ def _check_gpus(serve: EngineSettings, system: System) -> None:
     raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")
 
 
-def _for_release(oracle: Any, version: EngineVersion) -> Any:
-    """*oracle* with its times scaled to the kernels that *version* launches."""
-    return ScaledOracle(oracle, version.paces, version.ceilings) if version.paces or version.ceilings else oracle
+def _prices(oracle: Any, version: EngineVersion, errors: int | None, network: Network) -> Any:
+    """*oracle* with its times scaled to the kernels that *version* launches, and with the draw *errors* of its errors,
+    which *network* has, too."""
+    if not version.paces and not version.ceilings and errors is None:
+        return oracle
+    from ksim.oracles.efficiency.drawn import DrawnOracle, ScaledOracle, deviation  # vLLM's usual prices need none
+
+    if version.paces or version.ceilings:
+        oracle = ScaledOracle(oracle, version.paces, version.ceilings)
+    if errors is not None:
+        oracle, network.deviation = DrawnOracle(oracle, errors), deviation(errors, "collectives")
+    return oracle

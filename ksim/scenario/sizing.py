@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import attrs
 
-from ksim.compute.adapters import slots_of
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
@@ -161,6 +160,8 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
                and ways <= system.gpus and _fits(model, gpu, settings, ways)]
     advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
               else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
+    from ksim.compute.adapters import slots_of  # only an error asks
+
     slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
     adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
     kept = f", {states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if states else ""
