@@ -93,7 +93,7 @@ LAYERS: dict[str, set[str]] = {
     "views.page": {"foundation", "flow", "results", "views", "scenario", "study"},
     "server": {"foundation", "flow", "workload", "scheduling", "engine", "cluster", "results", "scenario",
                "simulation", "features"},
-    "deploy": {"foundation", "specs", "cluster", "scenario", "simulation"},
+    "deploy": {"foundation", "specs", "cluster", "scenario", "simulation", "features"},
     "cli": {"foundation", "specs", "flow", "workload", "calibration", "results", "views", "scenario", "simulation",
             "features", "validation", "testing", "study", "views.page", "server", "deploy"},
 }
@@ -105,7 +105,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "workload": (25, 4_600, 7), "compute": (49, 7_900, 13), "oracles": (21, 4_000, 6), "network": (8, 1_600, 4),
     "cost": (9, 2_000, 4), "calibration": (30, 4_600, 4), "kv.cache": (8, 2_500, 6), "scheduling": (27, 4_100, 13),
     "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
-    "features": (11, 1_700, 1), "results": (16, 5_100, 9), "views": (17, 4_600, 11), "scenario": (16, 3_700, 12),
+    "features": (11, 1_800, 2), "results": (16, 5_100, 9), "views": (17, 4_600, 11), "scenario": (15, 3_600, 11),
     "simulation": (7, 1_300, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (27, 6_200, 8),
     "views.page": (14, 2_200, 1), "server": (23, 4_900, 4), "deploy": (35, 7_100, 4), "cli": (26, 5_800, 0),
 }

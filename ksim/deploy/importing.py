@@ -12,10 +12,10 @@ from attrs import evolve
 from ksim.deploy.commands import Deployed, EngineLaunch, Imported, ImportOptions, Note
 from ksim.deploy.texts import Pasted, tidied
 from ksim.deploy.workload import bench_of, made_up
+from ksim.features.transfers import OFFLOAD, aliases
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, one_line
 from ksim.foundation.files import is_there
-from ksim.scenario.connector_parts import OFFLOAD, aliases
 from ksim.scenario.defaults import Defaults, Deployment
 from ksim.scenario.hardware import system_of
 from ksim.scenario.models import model_of

@@ -1,6 +1,6 @@
-"""An engine that goes ahead of SimPy's clock, and sends and takes KV: its turns concern other engines.
+"""An engine that goes ahead of SimPy's clock, and sends and takes KV, so that its turns concern other engines.
 
-How an engine whose steps are SimPy events waits for what its KV connector has under way.
+`ConnectorWaits` is how an engine whose steps are SimPy events waits for what its KV connector has under way.
 """
 
 from collections.abc import Callable, Generator, Sequence

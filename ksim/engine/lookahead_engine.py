@@ -1,15 +1,11 @@
 """An engine that goes ahead of SimPy's clock, up to the next event that may concern it, without an event for each step.
 
 What an engine decides depends only on the requests that have reached it.  Until the next event elsewhere, it takes
-turn after turn by arithmetic.  While a batch only decodes, turns are known before they are taken.  And where no
-arrival can change what it decides, it takes many turns first, and works out their times later.
+turn after turn by arithmetic.  While a batch only decodes, turns are known before they are taken.
 
-Turns of an engine whose schedules do not depend on the time: they are taken first, and get their times later.
-
-What an observed engine tells of turns that it takes before it knows their times: noted with them, told with the
-times.
-
-A request that comes meanwhile changes nothing but how many wait, so that is counted when somebody looks.
+Where no arrival can change what it decides, it takes many turns first and works out their times later: these are
+`UndatedTurns`.  What a router may know of them is noted with each turn, and gets the turn's time.  A request that comes
+meanwhile changes nothing but how many wait, so it is counted when somebody looks.
 """
 
 from bisect import bisect_right

@@ -1,6 +1,7 @@
 """When an engine's turns begin and end, by arithmetic: how long its loop, worker, GPUs and front end wait.
 
-In a `Horizon`, a SimPy environment, a process may go ahead of the clock, up to the next event that may concern it.
+In a `Horizon`, which is a SimPy environment, a process may go ahead of the clock, up to the next event that may concern
+it.
 """
 
 from collections import deque

@@ -1,9 +1,7 @@
 """What an engine lets others know of itself: facts with their times, for whoever looks later.
 
 An engine goes ahead of SimPy's clock.  But when it is looked at, it has taken all turns that begin before, so no fact
-of an earlier time is missing.
-
-The steps of an engine on their way to the log, which takes them as columns, hundreds at once.
+of an earlier time is missing.  A `Recorder` takes the engine's steps to the log, as columns, hundreds at once.
 """
 
 from collections import deque

@@ -13,7 +13,15 @@ from attrs import frozen
 from ksim.engine.event_engine import CollectiveFlows
 from ksim.engine.loop_times import Horizon
 from ksim.features.offloading import Offloads, check_offloading, kv_layout, offloading_of, own_cache, tiers_of_pool
-from ksim.features.transfers import check_joined, check_sequences, completed, connector_of
+from ksim.features.transfers import (
+    check_joined,
+    check_sequences,
+    completed,
+    connector_of,
+    multi_of,
+    parts_of,
+    with_offloading,
+)
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
 from ksim.flow.request import BlockKeys
@@ -27,7 +35,6 @@ from ksim.kv.transfer.transfer import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows
 from ksim.network.links import Links
 from ksim.network.network import CollectiveTraffic, FleetNetwork
-from ksim.scenario.connector_parts import multi_of, parts_of, with_offloading
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector import Connector

@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from ksim.features.transfers import EXTRA, KEY, offload_settings
 from ksim.flow.log import Log
 from ksim.flow.request import BlockKeys
 from ksim.foundation.errors import ConfigError
@@ -21,7 +22,6 @@ from ksim.kv.offload.worker import Lane, OffloadWorker
 from ksim.kv.transfer.transfer import KvLayout, LayerShare
 from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
-from ksim.scenario.connector_parts import EXTRA, KEY, offload_settings
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import cache_layers
 from ksim.scheduling.connector import Connector

@@ -1,8 +1,7 @@
-"""Settings that a scenario leaves open, derived as the engine derives them, each with its source.
+"""A deployment: a scenario with every name looked up and every setting that it leaves open filled in.
 
-The batch sizes for which an engine captures CUDA graphs.
-
-A deployment: a scenario with every name looked up and every setting that it leaves open filled in.
+`Defaults` derives settings as the engine does, each with its source; among them are the batch sizes for which it
+captures CUDA graphs.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,8 +2,7 @@
 
 Each function reads a data file: one of the catalogue's by its name, or a user's by its path.  It raises UnknownName for
 a name that the catalogue lacks, DataError for a file that cannot be read, and ConfigError for a value that cannot be.
-
-The latency oracle of a GPU, where a scenario names none.
+`oracle_choice` is the latency oracle of a GPU, where a scenario names none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""A user's own layer: from its equations to what it costs on a GPU.
-
-What a layer costs on a GPU, kernel by kernel, and how the costs of two layers compare.
-"""
+"""A user's own layer: from its equations to its kernels and what they cost on a GPU, beside another layer's."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod

@@ -1,6 +1,7 @@
-"""A model on one page: its parameters by part, its formats, its cache, and on which GPUs it fits.
+"""Answers without a run: a model on one page, and how large a workload is.
 
-How large a workload is, and what a run of it would take, told without running it.
+A `ModelCard` has a model's parameters by part, its formats, its cache, and on which GPUs it fits.  A `WorkloadSize`
+says what a run would take.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,8 @@
 """A scenario: all that decides a run, in one TOML file.
 
-What is said of files that are no scenarios, and of keys that stand in the wrong table of one.
-
-A scenario as a table: values that are TOML's, keys with dots, and paths that are absolute.
-
-LoRA adapters that it names by their folders, as PEFT saves them.
+A scenario is read from a table: values become TOML's, keys with dots become tables, paths become absolute, and LoRA
+adapters that are named by their folders, as PEFT saves them, get the ranks and modules of their configs.  Files that
+are no scenarios, and keys that stand in the wrong table, are refused with what they may be.
 """
 
 import json

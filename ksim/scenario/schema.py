@@ -1,10 +1,9 @@
-"""The JSON Schema of scenario files, with which editors complete keys and mark mistakes.
+"""The JSON Schema of scenario files, with which editors complete keys and mark mistakes, and a commented scenario to
+start from.
 
-It accepts every scenario that ksim accepts, and some more: rules about several keys at once are ksim's alone.  Like the
-tables of docs/scenario.md and the help of the flags, it comes from the documentation of the keys (foundation/keys.py).
-`python -m benchmarks.reference` writes the file that is kept.
-
-A commented scenario to start from: every key with its meaning; keys that are not set are comments.
+The schema accepts every scenario that ksim accepts, and some more: rules about several keys at once are ksim's alone.
+Like the tables of docs/scenario.md and the help of the flags, both come from the documentation of the keys
+(foundation/keys.py).  `python -m benchmarks.reference` writes the file that is kept.
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """What a scheduler asks a KV connector, and what the connector's workers report; vLLM's `KVConnectorBase_V1`.
 
-The jobs of an engine whose keys and values are on their way: in, or out.
+`TransferState` has the jobs of an engine whose KV is on its way, in or out.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
-"""The schedules of an engine with a KV connector: jobs wait for KV from elsewhere.
+"""The scheduler of an engine with a KV connector: jobs wait for KV from elsewhere, as in vLLM 0.33.
 
-The jobs of an engine with a KV connector, and what its workers report: loads and sends that end or fail.
+`ConnectorQueues` has these jobs, and takes in what workers report: loads and sends that end or fail.
 """
 
 from collections.abc import Sequence

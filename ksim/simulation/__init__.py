@@ -1,1 +1,1 @@
-"""How does a scenario run?  Its deployment, its result, and comparisons of settings, layers and GPUs."""
+"""How does a scenario run?  Its fleet, the engines of it, and the run from the first event to the last."""

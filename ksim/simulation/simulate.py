@@ -1,6 +1,6 @@
-"""Run a scenario to its end; replicas that nothing couples may run in processes of their own.
+"""Run a scenario to its end, in memory or, where it is too long for that, with its rows written while it runs.
 
-Run a scenario that is too long to keep in memory: write its rows while it runs.
+Replicas that nothing couples may run in processes of their own.
 """
 
 import json

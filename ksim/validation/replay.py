@@ -1,7 +1,4 @@
-"""A case, played again by our scheduler.
-
-A case with a KV connector, played again by our scheduler.
-"""
+"""A recorded case of vLLM's scheduler, with or without a KV connector, played again by ksim's scheduler."""
 
 from collections import deque
 from collections.abc import Iterator

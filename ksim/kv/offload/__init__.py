@@ -3,7 +3,6 @@
 An engine that offloads has a connector, which its scheduler asks, and a worker, which makes the copies in time.
 
     connectors/    what a scenario may name as `kv_connector`, with its options; a file each, which builds the others
-    assembly       the worker that goes with a connector
     connector      vLLM's OffloadingConnector, over a `store` of chunks with one of the `evictions/`; alone, or beside
                    one that sends KV to other engines, in one MultiConnector
     worker         copies between GPUs and host memory, one after the other

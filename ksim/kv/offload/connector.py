@@ -1,4 +1,4 @@
-"""vLLM's OffloadingConnector, scheduler side: what of a request a store has, and what of it is stored.
+"""vLLM's OffloadingConnector, scheduler side: which chunks of a request its store has, and which are stored.
 
 `JoinedConnector` is several connectors of one engine, vLLM's MultiConnector (0.33, kv_connector/v1/multi_connector.py).
 """

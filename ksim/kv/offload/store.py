@@ -1,6 +1,6 @@
-"""A store of KV chunks below the GPU's cache: what is in it, what may be lost, and what is let in.
+"""Stores of KV chunks below the GPU's cache: what is in them, what may be lost, and what is let in.
 
-Tiers behind host memory: which chunks they have, and the threads that read and write them.
+A `ChunkStore` is host memory.  A `SecondaryTier` is a disk or storage behind it, and `TierThreads` read and write it.
 """
 
 from collections import OrderedDict, deque
