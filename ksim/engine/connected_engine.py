@@ -13,6 +13,7 @@ from attrs import define, field
 
 from ksim.engine.engine import Engine, Process
 from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.loop_times import LoopTimes
 from ksim.engine.ranks import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.events import KvTransferParams
@@ -129,6 +130,17 @@ class ConnectedEngine(LookaheadEngine):
         return received
 
     # Turns.
+
+    @property
+    def times(self) -> LoopTimes:
+        """When its turns begin and end, with the batch that is taken in next already taken in, though the workers'
+        report on it may be awaited."""
+        batches = sum(turn.work is not None for turn in self._loop.in_flight)
+        if self.settling is None or self._times.in_flight < batches:
+            return self._times
+        times = self._times.copy()
+        times.finish()
+        return times
 
     def _run(self) -> Process:
         times = self._times

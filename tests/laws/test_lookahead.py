@@ -131,12 +131,17 @@ def one_by_one(output):
 TIGHT = {"max_num_seqs": 1, "max_num_batched_tokens": 64, "max_model_len": 256, "num_gpu_blocks_override": 20}
 DRAFTS = {"prefix_cache": "vllm", "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
                                                          "acceptance": {"name": "geometric", "rate": 0.7}}}
+OFFLOADS = {"prefix_cache": "vllm", "kv_offloading_size": 0.01, "tensor_parallel_size": 2}
+AMPLE = {"max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 256, "num_gpu_blocks_override": 500}
+LONG = {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "prompt": uniform(5, 120),
+                      "output": uniform(30, 90), "count": 16, "max_tokens": 250}}
 
 
 @example(serve={**TIGHT, "async_scheduling": True}, more={}, workload=one_by_one(4), seed=0)
 @example(serve={**TIGHT, "async_scheduling": False}, more={}, workload=one_by_one(4), seed=0)
 @example(serve={**TIGHT, "async_scheduling": False, "max_num_seqs": 2}, more=DRAFTS, workload=one_by_one(10), seed=1)
-@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS]),
+@example(serve={**AMPLE, "async_scheduling": True}, more=OFFLOADS, workload=LONG, seed=0)
+@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS]),
        workload=workloads, seed=st.integers(0, 1000))
 @examples(24)
 def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, more, workload, seed):
