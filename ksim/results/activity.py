@@ -71,7 +71,7 @@ class Stretches:
     """The stints of all completed requests; in between, they are preempted.
 
     *ends* says when the GPUs finish each step.  A preempted request still gets its tokens in flight, and counts as
-    preempted when their step has ended.
+    preempted when their step has ended, or until it is admitted again, which may be sooner in a pipeline.
     """
 
     history: History
@@ -95,6 +95,8 @@ class Stretches:
         if len(self.history.splits):
             last, first, through = self._on_prefill_engines(row, leg, begin, before, (last, first, through))
         end = np.minimum(np.maximum(np.maximum(np.minimum(until, last), through), admitted), last)
+        again = np.flatnonzero((row[1:] == row[:-1]) & (leg[1:] == leg[:-1]))
+        end[again] = np.minimum(end[again], admitted[again + 1])
         caught_up = np.where(first >= 0, np.minimum(self.ends[first], end), end)
         return Stints(
             row=row, leg=leg, engine=engine, admitted=admitted, cached=events["cached"], known=events["known"],

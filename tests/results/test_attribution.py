@@ -196,6 +196,21 @@ def test_a_sequence_that_is_pushed_out_with_its_last_token_in_flight_has_ended_b
     assert_a_partition(result)
 
 
+def test_a_request_that_is_admitted_again_before_its_tokens_in_flight_come_is_counted_once(tmp_path):
+    """In a pipeline, the step of a preempted sequence may end after the sequence was admitted again."""
+    model = tmp_path / "tiny.json"
+    model.write_text(json.dumps(SMALL["dense"]))
+    result = simulate(Scenario.of({
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "nodes": 1, "seed": 221, "engine": "sglang-0.5.8",
+        "serve": {"max_model_len": 512, "max_num_seqs": 6, "max_num_batched_tokens": 256,
+                  "num_gpu_blocks_override": 300, "pipeline_parallel_size": 2},
+        "workload": {"synthetic": {
+            "count": 6, "n": 3, "max_completion_tokens": 20, "arrivals": {"process": "poisson", "rate": 400.0},
+            "prompt": uniform(5, 120), "output": uniform(1, 12)}}}))
+    assert any(result.log.of(Preempted))
+    assert_a_partition(result)
+
+
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
 def test_steps_played_kernel_by_kernel_are_split_alike(gpu):
     """Where a power limit rules the clock, too."""
