@@ -61,7 +61,9 @@ def weights_doubled(table: Table) -> None:
 
 
 def priorities_raised(table: Table) -> None:
-    if synthetic := table["workload"].get("synthetic"):
+    """But where a policy multiplies by them."""
+    multiplied = "earliest_deadline_first" in str(table["serve"].get("scheduling_policy"))
+    if (synthetic := table["workload"].get("synthetic")) and not multiplied:
         synthetic["priorities"] = [priority + 10 for priority in synthetic["priorities"]]
 
 
