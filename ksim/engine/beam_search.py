@@ -78,8 +78,8 @@ class BeamSearch(ParentRequest):
         """Choose the next beams: each is a token longer than its parent."""
         parents = self._draws.integers(len(self._beams), size=self.request.beam_width)
         fills = (self.request.prompt + self._generated) % self._block == 0
-        self._beams = [(*self._beams[parent], *((("beam", self.request.id, self._generated, place),) if fills else ()))
-                       for place, parent in enumerate(sorted(parents.tolist()))]
+        self._beams = [(*self._beams[parent], *((("beam", self.request.id, self._generated, index),) if fills else ()))
+                       for index, parent in enumerate(sorted(parents.tolist()))]
 
     def _send(self) -> None:
         self.left = self._unfinished = len(self._beams)
@@ -103,4 +103,4 @@ class BeamSearch(ParentRequest):
         """The names of the full blocks of the prompt: those that others share, and its own."""
         full = self.request.prompt // self._block
         shared = tuple(self.request.content(self._block))[:full]
-        return (*shared, *(("prompt", self.request.id, place) for place in range(len(shared), full)))
+        return (*shared, *(("prompt", self.request.id, index) for index in range(len(shared), full)))

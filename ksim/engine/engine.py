@@ -91,14 +91,14 @@ class ParentRequest:
 
     def take(self, job: Job, runs: Sequence[Run]) -> None:
         """Take in *runs*, the tokens of a child."""
-        caught_up, place = self._caught_up.pop(job, set()), 0
+        caught_up, index = self._caught_up.pop(job, set()), 0
         for run in runs:
             for step in range(run.first, run.last + 1, run.every or 1):
                 self._tokens[step] += run.tokens
-                if place not in caught_up:
+                if index not in caught_up:
                     count, length = self._decoded.get(step, (0, 0))
-                    self._decoded[step] = count + 1, length + job.request.prompt + place
-                place += run.tokens
+                    self._decoded[step] = count + 1, length + job.request.prompt + index
+                index += run.tokens
 
     def _count(self, job: Job) -> None:
         """Count *job*, which has ended."""

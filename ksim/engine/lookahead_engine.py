@@ -78,10 +78,10 @@ def settle(observer: Observer | None, moments: Sequence[float]) -> None:
     if observer is None:
         return
     observer.silent, come = True, sorted(moments)
-    for place, reading in enumerate(observer.readings):
+    for index, reading in enumerate(observer.readings):
         if reading.since is not None:
             waiting = reading.waiting + bisect_right(come, reading.since)
-            observer.readings[place] = reading._replace(waiting=waiting, since=None)
+            observer.readings[index] = reading._replace(waiting=waiting, since=None)
 
 
 #: Turns foreseen at most in one go.

@@ -88,7 +88,7 @@ class CacheLayout:
         if has_one_table([layer for stage in kept for layer in stage], settings):
             set_aside = [sum(layer.sequence_bytes for layer in stage) for stage in kept]
             kept = [[_seeing_all(layer) for layer in stage if layer.token_bytes] for stage in kept]
-        groups = tuple(_groups([(place, layer) for place, stage in enumerate(kept) for layer in stage], settings,
+        groups = tuple(_groups([(index, layer) for index, stage in enumerate(kept) for layer in stage], settings,
                                len(kept)))
         page = [max((group.layers[stage] * group.page for group in groups), default=0.0) for stage in range(len(kept))]
         if len(groups) == 1:  # of pages that may differ
@@ -254,7 +254,7 @@ def _packed(specs: Sequence[tuple[int, _Layer]], stages: int) -> Iterator[CacheG
 
 def _group(members: Sequence[tuple[int, _Layer]], stages: int) -> CacheGroup:
     spec = members[0][1]
-    held = tuple(sum(stage == place for stage, _ in members) for place in range(stages))
+    held = tuple(sum(stage == index for stage, _ in members) for index in range(stages))
     return CacheGroup(Group(spec.kind, spec.block_tokens, spec.reach, spec.checkpoint, spec.drafts, spec.lookahead),
                       spec.page, held)
 

@@ -205,15 +205,15 @@ class Comparison:
         """All labels in the order of the first layer; those of the second alone come before the next that both have."""
         labels = list(dict.fromkeys(row.label for row in self.first.rows))
         others = list(dict.fromkeys(row.label for row in self.second.rows))
-        place = 0
+        index = 0
         for label in others:
             if label in labels:
-                place = max(place, labels.index(label) + 1)
+                index = max(index, labels.index(label) + 1)
                 continue
-            while place < len(labels) and labels[place] not in others:
-                place += 1
-            labels.insert(place, label)
-            place += 1
+            while index < len(labels) and labels[index] not in others:
+                index += 1
+            labels.insert(index, label)
+            index += 1
         return labels
 
 

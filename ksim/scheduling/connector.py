@@ -230,6 +230,6 @@ class InvalidBlocks:
 
     def _among(self, job: Job, blocks: int) -> Iterator[tuple[Job, int]]:
         for origin, places in self.places.items():
-            for place in places:
-                if place < blocks and self.cache.same_block(origin.block_table, job.block_table, place):
-                    yield origin, place
+            for index in places:
+                if index < blocks and self.cache.same_block(origin.block_table, job.block_table, index):
+                    yield origin, index

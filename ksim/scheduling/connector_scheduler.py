@@ -117,23 +117,23 @@ class ConnectorQueues(DraftScheduler):
 
     def _truncate(self, job: Job, bad: InvalidBlocks, computed: int, places: dict[Job, int]) -> None:
         """Cut *job*, which had *computed* tokens, to before its first bad block, and note its place in *places*."""
-        hit, place = bad.charge(job, self.cache.blocks(computed))
+        hit, index = bad.charge(job, self.cache.blocks(computed))
         if not hit:
             return
-        if place is not None:
-            computed = place * self.cache.block_tokens
+        if index is not None:
+            computed = index * self.cache.block_tokens
         job.num_computed_tokens = computed
         places[job] = self.cache.blocks(computed)
         if job.state is State.RUNNING:
             self._truncated.add(job)
             job.decoding = False
 
-    def _fail(self, job: Job, place: int) -> None:
-        """End *job*, which could not load its block at *place*."""
+    def _fail(self, job: Job, index: int) -> None:
+        """End *job*, which could not load its block at *index*."""
         loads = self._loads(job)
         if job.state is State.RUNNING:
             self.running.remove(job)
-            self.cache.invalidate(job.block_table, place)
+            self.cache.invalidate(job.block_table, index)
             self._release(job)
         else:
             self.waiting.remove(job)
@@ -264,9 +264,9 @@ class ConnectorScheduler(ConnectorQueues):
     def _note_progress(self, first: int) -> None:
         """Note which jobs of the entries from the *first* on are in the middle of their prompt."""
         entries = self.latest.entries
-        for place in range(first, len(entries)):
-            if not entries[place].samples:
-                self.transfers.unfinished[entries[place].job] = None
+        for index in range(first, len(entries)):
+            if not entries[index].samples:
+                self.transfers.unfinished[entries[index].job] = None
         self._noted = len(entries)
 
     # Admission.

@@ -183,10 +183,10 @@ class DecodeSet:
     def _drop(self, jobs: Sequence[Job]) -> None:
         """Let those of *jobs* that are members get no more tokens."""
         for job in jobs:
-            place = bisect_left(self.members, job.rank, key=_rank)
-            if place < len(self.members) and self.members[place] is job:
-                self.members = self.members[:place] + self.members[place + 1:]
-                self.offsets = self.offsets.without(place)
+            index = bisect_left(self.members, job.rank, key=_rank)
+            if index < len(self.members) and self.members[index] is job:
+                self.members = self.members[:index] + self.members[index + 1:]
+                self.offsets = self.offsets.without(index)
                 if job.needs >= 0:
                     self._needs[job.needs] -= self.each
                     job.needs = ENOUGH

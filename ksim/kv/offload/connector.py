@@ -88,20 +88,20 @@ class OffloadConnector:
         """Do nothing: nothing is copied ahead."""
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
-        known = self._of(job)
-        known.blocks.clear()
-        known.mark = 0
-        if known.copies:
+        record = self._of(job)
+        record.blocks.clear()
+        record.mark = 0
+        if record.copies:
             return None, True
-        return (self._found(known, computed), True) if job.reads_cache else (0, False)
+        return (self._found(record, computed), True) if job.reads_cache else (0, False)
 
-    def _found(self, known: OffloadedJob, computed: int) -> int | None:
+    def _found(self, record: OffloadedJob, computed: int) -> int | None:
         """How many tokens beyond the *computed* ones the store has; None while some of them are on their way."""
         chunk, first = self._chunk_tokens, computed // self._chunk_tokens
-        whole = known.job.num_tokens // chunk
+        whole = record.job.num_tokens // chunk
         if whole * chunk - computed < chunk:
             return 0
-        wanted = known.keys[first: whole]
+        wanted = record.keys[first: whole]
         hits, ready = self.store.leading(wanted)
         if not hits:
             return 0
@@ -115,26 +115,26 @@ class OffloadConnector:
     def begin(self, load: Load) -> None:
         if not load.tokens:
             return
-        known, block = self._of(load.job), self.keys.block_tokens
+        record, block = self._of(load.job), self.keys.block_tokens
         end = load.start + load.tokens
-        first, known.mark = load.start // self._chunk_tokens, -(-end // self._chunk_tokens)
-        keys = known.keys[first: known.mark]
-        self.store.pin(keys, known.access, first)
+        first, record.mark = load.start // self._chunk_tokens, -(-end // self._chunk_tokens)
+        keys = record.keys[first: record.mark]
+        self.store.pin(keys, record.access, first)
         if self.prefix_caching:
             self._loading.update(keys)
         blocks = load.job.block_table.blocks[load.start // block: -(-end // block)]
-        self._begun.append(self._copy(known, range(first, known.mark), keys, blocks, loads=True))
+        self._begun.append(self._copy(record, range(first, record.mark), keys, blocks, loads=True))
 
     def sends_early(self, job: Job) -> bool:
         return False
 
     def holds(self, job: Job, complete: bool) -> bool:
-        known = self._jobs.get(job)
-        if known is not None:
-            known.final = max(job.request.prompt, job.num_tokens - 1) if complete else min(
+        record = self._jobs.get(job)
+        if record is not None:
+            record.final = max(job.request.prompt, job.num_tokens - 1) if complete else min(
                 job.num_computed_tokens, job.num_tokens)
-            self._ended.append(known)
-            for number in known.copies:
+            self._ended.append(record)
+            for number in record.copies:
                 self._copies.watch(self._copies[number])
         return False
 
@@ -145,15 +145,15 @@ class OffloadConnector:
         hurried = {number for job in schedule.preempted for number in self._of(job).copies}
         hurried |= self._copies.touched(handed_out)
         stores = self._store_batch(schedule, grown)
-        for known in self._ended:
-            if store := self._store(known, known.final):
+        for record in self._ended:
+            if store := self._store(record, record.final):
                 stores.append(store)
                 self._copies.watch(store)
                 if not handed_out.isdisjoint(store.blocks):
                     hurried.add(store.number)
-            self.store.close(known.access)
-            known.closed = True
-            self._forget(known)
+            self.store.close(record.access)
+            record.closed = True
+            self._forget(record)
         schedule.copies, schedule.hurried = [*self._begun, *stores], sorted(hurried)
         self._begun = []
         self._ended.clear()
@@ -167,10 +167,10 @@ class OffloadConnector:
         for job in schedule.admitted:
             self._of(job).blocks.clear()
         for job in (*grown, *(entry.job for entry in schedule.entries)):
-            known, blocks = self._of(job), job.block_table.blocks
-            if len(blocks) > len(known.blocks):
-                new = blocks[len(known.blocks):]
-                known.blocks += new
+            record, blocks = self._of(job), job.block_table.blocks
+            if len(blocks) > len(record.blocks):
+                new = blocks[len(record.blocks):]
+                record.blocks += new
                 handed_out.update(new)
         return handed_out
 
@@ -186,36 +186,36 @@ class OffloadConnector:
         offers += [(entry.job, min(entry.job.num_computed_tokens, entry.job.num_tokens)) for entry in schedule.entries]
         return [store for job, tokens in offers if (store := self._store(self._of(job), tokens))]
 
-    def _store(self, known: OffloadedJob, tokens: int) -> Copy | None:
+    def _store(self, record: OffloadedJob, tokens: int) -> Copy | None:
         """Offer what is new among the first *tokens* tokens of a job; return the store that begins, if one does."""
-        job = known.job
+        job = record.job
         if self.prompt_only:
             tokens = min(tokens, job.request.prompt)
-        end = min(tokens // self._chunk_tokens, len(known.blocks) // self.blocks_per_chunk)
-        if end <= known.mark:
+        end = min(tokens // self._chunk_tokens, len(record.blocks) // self.blocks_per_chunk)
+        if end <= record.mark:
             return None
-        first, before = known.mark, known.refused
+        first, before = record.mark, record.refused
         if before is not None and before[1:] == (first, end) and self.store.refuses_again(before[0]):
             self.refused.append((job, end - first))
             return None
-        keys = known.keys[first: end]
-        taken = self.store.offer(keys, known.access, first)
+        keys = record.keys[first: end]
+        taken = self.store.offer(keys, record.access, first)
         if taken is None:
-            known.refused = self.store.changes, first, end
+            record.refused = self.store.changes, first, end
             self.refused.append((job, len(keys)))
             return None
-        known.mark = end
+        record.mark = end
         if not taken:
             return None
         chosen = set(taken)
-        chunks = [place for place, key in enumerate(keys, first) if key in chosen]
-        return self._copy(known, chunks, taken, job_blocks(known.blocks, chunks, self.blocks_per_chunk), loads=False)
+        chunks = [index for index, key in enumerate(keys, first) if key in chosen]
+        return self._copy(record, chunks, taken, job_blocks(record.blocks, chunks, self.blocks_per_chunk), loads=False)
 
-    def _copy(self, known: OffloadedJob, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
+    def _copy(self, record: OffloadedJob, chunks: Sequence[int], keys: Sequence[int], blocks: Sequence[int],
               loads: bool) -> Copy:
-        copy = self._copies.begin(job=known.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
+        copy = self._copies.begin(job=record.job, loads=loads, chunks=chunks, keys=keys, blocks=blocks,
                                   tokens=len(blocks) * self.keys.block_tokens)
-        known.copies.add(copy.number)
+        record.copies.add(copy.number)
         return copy
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
@@ -258,21 +258,21 @@ class OffloadConnector:
                 self._loading.difference_update(copy.keys)
             else:
                 self.store.stored(copy.keys)
-            known = self._jobs[copy.job]
-            known.copies.remove(number)
-            self._forget(known)
+            record = self._jobs[copy.job]
+            record.copies.remove(number)
+            self._forget(record)
 
-    def _forget(self, known: OffloadedJob) -> None:
-        if known.closed and not known.copies:
-            del self._jobs[known.job]
+    def _forget(self, record: OffloadedJob) -> None:
+        if record.closed and not record.copies:
+            del self._jobs[record.job]
 
     def _of(self, job: Job) -> OffloadedJob:
-        known = self._jobs.get(job)
-        if known is None:
+        record = self._jobs.get(job)
+        if record is None:
             blocks = (job.request.prompt + job.output) // self.keys.block_tokens
             keys = self.keys.of(job.request, blocks)
-            known = self._jobs[job] = OffloadedJob(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
-        return known
+            record = self._jobs[job] = OffloadedJob(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
+        return record
 
 
 @define(eq=False)

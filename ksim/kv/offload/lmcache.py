@@ -42,7 +42,7 @@ class LmcacheStore:
 
     def look_up(self, keys: Sequence[int]) -> int:
         """Pin the leading *keys* that are there; return how many these are."""
-        hits = next((place for place, key in enumerate(keys) if key not in self._pins), len(keys))
+        hits = next((index for index, key in enumerate(keys) if key not in self._pins), len(keys))
         for key in reversed(keys[:hits]):
             self._pins[key] += 1
             self._pins.move_to_end(key)
@@ -142,33 +142,33 @@ class LmcacheConnector:
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         if not job.reads_cache:
             return 0, False
-        known = self._of(job)
-        if known.hits is None:
-            known.hits = known.pinned = self.store.look_up(known.keys[:job.num_tokens // self._chunk_tokens])
-        found = known.hits * self._chunk_tokens
+        record = self._of(job)
+        if record.hits is None:
+            record.hits = record.pinned = self.store.look_up(record.keys[:job.num_tokens // self._chunk_tokens])
+        found = record.hits * self._chunk_tokens
         wanted = found - computed - (found == job.num_tokens)  # the last token is computed again
         return (wanted if wanted >= max(1, self.min_load) else 0), False
 
     def begin(self, load: Load) -> None:
         """Take note of an admission; chunks are loaded whole, also where the GPU's cache has their first blocks."""
-        known = self._of(load.job)
-        hits = known.hits or 0
-        known.hits, known.saved, known.prefill = None, hits, load.job.num_tokens
-        self._unpin(known)  # what the step stores may take the place of a chunk only after it was loaded
+        record = self._of(load.job)
+        hits = record.hits or 0
+        record.hits, record.saved, record.prefill = None, hits, load.job.num_tokens
+        self._unpin(record)  # what the step stores may take the place of a chunk only after it was loaded
         if load.tokens:
-            self._begun.append(self._copy(known, load.start // self._chunk_tokens, hits, missing=load.start))
+            self._begun.append(self._copy(record, load.start // self._chunk_tokens, hits, missing=load.start))
 
-    def _unpin(self, known: _Tracked) -> None:
-        self.store.unpin(known.keys[:known.pinned])
-        known.pinned = 0
+    def _unpin(self, record: _Tracked) -> None:
+        self.store.unpin(record.keys[:record.pinned])
+        record.pinned = 0
 
     def sends_early(self, job: Job) -> bool:
         return False
 
     def holds(self, job: Job, complete: bool) -> bool:
         """Its blocks are free at once: a step that takes them begins after the stores of the step before it."""
-        if known := self._jobs.pop(job, None):
-            self._unpin(known)
+        if record := self._jobs.pop(job, None):
+            self._unpin(record)
         return False
 
     # Schedules.
@@ -183,26 +183,26 @@ class LmcacheConnector:
         schedule.copies, schedule.hurried = [*self._begun, *stores], hurried
         self._begun, self._stores = [], [store.number for store in stores]
 
-    def _store(self, known: _Tracked, tokens: int) -> Copy | None:
+    def _store(self, record: _Tracked, tokens: int) -> Copy | None:
         """Store the chunks that are full with the first *tokens* tokens of a job, or as many as there is room for.
 
         Those that find no room are not offered again.
         """
         if not self.save_decode:
-            tokens = min(tokens, known.prefill)
-        first, end = known.saved, tokens // self._chunk_tokens
+            tokens = min(tokens, record.prefill)
+        first, end = record.saved, tokens // self._chunk_tokens
         if end <= first:
             return None
-        known.saved = end
+        record.saved = end
         fits = self.store.make_room(end - first)
-        return self._copy(known, first, first + fits) if fits else None
+        return self._copy(record, first, first + fits) if fits else None
 
-    def _copy(self, known: _Tracked, first: int, end: int, missing: int | None = None) -> Copy:
+    def _copy(self, record: _Tracked, first: int, end: int, missing: int | None = None) -> Copy:
         """A copy of the chunks from *first* to before *end*: a load, if the tokens after *missing* are missing."""
-        size, blocks = self.blocks_per_chunk, known.job.block_table.blocks
+        size, blocks = self.blocks_per_chunk, record.job.block_table.blocks
         begin = first * self._chunk_tokens if missing is None else missing
-        copy = Copy(number=self._number, job=known.job, loads=missing is not None, asynchronous=False,
-                    chunks=range(first, end), keys=known.keys[first:end], blocks=blocks[first * size: end * size],
+        copy = Copy(number=self._number, job=record.job, loads=missing is not None, asynchronous=False,
+                    chunks=range(first, end), keys=record.keys[first:end], blocks=blocks[first * size: end * size],
                     tokens=end * self._chunk_tokens - begin)
         self._number += 1
         self._copies[copy.number] = copy
@@ -216,7 +216,7 @@ class LmcacheConnector:
         stored = (self.contents if contents is None else contents)["cpu"]
         chunk, size = self._chunk_tokens, self.blocks_per_chunk
         keys = self.keys.of(request)[size - 1:: size][:request.prompt // chunk]
-        tokens = next((place for place, key in enumerate(keys) if key not in stored), len(keys)) * chunk
+        tokens = next((index for index, key in enumerate(keys) if key not in stored), len(keys)) * chunk
         return {"cpu": tokens - cached} if tokens > cached else {}
 
     def quiet_steps(self, decodes: DecodeSet, step: int) -> int:
@@ -236,8 +236,8 @@ class LmcacheConnector:
                 self.store.stored(copy.keys)
 
     def _of(self, job: Job) -> _Tracked:
-        known = self._jobs.get(job)
-        if known is None:
+        record = self._jobs.get(job)
+        if record is None:
             keys = self.keys.of(job.request, (job.request.prompt + job.output) // self.keys.block_tokens)
-            known = self._jobs[job] = _Tracked(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
-        return known
+            record = self._jobs[job] = _Tracked(job, keys[self.blocks_per_chunk - 1:: self.blocks_per_chunk])
+        return record

@@ -68,7 +68,7 @@ class MooncakePool:
 
     def leading(self, keys: Sequence[int]) -> tuple[int, bool]:
         """How many of *keys*, from the first on, are there, and that all of these are ready."""
-        return next((place for place, key in enumerate(keys) if key not in self._loads), len(keys)), True
+        return next((index for index, key in enumerate(keys) if key not in self._loads), len(keys)), True
 
     def renew(self, keys: Sequence[int]) -> None:
         """A lookup has found *keys*, so they stay longest: Mooncake's lease."""
@@ -119,8 +119,8 @@ class MooncakePool:
             return False
         count = len(self._rooms)
         drawn = crc32(f"{self.seed} {key}".encode()) % count
-        segment = next(place % count for place in range(drawn, drawn + count)
-                       if self._used[place % count] < self._rooms[place % count])
+        segment = next(index % count for index in range(drawn, drawn + count)
+                       if self._used[index % count] < self._rooms[index % count])
         self._segments[key] = segment
         self._used[segment] += 1
         return True
@@ -172,7 +172,7 @@ class MooncakeConnector(OffloadConnector):
     def tier_hits(self, request: Request, cached: int, contents: Contents | None = None) -> Mapping[str, int]:
         block, pool = self.keys.block_tokens, (self.contents if contents is None else contents)["cpu"]
         keys = self.keys.of(request)[:request.prompt // block]
-        tokens = next((place for place, key in enumerate(keys) if key not in pool), len(keys)) * block
+        tokens = next((index for index, key in enumerate(keys) if key not in pool), len(keys)) * block
         return {"cpu": tokens - cached} if tokens > cached else {}
 
 

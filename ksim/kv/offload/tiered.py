@@ -49,9 +49,9 @@ class TieredConnector(OffloadConnector):
 
     def _reads_more(self, job: Job, computed: int) -> bool:
         """Whether chunks after those in host memory are read from tiers, or looked up there."""
-        known, chunk = self._of(job), self._chunk_tokens
+        record, chunk = self._of(job), self._chunk_tokens
         first = computed // chunk
-        wanted = known.keys[first: job.num_tokens // chunk]
+        wanted = record.keys[first: job.num_tokens // chunk]
         hits, _ = self.store.leading(wanted)
         rest = wanted[hits:]
         if not rest or (tier := self._holder(job, rest[0])) is None:
@@ -60,10 +60,10 @@ class TieredConnector(OffloadConnector):
             self.asked.add(job)
             return True
         found: dict[SecondaryTier, list[int]] = {}
-        for place, key in enumerate(rest, first + hits):
+        for index, key in enumerate(rest, first + hits):
             if key in self.store:
                 continue
-            if (tier := self._holder(job, key)) is None or not self.store.offer([key], known.access, place):
+            if (tier := self._holder(job, key)) is None or not self.store.offer([key], record.access, index):
                 break
             found.setdefault(tier, []).append(key)
         for tier, keys in found.items():
@@ -96,9 +96,9 @@ class TieredConnector(OffloadConnector):
         read = self._read.pop(load.job, {})
         if load.tokens and read:
             copy, size, tokens = self._begun[-1], self._chunk_tokens, dict[str, int]()
-            for place, key in zip(copy.chunks, copy.keys, strict=True):
+            for index, key in zip(copy.chunks, copy.keys, strict=True):
                 if key in read:
-                    loaded = size - max(0, load.start - place * size)
+                    loaded = size - max(0, load.start - index * size)
                     tokens[read[key]] = tokens.get(read[key], 0) + loaded
             self.origins[copy.number] = tokens
 

@@ -73,7 +73,7 @@ class CopiesUnderWay:
 
 def job_blocks(blocks: Sequence[int], chunks: Sequence[int], size: int) -> list[int]:
     """Of a job's *blocks*, those of its *chunks*, of *size* blocks each."""
-    return [block for place in chunks for block in blocks[place * size: (place + 1) * size]]
+    return [block for index in chunks for block in blocks[index * size: (index + 1) * size]]
 
 
 @frozen

@@ -26,7 +26,7 @@ class Geometric:
     rate: float = field(validator=(ge(0), le(1)))
 
     def rates(self, k: int, request: Request) -> Sequence[float]:
-        return [self.rate**place for place in range(1, k + 1)]
+        return [self.rate**position for position in range(1, k + 1)]
 
 
 @frozen
@@ -65,7 +65,7 @@ class ByRequest:
             raise ConfigError("serve.speculative_config.acceptance", f"request {request.id} of the trace has no"
                                                                      f" acceptance; give by_request a rate for those"
                                                                      f" without, or the trace a column")
-        return [rate**place for place in range(1, k + 1)]
+        return [rate**position for position in range(1, k + 1)]
 
 
 def _some(_: object, __: object, value: Sequence[float]) -> None:

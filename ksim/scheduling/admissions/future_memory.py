@@ -52,7 +52,7 @@ class FutureMemory:
         ends = sorted(((self._left(job), job.num_tokens + job.num_output_placeholders + full) for job in jobs),
                       reverse=True)
         held = accumulate(tokens for _, tokens in ends)
-        return max(tokens + left * (place + 1) for place, (tokens, (left, _)) in
+        return max(tokens + left * (index + 1) for index, (tokens, (left, _)) in
                    enumerate(zip(held, ends, strict=True)))
 
     def _left(self, job: Job) -> int:
@@ -66,8 +66,8 @@ class FutureMemory:
         longer = len(self._sorted) - shorter
         if not longer:
             return job.limit
-        place = shorter + max(ceil(float(self.quantile or 1) * longer) - 1, 0)
-        return min(self._sorted[place], job.limit)
+        index = shorter + max(ceil(float(self.quantile or 1) * longer) - 1, 0)
+        return min(self._sorted[index], job.limit)
 
     def _learn(self, running: Sequence[Job]) -> None:
         """Note the outputs of those that ran at an earlier call and have ended since."""

@@ -33,8 +33,8 @@ class Lru:
     def seen(self, keys: Sequence[int], access: RequestAccess) -> None:
         rank, ranks, places = self._rank(access), self._ranks, access.seen
         for key in keys:
-            if key in ranks and ranks[key] < (place := (rank, -places[key])):
-                ranks[key] = place
+            if key in ranks and ranks[key] < (index := (rank, -places[key])):
+                ranks[key] = index
 
     def missed(self, keys: Sequence[int], access: RequestAccess) -> None:
         """Do nothing."""
