@@ -1,6 +1,6 @@
 """The rows (token-expert pairs) that each expert gets, in expectation, and the experts that each rank holds.
 
-No router is simulated token by token.
+No router is simulated token by token; `expert_draws` draws what one may do in a step.
 
 Without EPLB, experts go to ranks in their order or in turns, one more to the first ranks where they do not divide
 (vLLM, model_executor/layers/fused_moe/layer.py, `determine_expert_map`).  EPLB knows their loads: it copies the experts
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ksim.compute.sizes import MeanExpertRows
 from ksim.specs.shard import Placement, Routing
 
-__all__ = ["copies", "fullness", "placed", "ExpertRows", "GOLDEN", "Mixture", "expert_rows",
-           "average_rank", "fullest_rank", "levelled"]
+__all__ = ["Held", "Numbers", "chances_of", "copies", "fullness", "placed", "ExpertRows", "GOLDEN", "Mixture",
+           "expert_rows", "average_rank", "fullest_rank", "levelled"]
 
 
 Numbers = NDArray[np.float64]
@@ -110,7 +110,7 @@ def expert_rows(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares
     Popularity follows *shares*, or Zipf's law with the exponent *skew* (0: all alike).  The rows of an expert are
     binomial; each expert takes another quantile of its distribution, and the rows add up to tokens x top_k.
     """
-    return _drawn(tokens, _chances(top_k, experts, skew, shares), tokens * top_k)
+    return _drawn(tokens, chances_of(top_k, experts, skew, shares), tokens * top_k)
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +151,7 @@ def _slots(mixture: Mixture) -> tuple[NDArray[np.float64], list[NDArray[np.int64
     """The chance of a token to be sent to one copy of each expert, and the experts of each rank; EPLB knows both."""
     routing = mixture.routing
     shares = routing.shares[0] if routing.shares else ()
-    chances = _chances(mixture.top_k, mixture.experts, routing.exponent, shares)
+    chances = chances_of(mixture.top_k, mixture.experts, routing.exponent, shares)
     order = np.arange(len(chances))
     if not shares:  # popular ones lie anywhere
         order = np.argsort(order * GOLDEN % 1, kind="stable")
@@ -182,7 +182,7 @@ def _highest(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> float
     return max(low, high - step * float((all_below[1:] + all_below[:-1]).sum()) / 2)
 
 
-def _chances(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -> NDArray[np.float64]:
+def chances_of(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -> NDArray[np.float64]:
     """The chance of each expert to be among the *top_k* of a token, the most popular first; they add up to top_k."""
     if top_k >= experts or not (skew or shares):
         return np.full(experts, min(1.0, top_k / experts))

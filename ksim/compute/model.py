@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ksim.compute.vision import Processor
 
 __all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model", "FurtherModel", "ROWS", "prompt_logprobs",
-           "whole_attention", "AttentionKind", "ModelPart", "LATENT", "SPARSE"]
+           "whole_attention", "routed", "AttentionKind", "ModelPart", "LATENT", "SPARSE"]
 
 #: How operations attend (their `attends`): over latent vectors, all or some, and in layers that keep a state.
 LATENT, SPARSE = "latent attention", "sparse latent attention"
@@ -266,14 +266,14 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
     from ksim.compute.expert_rows import Mixture, average_rank, fullest_rank  # for mixtures of experts alone
 
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
-    full = _lower(layer, _routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
+    full = _lower(layer, routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
     if mixture.ranks == 1:
         return full
-    mean = _lower(layer, _routed(sizes, average_rank(sizes.of["T"], mixture)), shard)
+    mean = _lower(layer, routed(sizes, average_rank(sizes.of["T"], mixture)), shard)
     return tuple(_at_mean(op, other) for op, other in zip(full, mean, strict=True))
 
 
-def _routed(sizes: Sizes, expert_rows: MeanExpertRows) -> Sizes:
+def routed(sizes: Sizes, expert_rows: MeanExpertRows) -> Sizes:
     """*sizes* with *expert_rows*, and with x, the number of pairs, rounded."""
     pairs = round(sum(rows * experts for rows, experts in expert_rows))
     return Sizes({**sizes.of, "x": max(pairs, 1) if expert_rows else 0}, expert_rows)

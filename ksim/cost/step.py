@@ -66,6 +66,11 @@ class StepTimer:
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
+    @property
+    def pricer(self) -> Pricer:
+        """What prices single kernels and collectives of the steps."""
+        return self._pricer
+
     @overload
     def summarize(self, batches: Batch) -> StepSummary: ...
 

@@ -3,8 +3,8 @@
 from itertools import product
 from math import ceil, isfinite
 
-from attrs import Attribute, field, frozen
-from attrs.validators import ge
+from attrs import Attribute, evolve, field, frozen
+from attrs.validators import ge, le
 
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -152,10 +152,17 @@ class Routing:
     Popularity follows Zipf's law with an `exponent` (0 makes all experts equal), in an order that is independent of
     which rank holds them.  Or it is given by `shares` of the (token, expert) pairs, expert by expert: one row for all
     layers, or one row for each.
+
+    Where experts are drawn (`ksim.compute.expert_draws`), popularity may also move from step to step.  Its natural
+    logarithm has a standard `deviation`, by expert and step; `step_correlation` is that of an expert's logarithms in
+    two steps that follow each other, and `layer_correlation` that of experts with one number in neighbouring layers.
     """
 
     exponent: float = field(default=0.0, validator=ge(0))
     shares: tuple[tuple[float, ...], ...] = field(default=(), converter=_shares)
+    deviation: float = field(default=0.0, validator=ge(0))
+    step_correlation: float = field(default=0.0, validator=(ge(0), le(1)))
+    layer_correlation: float = field(default=0.0, validator=(ge(0), le(1)))
 
     def __attrs_post_init__(self) -> None:
         for row in self.shares:
@@ -164,7 +171,7 @@ class Routing:
 
     def at(self, layer: int) -> "Routing":
         """The routing of one layer."""
-        return Routing(self.exponent, (self.shares[layer],)) if len(self.shares) > 1 else self
+        return evolve(self, shares=(self.shares[layer],)) if len(self.shares) > 1 else self
 
 
 @frozen
