@@ -21,7 +21,7 @@ import numpy as np
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.expert_rows import Held, Mixture, Numbers, chances_of, copies, fullness, placed
+from ksim.compute.expert_rows import Held, Mixture, Numbers, chances_of, fullness, placed
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.rng import stream

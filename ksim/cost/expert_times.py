@@ -212,7 +212,8 @@ class _Layer:
             launches = [launch for corner in corners
                         for launch in self.kind.launches(self.sizes, _spread(corner, height), grouped=True)
                         if launch[0] in labels]
-            return self._numbers(launches).reshape(len(corners), len(labels), -1).sum(axis=1)
+            numbers: Floats = self._numbers(launches).reshape(len(corners), len(labels), -1).sum(axis=1)
+            return numbers
         return price
 
     def _moved(self, rows: Ints) -> Floats:

@@ -12,7 +12,7 @@ from ksim.foundation.config import plain
 from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["WrittenFlag", "VllmLine", "served_name"]
+__all__ = ["EPLB", "WrittenFlag", "VllmLine", "served_name"]
 
 
 #: Formats of weights that vLLM makes of a checkpoint, or takes by their name; others are those of the checkpoint.
@@ -23,6 +23,9 @@ _KSIM = "vLLM has no such setting"
 _COMPILED = {"cudagraph_mode": "cudagraph_mode"}
 _PASSES = {"fuse_allreduce_rms": "fuse_allreduce_rms",
            "fi_allreduce_fusion_max_size_mb": "fi_allreduce_fusion_max_size_mb"}
+#: Settings by the keys of `--eplb-config`.
+EPLB = {"num_redundant_experts": "num_redundant_experts", "window_size": "eplb_window_size",
+        "step_interval": "eplb_step_interval"}
 #: Settings without a flag, and why.
 _WITHOUT = {
     "admission": _KSIM, "prefix_cache": _KSIM, "eviction": _KSIM, "overlap_stages": _KSIM, "overlap_sms": _KSIM,
@@ -164,7 +167,7 @@ def _later(key: str, value: Any) -> list[WrittenFlag]:
 _SPECIAL: Mapping[str, Callable[[str, Any], list[WrittenFlag] | str]] = {
     "scheduling_policy": _policy, "quantization": _quantization, "kv_transfer_config": _transfer,
     "speculative_config": _speculation, "lora_modules": _adapters,
-    **dict.fromkeys((*_COMPILED, *_PASSES, "num_redundant_experts"), _later),
+    **dict.fromkeys((*_COMPILED, *_PASSES, *EPLB.values()), _later),
 }
 
 
@@ -176,9 +179,8 @@ def _compilation(given: Mapping[str, Any]) -> list[WrittenFlag]:
 
 
 def _placement(given: Mapping[str, Any]) -> list[WrittenFlag]:
-    if "num_redundant_experts" not in given:
-        return []
-    return [WrittenFlag("--eplb-config", (_json({"num_redundant_experts": given["num_redundant_experts"]}),))]
+    table = {key: given[setting] for key, setting in EPLB.items() if setting in given}
+    return [WrittenFlag("--eplb-config", (_json(table),))] if table else []
 
 
 def _set(value: Mapping[str, Any], usual: Any, keep: tuple[str, ...]) -> dict[str, Any]:

@@ -156,6 +156,12 @@ class EngineSettings:
     """Place experts so that their loads are even. Source: vLLM."""
     num_redundant_experts: int = field(default=0, validator=(ge(0), le(1024)))
     """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
+    eplb_window_size: int = field(default=1000, validator=(gt(0), le(10**6)))
+    """Last steps by whose loads EPLB places experts, where each step's are drawn. Unit: steps. Source: vLLM
+    `eplb_config`."""
+    eplb_step_interval: int = field(default=3000, validator=(gt(0), le(10**9)))
+    """Steps from one rearrangement of experts to the next, where experts are drawn; the first comes after a quarter.
+    Unit: steps. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
     enable_lora: bool = False

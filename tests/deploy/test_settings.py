@@ -25,6 +25,8 @@ TABLES = {
     "fi_allreduce_fusion_max_size_mb": (
         "--compilation-config", lambda value: {"pass_config": {"fi_allreduce_fusion_max_size_mb": value}}),
     "num_redundant_experts": ("--eplb-config", lambda value: {"num_redundant_experts": value}),
+    "eplb_window_size": ("--eplb-config", lambda value: {"window_size": value}),
+    "eplb_step_interval": ("--eplb-config", lambda value: {"step_interval": value}),
 }
 SPECIAL = {
     "cudagraph_mode": st.sampled_from(CUDAGRAPH_MODES), "fuse_allreduce_rms": st.booleans(),

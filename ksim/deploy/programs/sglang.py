@@ -39,6 +39,8 @@ def hierarchical(given: Sequence[Given]) -> dict[str, Any]:
 PARALLEL_FLAGS = ("tp_size", "dp_size", "attn_dp_size", "enable_dp_attention", "ep_size", "moe_a2a_backend",
                   "deepep_mode", "max_running_requests", "chunked_prefill_size", "max_total_tokens", "nnodes",
                   "node_rank")
+#: The default of `--eplb-rebalance-num-iterations`, which is that of `--expert-distribution-recorder-buffer-size`, too.
+REBALANCED = 1000
 #: Exchanges of tokens that DeepEP's kernels stand for.
 _LIKE_DEEPEP = ("deepep", "deepep_v2", "mooncake", "nixl", "pplx", "megamoe")
 
@@ -245,6 +247,9 @@ class Sglang:
             reading.serve["kv_transfer_config"] = tiers
         elif role != "both":
             reading.serve["kv_transfer_config"] = {"kv_connector": "sglang"}
+        if reading.serve.get("enable_eplb"):  # the loads of all steps since the last time
+            every = reading.serve.setdefault("eplb_step_interval", REBALANCED)
+            reading.serve.setdefault("eplb_window_size", every)
         notes = [*parts.remarks, *differs, *_usual(reading)]
         reading.remarks += [Note("", what, why) for what, why in notes]
         return parts.replicas

@@ -18,6 +18,7 @@ from ksim.deploy.flags.given import Given, Parser, flag_table, integer, json_of,
 from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, names_of, without_older
 from ksim.deploy.launching import OF_CHECKPOINT, launch, model_of, model_word, release_of
 from ksim.deploy.proxies import with_config_file
+from ksim.deploy.vllm_line import EPLB
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.files import is_there
@@ -134,10 +135,11 @@ def _name_and_path(given: Given, text: Any) -> tuple[str, str]:
 
 def _eplb(reading: FlagReading, given: Given) -> None:
     table = table_of(given)
-    if table.get("num_redundant_experts") is not None:
-        reading.serve["num_redundant_experts"] = _whole(table["num_redundant_experts"], given)
-    if others := [key for key in table if key != "num_redundant_experts"]:
-        reading.remark(given, f"{', '.join(others)}: ksim's experts are placed evenly from the start")
+    for key, setting in EPLB.items():
+        if table.get(key) is not None:
+            reading.serve[setting] = _whole(table[key], given)
+    if others := [key for key in table if key not in EPLB]:
+        reading.remark(given, f"{', '.join(others)}: how EPLB's copies travel and what it logs are not simulated")
 
 
 def _whole(value: Any, given: Given) -> Any:
