@@ -104,7 +104,8 @@ def _register() -> None:
     under: dict[str, dict[str, Any]] = {
         "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain, "report": run.report},
         "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "tune": studies.tune,
-                "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives},
+                "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives,
+                "routing": parts.routing},
         "Compare": {"diff": diff.diff, "routers": studies.routers},
         "Connect": {"import": exchange.import_, "export": exchange.export, "serve": serve.serve, "trace": trace.trace},
         "Look up": {"list": catalogue.list_entries, "model": hardware.model, "doctor": start.doctor}}

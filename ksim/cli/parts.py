@@ -4,6 +4,8 @@
 
 `ksim collectives`: the time and energy of messages between GPUs.
 
+`ksim routing`: which experts an engine chose, as a scenario's `routing` takes it, and how uneven that makes ranks.
+
 `ksim roofline`: the kernels of a step under a GPU's roofline, and whether their eta carries over to other GPUs.
 """
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ksim.flow.steps import KernelCost, StepCost
     from ksim.scenario.defaults import Deployment
     from ksim.scenario.messages import Message
+    from ksim.scenario.routed import RoutedExperts, Unevenness
     from ksim.scenario.scenario import Scenario
     from ksim.study.speculation import Payoff
 
@@ -336,6 +339,83 @@ def _table(priced: "list[Message]") -> Table:
                      number(1e6 * message.seconds), number(1e-9 * message.bus_bandwidth), number(1e3 * message.joules),
                      f"{message.idle_joules / message.joules:.0%}", number(1e12 * message.joules_per_bit))
     return rows
+
+
+def routing(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="what vLLM returned as routed_experts (.npy, .npz, JSON"
+                                        " or JSON lines), or a table of counts with a row for each layer (CSV, JSON,"
+                                        " .npy)")],
+    model: ModelName,
+    ranks: Annotated[int, typer.Option(help="GPUs, or groups of them, that share the experts")] = 8,
+    output: Annotated[list[Path] | None, typer.Option("-o", "--output", metavar="FILE", help="write the shares that"
+                      " routing = {name = \"measured\", path = FILE} takes (.json, .csv), or draw mean and fullest"
+                      " rank (.png); may be given for each")] = None,
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Show how uneven the choice of experts makes ranks, and turn it into the file that a scenario's routing takes."""
+    from ksim.scenario.models import model_of
+    from ksim.scenario.routed import read_routed, unevenness
+
+    files = output or []
+    if strange := [file for file in files if file.suffix not in (".json", ".csv", ".png")]:
+        raise ConfigError("-o", f"{strange[0]}: shares go to .json or .csv, and a figure to .png")
+    routed = read_routed(log, model_of(model))
+    uneven = unevenness(routed, ranks)
+    for file in files:
+        try:
+            _write_routed(file, routed, uneven)
+        except OSError as error:
+            raise ConfigError("-o", f"{file}: cannot be written: {error.strerror or error}") from error
+    console().print(_uneven_table(routed, uneven))
+    for file in files:
+        console().print(f"wrote {file}", markup=False, highlight=False)
+    write_json(json_file, _of_routed(routed, uneven))
+
+
+def _write_routed(file: Path, routed: "RoutedExperts", uneven: "Unevenness") -> None:
+    if file.suffix == ".png":
+        from ksim.scenario.routed import BATCHES
+        from ksim.views.figures.studies import expert_load_chart
+
+        title = f"{routed.model.name}: rows of {uneven.ranks} ranks of experts"
+        expert_load_chart(title, routed.layers, uneven.fullest, uneven.balanced_fullest, BATCHES,
+                          uneven.by_batch).save(file)
+    elif file.suffix == ".csv":
+        file.write_text("".join(",".join(f"{count:g}" if isinstance(count, float) else str(count) for count in row)
+                                + "\n" for row in routed.table()), encoding="utf-8")
+    else:
+        file.write_text(json.dumps(routed.table()) + "\n", encoding="utf-8")
+
+
+def _uneven_table(routed: "RoutedExperts", uneven: "Unevenness") -> Table:
+    from ksim.scenario.routed import BATCHES
+
+    experts, decoder = routed.counts.shape[1], routed.model.decoder
+    source = "counts" if routed.tokens is None else f"{routed.tokens:,} tokens"
+    rows = Table.of("fullest rank over the mean", ">mean of layers", ">worst layer",
+                    title=f"{source} in {len(routed.layers)} layers of {experts} experts, {decoder.top_k} a token, on"
+                          f" {uneven.ranks} ranks; balancedness {uneven.balancedness:.3f}, entropy of experts"
+                          f" {uneven.entropy:.1%} of the most, correlation from layer to layer"
+                          f" {uneven.correlation:.2f}")
+    placements = {"of all tokens, experts in their order": uneven.fullest,
+                  "of all tokens, placed by EPLB": uneven.balanced_fullest}
+    for name, fullest in placements.items():
+        if fullest is not None:
+            rows.add_row(name, f"{fullest.mean():.3f}", f"{fullest.max():.3f}")
+    for tokens, ratio in [*zip(BATCHES, uneven.by_batch.tolist(), strict=True)][::3]:
+        rows.add_row(f"expected of {tokens:,} token{'s' * (tokens > 1)}, experts in their order", f"{ratio:.3f}", "")
+    return rows
+
+
+def _of_routed(routed: "RoutedExperts", uneven: "Unevenness") -> dict[str, Any]:
+    from ksim.scenario.routed import BATCHES
+
+    balanced = uneven.balanced_fullest
+    return {"model": routed.model.name, "tokens": routed.tokens, "ranks": uneven.ranks, "layers": [*routed.layers],
+            "fullest_over_mean": uneven.fullest.tolist(),
+            "balanced_fullest_over_mean": None if balanced is None else balanced.tolist(),
+            "by_batch": {str(tokens): ratio for tokens, ratio in zip(BATCHES, uneven.by_batch.tolist(), strict=True)},
+            "balancedness": uneven.balancedness, "entropy": uneven.entropy, "correlation": uneven.correlation}
 
 
 def _row_of_collective(message: "Message") -> dict[str, float | str]:

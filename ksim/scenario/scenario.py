@@ -319,7 +319,9 @@ class Scenario:
     no errors. Example: 1."""
     routing: Choice = Choice("uniform")
     """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of a file
-    of their shares. Example: {name = "zipf", exponent = 0.5}."""
+    of their shares (`ksim routing` makes one). Where experts are drawn step by step, any may move: the logarithm of
+    popularity has a standard `deviation`, a `step_correlation` and a `layer_correlation`. Example: {name = "zipf",
+    exponent = 0.5}."""
     collectives: tuple[str, ...] = COLLECTIVES
     """The algorithms that may carry out a collective; the fastest that fits is taken. Names: network.collectives."""
     host: str = "default"

@@ -2,7 +2,8 @@
 
 Those of studies show the share of requests within each target and goodput as the rate rises, the Pareto front between
 objectives, a number of a sweep over a setting, the trials of a tuning, and routers side by side.  Those of traces show
-when requests arrive and how long they are, and how often a prefix cache hits, by its size.
+when requests arrive and how long they are, and how often a prefix cache hits, by its size.  That of routing shows the
+mean and the fullest rank of experts.
 """
 
 import math
@@ -409,3 +410,20 @@ def cache_chart(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], en
     x = Axis.log(f"{unit} (logarithmic)", min(sizes), max(sizes[-1], 1.01 * sizes[0]), 9)
     panel = Panel("Hits, share of prompt tokens", x, Axis("", 0, percent=True, most=5), marks, legend="upper left")
     return Picture(f"Prefix cache: {title}", [panel], "one cache that sees all requests in order", 8.6, 4.8)
+
+
+def expert_load_chart(title: str, layers: Sequence[int], fullest: Floats, balanced: Floats | None,
+                      batches: Sequence[int], by_batch: Floats) -> Picture:
+    """Rows of the fullest rank over those of the mean one: by layer, and as expected of *batches* of tokens.
+
+    EnergyLens (arXiv 2605.14249), figure 2, shows mean and bottleneck so.  *balanced* is where EPLB places experts.
+    """
+    mean = RuleLine(1.0, GREY, across=True, name="mean rank")
+    by_layer: list[Mark] = [mean, Polyline(layers, fullest, "fullest, experts in their order", ORANGE, dots=3.0)]
+    if balanced is not None:
+        by_layer.append(Polyline(layers, balanced, "fullest, placed by EPLB", GREEN, dots=3.0))
+    expected = Polyline(batches, by_batch, "fullest, experts in their order", ORANGE, dots=3.0)
+    panels = [Panel("All tokens, by layer", Axis("layer"), Axis("rows over the mean", 0.0), by_layer, legend="best"),
+              Panel("Expected of a batch, mean of layers", Axis("tokens in the batch", scale="log2"),
+                    Axis("rows over the mean", 0.0), [mean, expected])]
+    return Picture(title, panels, "A layer takes as long as its fullest rank", 9.6, 4.2, 2)
