@@ -301,7 +301,7 @@ class _Popularity:
         if not routing.shares and routing.exponent:
             random = stream(self.seed, "expert popularity")
             normal = _alike(random.standard_normal((max(self.layers) + 1, mixture.experts)), routing.layer_correlation)
-            ranked = normal[self.layers].argsort(axis=1)
+            ranked = normal[[*self.layers]].argsort(axis=1)
             self.mean, self._shares = _at(self.mean, ranked), _at(self._shares, ranked)
         self.mean = _filled(self.mean, min(mixture.top_k, mixture.experts))
 

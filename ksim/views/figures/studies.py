@@ -423,7 +423,7 @@ def expert_load_chart(title: str, layers: Sequence[int], fullest: Floats, balanc
     if balanced is not None:
         by_layer.append(Polyline(layers, balanced, "fullest, placed by EPLB", GREEN, dots=3.0))
     expected = Polyline(batches, by_batch, "fullest, experts in their order", ORANGE, dots=3.0)
+    sizes = Axis("tokens in the batch", scale="log2", ticks={float(tokens): f"{tokens:,}" for tokens in batches[::3]})
     panels = [Panel("All tokens, by layer", Axis("layer"), Axis("rows over the mean", 0.0), by_layer, legend="best"),
-              Panel("Expected of a batch, mean of layers", Axis("tokens in the batch", scale="log2"),
-                    Axis("rows over the mean", 0.0), [mean, expected])]
+              Panel("Expected of a batch, mean of layers", sizes, Axis("rows over the mean", 0.0), [mean, expected])]
     return Picture(title, panels, "A layer takes as long as its fullest rank", 9.6, 4.2, 2)
