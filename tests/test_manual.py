@@ -26,6 +26,7 @@ NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one"
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/scenario/test_models_documented.py",
          "fault.toml": "tests/cli/test_explain.py", "--plot costs.png": "tests/cli/test_step_speculation.py",
          "--jobs 4": "processes: tests/simulation/test_parallel_replicas.py",
+         "ksim routing": "what an engine returned: tests/cli/test_routing.py",
          "ksim roofline": "tests/cli/test_roofline.py", "ksim gpu points": "tests/cli/test_calibrate.py"}
 #: Options that make studies short: of one given twice, the last counts.
 SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_robin --staleness 0 --seeds 1"}

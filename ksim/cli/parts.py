@@ -403,7 +403,7 @@ def _uneven_table(routed: "RoutedExperts", uneven: "Unevenness") -> Table:
         if fullest is not None:
             rows.add_row(name, f"{fullest.mean():.3f}", f"{fullest.max():.3f}")
     for tokens, ratio in [*zip(BATCHES, uneven.by_batch.tolist(), strict=True)][::3]:
-        rows.add_row(f"expected of {tokens:,} token{'s' * (tokens > 1)}, experts in their order", f"{ratio:.3f}", "")
+        rows.add_row(f"of a batch of {tokens:,} token{'s' * (tokens > 1)}, experts in their order", f"{ratio:.3f}", "")
     return rows
 
 

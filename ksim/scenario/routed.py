@@ -18,8 +18,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.expert_draws import mixture_layers
-from ksim.compute.expert_rows import Mixture, fullest_rank, fullness, placed
+from ksim.compute.expert_draws import ExpertDraws, mixture_layers
+from ksim.compute.expert_rows import Mixture, fullness, placed
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import DAMAGED, LONGEST_TABLE, arrays, regular_file
@@ -32,6 +32,8 @@ Floats = NDArray[np.float64]
 
 #: Tokens of the batches for which the fullest rank is shown.
 BATCHES = tuple(2**power for power in range(14))
+#: The steps that are drawn of each.
+STEPS = 16
 #: The key of what engines return.
 KEY = "routed_experts"
 
@@ -59,12 +61,12 @@ class RoutedExperts:
 class Unevenness:
     """How uneven routing makes `ranks` that hold experts in their order.
 
-    `fullest` is the rows of the fullest rank over those of the mean, by layer: over all tokens, and, below
-    `balanced_fullest`, where EPLB places experts by these counts.  `by_batch` is what is expected of a batch of each of
-    `BATCHES`, in the mean of all layers.  `balancedness` is the sum over layers of the mean rank's rows over that of
-    the fullest one's, as vLLM logs it.  `entropy` is that of experts, as a share of the most that there can be, and
-    `correlation` that of the shares of experts of one number in neighbouring layers (nan with one layer, or experts
-    that are all alike), both in the mean.
+    `fullest` is the rows of the fullest rank over those of the mean, by layer, of all tokens; `balanced_fullest` is
+    that where EPLB places experts by these counts, None where they do not divide among the ranks.  `by_batch` is that
+    of a batch of each of `BATCHES`, in the mean of all layers and of drawn steps.  `balancedness` is the sum over
+    layers of the mean rank's rows over that of the fullest one's, as vLLM logs it.  `entropy` is that of experts, as a
+    share of the most that there can be, and `correlation` that of the shares of experts of one number in neighbouring
+    layers (nan with one layer, or experts that are all alike), both in the mean.
     """
 
     ranks: int
@@ -104,7 +106,8 @@ def _arrays(path: Path) -> list[NDArray[Any]] | None:
     regular_file(path, LONGEST_TABLE)
     if path.suffix in (".npy", ".npz"):
         try:
-            return [np.load(path, allow_pickle=False)] if path.suffix == ".npy" else [*arrays(path).values()]
+            return [np.load(path, allow_pickle=False)] if path.suffix == ".npy" else _some_of(
+                path, [*arrays(path).values()], "save arrays in it")
         except DAMAGED as error:
             raise DataError(str(path), f"cannot be read: {error}") from None
     if path.suffix == ".csv":
@@ -113,9 +116,13 @@ def _arrays(path: Path) -> list[NDArray[Any]] | None:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(str(path), f"is no text: {error}; arrays end in .npy or .npz") from None
-    found = [_array(path, value) for value in _values(_parsed(path, text))]
+    return _some_of(path, [_array(path, value) for value in _values(_parsed(path, text))],
+                    "start vLLM with --enable-return-routed-experts")
+
+
+def _some_of(path: Path, found: list[NDArray[Any]], remedy: str) -> list[NDArray[Any]]:
     if not found:
-        raise DataError(str(path), f"has no {KEY}; start vLLM with --enable-return-routed-experts")
+        raise DataError(str(path), f"has no {KEY}; {remedy}")
     return found
 
 
@@ -259,14 +266,12 @@ def _fullest(shares: Floats, ranks: int, placement: Placement) -> Floats:
 
 
 def _by_batch(routed: RoutedExperts, ranks: int) -> Floats:
-    """The expected rows of the fullest rank over the mean, for each of `BATCHES`."""
-    top_k, experts = routed.model.decoder.top_k, routed.counts.shape[1]
-    ratios = []
-    for row in routed.counts:
-        mixture = Mixture(top_k, experts, Routing(shares=(tuple(row),)), ranks)
-        ratios.append([sum(rows * held for rows, held in fullest_rank(tokens, mixture)) * ranks / (tokens * top_k)
-                       for tokens in BATCHES])
-    mean: Floats = np.mean(ratios, axis=0)
+    """The rows of the fullest rank over the mean, for each of `BATCHES`, in the mean of layers and drawn steps."""
+    shares = tuple(map(tuple, routed.counts.tolist()))
+    mixture = Mixture(routed.model.decoder.top_k, routed.counts.shape[1], Routing(shares=shares), ranks)
+    draws = ExpertDraws(mixture, range(len(shares)), seed=0)
+    rows = [np.mean([draws.draw(tokens).rows.max(axis=1) for _ in range(STEPS)]) for tokens in BATCHES]
+    mean: Floats = np.array(rows) * ranks / (mixture.top_k * np.array(BATCHES))
     return mean
 
 

@@ -91,7 +91,10 @@ def test_a_thousand_steps_have_the_rows_and_active_experts_that_one_expects(toke
     assert active == pytest.approx(sum(count for _, count in expected), rel=0.01)
 
 
-def rows_of(seed=1, layers=(0, 1, 2), routing=Routing(1.0), tokens=300, steps=3):
+STEEP = Routing(1.0)
+
+
+def rows_of(seed=1, layers=(0, 1, 2), routing=STEEP, tokens=300, steps=3):
     draws = ExpertDraws(Mixture(2, 32, routing, 4), layers, seed)
     return [draws.draw(tokens).experts.tolist() for _ in range(steps)]
 

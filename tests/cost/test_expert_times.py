@@ -21,9 +21,11 @@ from ksim.specs.shard import Placement, Routing
 from tests.cost.timers import Seconds
 from tests.scenario.tables import TABLE
 
+UNIFORM, LINEAR = Routing(), Placement()
+
 
 @cache
-def timer(model: str, routing=Routing(), placement=Placement(), oracle: str = "measured", **serve: int) -> StepTimer:
+def timer(model: str, routing=UNIFORM, placement=LINEAR, oracle: str = "measured", **serve: int) -> StepTimer:
     ranks = serve.get("data_parallel_size", 1) * serve.get("tensor_parallel_size", 1)
     table = {**TABLE, "model": model, "nodes": max(1, ranks // 8),
              "serve": {"max_model_len": 8192, "enable_expert_parallel": True, **serve}}

@@ -28,6 +28,14 @@ def test_uniform_and_zipf_routing():
     assert routing_of(Choice("zipf", {"exponent": 0.8}), MIXTRAL) == Routing(0.8)
 
 
+def test_any_routing_may_move(tmp_path):
+    moving = {"deviation": 0.3, "step_correlation": 0.9, "layer_correlation": 1}
+    assert routing_of(Choice("uniform", moving), MIXTRAL) == Routing(0.0, (), 0.3, 0.9, 1.0)
+    (tmp_path / "shares.json").write_text(json.dumps([ROW] * 32))
+    routing = routing_of(Choice("measured", {"path": str(tmp_path / "shares.json"), **moving}), MIXTRAL)
+    assert routing.at(3).deviation == 0.3 and len(routing.at(3).shares) == 1
+
+
 def test_a_json_list_of_shares_holds_for_all_layers(tmp_path):
     (tmp_path / "shares.json").write_text(json.dumps(ROW))
     assert measured(tmp_path / "shares.json").shares == ((0.5, 0.25, 0.125, 0.125, 0, 0, 0, 0),)
@@ -64,6 +72,9 @@ def test_a_missing_file_of_shares_is_refused(tmp_path):
     (Choice("zipf"), "'zipf' takes exponent, and was given nothing"),
     (Choice("uniform", {"exponent": 1}), "'uniform' takes nothing, and was given exponent"),
     (Choice("zipf", {"exponent": -1}), "expected a number of 0 or more, not -1"),
+    (Choice("uniform", {"deviation": 6}), "routing.deviation: expected a number from 0 to 5, not 6"),
+    (Choice("uniform", {"layer_correlation": "1"}), "layer_correlation: expected a number from 0 to 1, not '1'"),
+    (Choice("uniform", {"step_correlation": 0.5}), "is of popularity that moves; set deviation, or leave it out"),
 ])
 def test_wrong_options_of_a_routing_are_refused(choice, problem):
     with pytest.raises(ConfigError, match=problem):

@@ -414,7 +414,7 @@ def cache_chart(sizes: Sequence[float], rates: Mapping[str, Sequence[float]], en
 
 def expert_load_chart(title: str, layers: Sequence[int], fullest: Floats, balanced: Floats | None,
                       batches: Sequence[int], by_batch: Floats) -> Picture:
-    """Rows of the fullest rank over those of the mean one: by layer, and as expected of *batches* of tokens.
+    """Rows of the fullest rank over those of the mean one: by layer, and on average in *batches* of so many tokens.
 
     EnergyLens (arXiv 2605.14249), figure 2, shows mean and bottleneck so.  *balanced* is where EPLB places experts.
     """
@@ -425,5 +425,5 @@ def expert_load_chart(title: str, layers: Sequence[int], fullest: Floats, balanc
     expected = Polyline(batches, by_batch, "fullest, experts in their order", ORANGE, dots=3.0)
     sizes = Axis("tokens in the batch", scale="log2", ticks={float(tokens): f"{tokens:,}" for tokens in batches[::3]})
     panels = [Panel("All tokens, by layer", Axis("layer"), Axis("rows over the mean", 0.0), by_layer, legend="best"),
-              Panel("Expected of a batch, mean of layers", sizes, Axis("rows over the mean", 0.0), [mean, expected])]
+              Panel("In a batch, mean of layers", sizes, Axis("rows over the mean", 0.0), [mean, expected])]
     return Picture(title, panels, "A layer takes as long as its fullest rank", 9.6, 4.2, 2)
