@@ -32,7 +32,7 @@ _OFFERS: Mapping[str, Completer] = {
     "template": names("templates"), "names": several(names("cluster.routers", "cluster.pair_routers")),
     "settings": setting, "over": setting, "space": setting, "pool": pool,
     "objective": number, "require": number, "minimize": number, "maximize": number, "subject_to": number,
-    "time_unit": words("ns", "us", "ms", "s", "min", "h"), "detail": words("step", "kernel"),
+    "time_unit": words("ns", "us", "ms", "s", "min", "h"), "detail": words("step", "rank"),
     "on": words("processes", "ray"), "sampler": words("tpe", "gp", "nsga2", "random"),
     "sample": words("latin:", "random:"), "goodput": words("ttft:", "tpot:", "e2el:"),
     "slo": words(*(f"{metric}:{statistic}:" for metric in ("ttft", "tpot", "itl", "e2el", "queue")

@@ -112,7 +112,7 @@ def replay(
     router: Annotated[str, typer.Option(help="router in front of the engines")] = "round_robin",
     pair_router: PairRouter = None,
     oracle: OracleName = None,
-    detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
+    detail: Annotated[str, typer.Option(help="level of detail: step or rank")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     num_prompts: NumPrompts = None, request_rate: RequestRate = None, time_scale: TimeScale = None,
     spread: Spread = False, sort: Sort = False, skip_empty: SkipEmpty = False,

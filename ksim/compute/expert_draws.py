@@ -65,8 +65,8 @@ class Moves:
     """What a rearrangement of experts sends, and what it gives.
 
     `bytes` has, by (source, target), what each GPU of one rank fetches from its peer of another, over all layers.
-    `experts` are the copies that move.  `before` and `after` are the rows of the fullest rank in the window, added up
-    over layers, where experts lay and where they lie now.
+    `experts` are the copies that move.  `before` and `after` are the rows of the fullest rank in the window over the
+    mean of all ranks, averaged over layers, where experts lay and where they lie now.
     """
 
     bytes: Mapping[tuple[int, int], float]
@@ -95,9 +95,9 @@ def _expert_bytes(model: "Model", shard: Shard, layer: int) -> float:
 class ExpertDraws:
     """Draws the rows of the experts of `layers`, which are numbers of the model's layers, step by step.
 
-    Equal arguments draw equal steps: those of step n depend on the `seed`, the layers, n and its tokens, and with a
-    `deviation` on the number of steps before it.  Which expert is how popular depends on the seed and the number of the
-    layer, however layers are divided into stages.
+    Equal arguments draw equal steps: those of step n depend on the `seed`, the number of the (first) `engine`, the
+    layers, n and its tokens, and with a `deviation` on the number of steps before it.  Which expert is how popular
+    depends on the seed and the number of the layer, however layers are divided into stages.
 
     Without a `window` (steps), experts are placed once, by what popularity says.  With one, they lie as vLLM places
     them at the start, and `rebalance` places them by the rows of the last so many steps; it is `due` by the `interval`
@@ -112,6 +112,7 @@ class ExpertDraws:
     window: int = 0
     interval: int = 0
     expert_bytes: Sequence[float] = ()
+    engine: int = 0
     steps: int = field(default=0, init=False)
     _held: Ints = field(init=False, repr=False)
     _copies: Ints = field(init=False, repr=False)
@@ -121,14 +122,16 @@ class ExpertDraws:
     _last: int = field(default=0, init=False, repr=False)
 
     @classmethod
-    def of(cls, model: "Model", shard: Shard, seed: int, window: int = 0, interval: int = 0) -> "ExpertDraws":
+    def of(cls, model: "Model", shard: Shard, seed: int, window: int = 0, interval: int = 0, engine: int = 0
+           ) -> "ExpertDraws":
         """The draws of the stage of *model* that *shard* is of; raises ConfigError where it has no experts."""
         layers = mixture_layers(model, shard)
         if not layers:
             raise ConfigError("routing", "no layer here has experts to draw; leave it out")
         decoder = model.decoder
         mixture = Mixture(decoder.top_k, decoder.sizes["E"], shard.routing, shard.expert_groups, shard.placement)
-        return cls(mixture, layers, seed, window, interval, [_expert_bytes(model, shard, each) for each in layers])
+        return cls(mixture, layers, seed, window, interval, [_expert_bytes(model, shard, each) for each in layers],
+                   engine)
 
     def __attrs_post_init__(self) -> None:
         mixture = self.mixture
@@ -143,7 +146,7 @@ class ExpertDraws:
 
     def draw(self, tokens: int) -> Drawn:
         """The rows of the next step, in which *tokens* enter each layer: those of all data ranks together."""
-        random = stream(self.seed, "expert rows", self.layers[0], self.steps)
+        random = stream(self.seed, "expert rows", self.engine, self.layers[0], self.steps)
         experts = _counts(self._popularity.next(random), tokens, random)
         if self._loads is not None:
             self._loads.add(experts)
@@ -195,7 +198,7 @@ class ExpertDraws:
         self._last = self.steps
         mixture, loads = self.mixture, None if self._loads is None else self._loads.total
         if loads is None or not loads.any():
-            return Moves({}, 0, 0.0, 0.0)
+            return Moves({}, 0, 1.0, 1.0)
         sent: dict[tuple[int, int], float] = {}
         placements, before, after, experts = list[Held](), 0.0, 0.0, 0
         for number, load in enumerate(loads.astype(np.float64)):
@@ -210,7 +213,8 @@ class ExpertDraws:
             placements.append(new)
             before, after = before + most, after + min(most, least)
         self._place(placements)
-        return Moves(sent, experts, before, after)
+        mean = float(loads.sum()) / mixture.ranks
+        return Moves(sent, experts, before / mean, after / mean)
 
 
 def _check_slots(mixture: Mixture) -> None:

@@ -49,6 +49,7 @@ class Plans:
     pricer: Pricer
     host: Host
     overlap: Overlap | None
+    average: bool = False
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _bodies: dict[_Body, Part] = field(factory=dict, init=False)
     _heads: dict[int, Part] = field(factory=dict, init=False)
@@ -195,7 +196,8 @@ class Plans:
     def price(self, ops: Sequence[Op | Summed]) -> Mapping[Op | Summed, tuple[PricedLaunch, ...]]:
         """Price all of *ops* that are new, most in one question to the oracle; attention waits for its batch.
 
-        Where ranks differ, an op has the time of the fullest rank, and the work and energy of the average one.
+        Where ranks differ, an op has the time of the fullest rank, unless that of the `average` one is asked for, and
+        the work and energy of the average one.
         """
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
@@ -204,12 +206,18 @@ class Plans:
         costs = self.pricer.kernels([*whole.values(), *unequal.values()])
         means = dict(zip(unequal, costs[len(whole):], strict=True))
         self._launches.update(
-            (op, (PricedLaunch(kernel, _averaged(cost, means[op]) if op in means else cost),))
+            (op, (self._launch(kernel, cost, means.get(op)),))
             for (op, (_, kernel)), cost in zip(whole.items(), costs, strict=False))
         if self.overlap:
             self._launches.update((op, tuple(overlapped(self.pricer, op, self.overlap))) for op in new
                                   if isinstance(op, Summed))
         return self._launches
+
+
+    def _launch(self, kernel: Any, fullest: KernelCost, mean: KernelCost | None) -> PricedLaunch:
+        if mean is None:
+            return PricedLaunch(kernel, fullest)
+        return PricedLaunch(kernel, mean if self.average else _averaged(fullest, mean))
 
 
 def _averaged(fullest: KernelCost, mean: KernelCost) -> KernelCost:

@@ -40,7 +40,8 @@ class StepTimer:
     """Prices the kernels and collectives of steps, once for each distinct shape.
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
-    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.
+    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.  Where
+    ranks differ by their experts, steps take as long as the fullest rank, or the `average` one.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
+    average: bool = False
     _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
@@ -61,7 +63,7 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
-        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.average)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
@@ -173,6 +175,11 @@ class StepTimer:
             tokens = max(tokens, most) if launching.graphs else tokens
             everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
         return tokens, batch.logits, launching, everywhere, self._missing[bool(batch.adapters), bool(batch.loads)]
+
+    def everywhere(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> int:
+        """The tokens that all data ranks together send through each layer, padded as in `step_cost`."""
+        tokens, _, _, everywhere, _ = self._shape(batch, tokens_by_rank)
+        return tokens * self.shard.data if everywhere is None else everywhere
 
     @cached_property
     def _missing(self) -> Mapping[tuple[bool, bool], frozenset[Op]]:
@@ -287,6 +294,12 @@ class Passes:
         """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
         self.main.share_with(other.main if isinstance(other, Passes) else other)
 
+    def price_as(self, other: "Passes") -> None:
+        """Share the tables of prices of *other*, as the timers of its passes do."""
+        self.main.price_as(other.main)
+        for own, known in zip(self.others, other.others, strict=True):
+            own.timer.price_as(known.timer)
+
     @overload
     def summarize(self, batches: Batch) -> StepSummary: ...
 
@@ -332,6 +345,10 @@ class Passes:
         """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
         further = [(other, [*other.launches(batch, tokens_by_rank)]) for other in self.others]
         return [*chain(*_in_order(self.main.launches(batch, tokens_by_rank), further))]
+
+    def everywhere(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> int:
+        """The tokens that all data ranks together send through each layer in the target's pass."""
+        return self.main.everywhere(batch, tokens_by_rank)
 
     def _blocks(self, main: StepColumns, further: Sequence[tuple[Pass, Ints, StepColumns]]) -> list[Blocks]:
         """The blocks of each step."""

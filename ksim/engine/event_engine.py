@@ -17,7 +17,17 @@ from ksim.cost.step import Timer
 from ksim.engine.connected_engine import ConnectorWaits
 from ksim.engine.engine import PendingStep, Process, log_abort
 from ksim.engine.loop_times import LoopTimes
-from ksim.engine.ranks import DataParallelGroup, Dummy, InFlightBatch, Round, Stages, WholeSteps, Workers, wait
+from ksim.engine.ranks import (
+    DataParallelGroup,
+    Dummy,
+    InFlightBatch,
+    LaunchTimes,
+    Round,
+    Stages,
+    WholeSteps,
+    Workers,
+    wait,
+)
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import KvTransferParams, Stepped
@@ -112,7 +122,7 @@ class CollectiveFlows:
             before = self._steps[-1] if self._steps and self._single else None
             self.env.process(self._follow(step, together, before))
             self._steps.append(step)
-        tracked = InFlightBatch(step.done, in_flight.start, in_flight.end, in_flight.scalings)
+        tracked = InFlightBatch(step.done, in_flight.start, in_flight.end, in_flight.scalings, in_flight.waits)
         step.batches.append(tracked)
         return tracked
 
@@ -352,12 +362,10 @@ class EventEngine(Inbox):
         if self.connector is not None:
             self.connector.launch(schedule, work.scheduled, work.prepared, self._computed)
         settings = [self.governor.setting(batch, step_cost) for step_cost in work.step_costs] if self.governor else ()
-        work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings)
+        work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings, batch,
+                                            tokens_by_rank)
         if self.group and together:
-            alone = work.in_flight.end
             work.in_flight = yield from self.group.meet(self.number, together, work.in_flight)
-            costs = work.step_costs
-            work.step_costs = (*costs[:-1], costs[-1].followed_by(wait(work.in_flight.end - alone)))
         if self.collective_flows:
             work.in_flight = self.collective_flows.track(work.in_flight, sent, together)
             if self.group:
@@ -417,12 +425,7 @@ class EventEngine(Inbox):
 
     def _delivered(self, work: PendingStep, taken: float, finished: Sequence[Job], tokens: Sequence[Sampled]) -> None:
         """Log that the users have the *tokens* of a step, which are the last ones of the *finished* jobs."""
-        in_flight, now = work.in_flight, self.env.now
-        assert in_flight is not None, "only batches that were launched are delivered"
-        self._log(Stepped(
-            time=now, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
-            start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
-            running=work.running, blocks=work.blocks, step_costs=work.step_costs, scalings=in_flight.scalings))
+        self._log_step(work, self.env.now, taken)
         if self.listener is not None:
             self.listener(tokens)
         self._deliver_finished(finished)
@@ -444,21 +447,42 @@ class EventEngine(Inbox):
 
         A dummy step never delays the others: every batch is at least as much work.
         """
-        width = together.dummy
+        width, now = together.dummy, self.env.now
         batch = DUMMY if width == 1 else Batch.of((width, 0), samples=0, prompts=(), width=width)
-        step_costs = [timer.step_cost(batch, together.tokens_by_rank) for timer in self.timers]
-        settings = [self.governor.setting(batch, step_cost) for step_cost in step_costs] if self.governor else ()
+        work.step_costs = tuple(timer.step_cost(batch, together.tokens_by_rank) for timer in self.timers)
+        settings = [self.governor.setting(batch, cost) for cost in work.step_costs] if self.governor else ()
+        if not isinstance(self.stages, WholeSteps):
+            at_once = [LaunchTimes(now, now)] * len(self.timers)
+            work.in_flight = self.stages.launch(work.step_costs, at_once, None, settings, batch,
+                                                together.tokens_by_rank)
+            work.in_flight.done.callbacks.append(lambda _: self._log_dummy(work))
+            return
         end, scalings = together.start, []
-        for stage, step_cost in enumerate(step_costs):
+        for stage, step_cost in enumerate(work.step_costs):
             setting = settings[stage] if settings else FREE
             scalings.append(self.stages.clocks[stage].pace(step_cost, end, setting) if self.stages.clocks else AT_BOOST)
             end += step_cost.seconds_at(scalings[-1])
-        step_costs[-1] = step_costs[-1].followed_by(wait(max(0.0, together.end - end)))
+        work.in_flight = InFlightBatch(together.ended, together.start, together.end, tuple(scalings),
+                                       (together.end - end,))
+        self._log_dummy(work)
+
+    def _log_dummy(self, work: PendingStep) -> None:
+        assert work.in_flight is not None, "a dummy step is launched"
+        work.prepared, end = work.scheduled, work.in_flight.end
+        self._log_step(work, end, end)
+
+    def _log_step(self, work: PendingStep, time: float, taken: float) -> None:
+        """Log the step of *work*, with what its ranks waited for others, once all steps before it are logged."""
+        in_flight = work.in_flight
+        assert in_flight is not None, "only batches that were launched end"
+        alone = len(work.step_costs) - len(in_flight.waits)
+        waiting = (cost.followed_by(wait(max(0.0, seconds)))
+                   for cost, seconds in zip(work.step_costs[alone:], in_flight.waits, strict=True))
+        step_costs = (*work.step_costs[:alone], *waiting)
         self._log(Stepped(
-            time=together.end, engine=self.number, index=work.index, scheduled=work.scheduled,
-            prepared=work.scheduled, start=together.start, end=together.end, taken=together.end, batch=work.batch,
-            waiting=work.waiting, running=work.running, blocks=work.blocks, step_costs=tuple(step_costs),
-            scalings=tuple(scalings)))
+            time=time, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
+            start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
+            running=work.running, blocks=work.blocks, step_costs=step_costs, scalings=in_flight.scalings))
 
     def _log(self, step: Stepped) -> None:
         """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""

@@ -30,7 +30,7 @@ from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import Extension, WiredFeature
-from ksim.simulation.pool import EnginePool
+from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
 from ksim.workload.replay import Workload
@@ -211,7 +211,7 @@ class AdaptersFeature(WiredFeature):
         return (Extension(LookaheadEngine, AdapterLookaheadEngine, fields),
                 Extension(EventEngine, AdapterEventEngine, fields))
 
-    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
         return {"max_loras": pool.deployment.serve.max_loras}
 
 

@@ -109,7 +109,7 @@ class ConnectorsFeature(WiredFeature):
         return BlockCache(blocks, deployment.block_tokens, bool(serve.enable_prefix_caching), eviction,
                           deployment.version.unhashed_blocks_first, keys)
 
-    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
         return {"tiers": tiers_of_pool(pool)}
 
     def uses_disks(self, pools: Sequence[EnginePool]) -> bool:

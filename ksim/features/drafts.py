@@ -30,7 +30,7 @@ from ksim.scheduling.acceptances import DrawnSpeculation
 from ksim.scheduling.draft_scheduler import drafting
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import EnginePool
+from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.configs import SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, WEIGHT_ONLY, Precision, Shard
@@ -257,7 +257,7 @@ class DraftsFeature(WiredFeature):
         speculation = speculation_of(deployment.serve, deployment.scenario.seed)
         return drafting(speculation) if speculation else ()
 
-    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
         return {"drafted": pool.deployment.serve.drafted}
 
 

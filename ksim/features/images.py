@@ -27,7 +27,7 @@ from ksim.scheduling.image_scheduler import encoding
 from ksim.scheduling.job import EncoderLimits
 from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import WiredFeature
-from ksim.simulation.pool import EnginePool
+from ksim.simulation.pool import EnginePlace, EnginePool
 from ksim.specs.configs import LimitMmPerPrompt
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
@@ -315,7 +315,7 @@ class ImagesFeature(WiredFeature):
         vision = vision_of(deployment.model, deployment.serve)
         return encoding(vision.limits) if vision else ()
 
-    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
+    def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
         return {"encodes": vision_of(pool.deployment.model, pool.deployment.serve) is not None}
 
     def preparation(self, deployment: Deployment) -> Callable[[Request], Request] | None:

@@ -19,10 +19,11 @@ from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.request import Request
 from ksim.flow.steps import StepColumns, StepCost
 
-__all__ = ["Chosen", "Seen", "Decoded", "GONE", "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed",
-           "Received", "Admitted", "Preempted", "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed",
-           "AdapterLoaded", "LinkUsed", "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams",
-           "TIERS", "Copied", "StepBlock"]
+__all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE",
+           "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed", "Received", "Admitted", "Preempted",
+           "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed", "AdapterLoaded", "LinkUsed",
+           "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
+           "StepBlock"]
 
 
 #: Why a request that was aborted has ended: its client went while it was served or held, or before it tried again.
@@ -221,6 +222,57 @@ class Stepped(Event):
     blocks: int
     step_costs: tuple[StepCost, ...]
     scalings: tuple[ClockScaling, ...] = ()
+
+
+#: Why ranks wait for others: these have longer batches, fuller experts, slower clocks, later hosts, slower links.
+WAITS = ("requests", "experts", "clock", "host", "link")
+
+
+@frozen(eq=False)
+class RankTimeline:
+    """A step rank by rank: when each `started`, (ranks,), and of each meeting when a rank `came` and `left`, and when
+    its `latest` came, (ranks, meetings); nan where a rank had fewer.  `names` has the collective of each meeting, ""
+    for the end of the step."""
+
+    names: Sequence[str]
+    started: Any
+    came: Any
+    latest: Any
+    left: Any
+
+
+@frozen
+class RanksMet(Event):
+    """The ranks of a pipeline stage, which are SimPy processes, have computed a step, from `start` to `time`.
+
+    They are those of an engine, or of all that share experts, of which `engine` is the first.  `gpus` has their numbers
+    in the fleet.  They were `busy` with kernels for some seconds, (ranks,), and waited for others, as `waits` says by
+    cause, (causes of `WAITS`, ranks); the rest they spent in collectives.  A few steps have a `timeline`.
+    """
+
+    engine: int
+    stage: int
+    start: float
+    gpus: Any
+    busy: Any
+    waits: Any
+    timeline: RankTimeline | None = None
+
+
+@frozen
+class ExpertsMoved(Event):
+    """EPLB has moved `experts` of a pipeline stage, `bytes` in all, from `start` to `time`; meanwhile its ranks waited.
+
+    By the rows of its window, the fullest rank of a layer had `before` and has `after` times the mean, on average.
+    """
+
+    engine: int
+    stage: int
+    start: float
+    experts: int
+    bytes: float
+    before: float
+    after: float
 
 
 @frozen

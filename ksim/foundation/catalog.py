@@ -89,7 +89,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "cluster.routers": ("choose",), "cluster.pair_routers": ("choose",), "cluster.flow_controls": ("refusal", "pick"),
     "cluster.llm_d.parts": ("score", "keep", "pick", "look", "splits"), "engine.governors": ("setting",),
     "oracles": ("estimates", "seconds", "estimate"), "network.collectives": ("rounds",), "workload.traces": ("rows",),
-    "workload.datasets": ("rows",), "compute.architectures": (),
+    "workload.datasets": ("rows",), "compute.architectures": (), "ranks.processes": (),
 }
 #: Kinds of which a plug-in may be a function, too.
 _FUNCTIONS = ("scheduling.admissions",)

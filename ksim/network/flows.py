@@ -174,6 +174,10 @@ class Flows:
             self._settled()
         return flow
 
+    def idle(self, path: Sequence[int]) -> bool:
+        """Whether nothing is on its way over any link of *path*."""
+        return self._users.keys().isdisjoint(path)
+
     def cancel(self, flow: Flow) -> None:
         """Take *flow* off its links now; `done` does not fire, and `left` bytes have not arrived."""
         if flow.ended is None:

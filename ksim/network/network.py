@@ -197,7 +197,7 @@ class Network:
                 transfer.source, transfer.target,
                 max(timing.hop + timing.peer * (peers[transfer.source] - 1) for timing in timings),
                 max(pieces / (link["bandwidth"] * shares[link["kind"]]) for pieces, link in path),
-                max(pieces / link["peak"] for pieces, link in path), path[0][0]))
+                max(pieces / link["peak"] for pieces, link in path), path[0][0], len(transfer.pieces) / ranks))
         return tuple(hops)
 
     def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:
@@ -216,6 +216,17 @@ class Network:
                 share = sum(load[edge] for edge in edges) / gpus[self.graph.edges[edges[0]]["node"]]
                 load.update(dict.fromkeys(edges, share))
         return load
+
+    def pattern(self, ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """What decides the links between *ranks*: equal for groups whose collectives take equally long.
+
+        Nodes are numbered in the order in which they come; behind one switch, all GPUs of a node are alike.
+        """
+        size, nodes = self.system.gpus_per_node, dict[int, int]()
+        places = [(nodes.setdefault(rank // size, len(nodes)), rank % size) for rank in ranks]
+        if self.system.interconnect == "nvlink":
+            return tuple((node, 0) for node, _ in places)
+        return tuple(places)
 
     def _leaves(self, source: int, target: int) -> bool:
         return bool(self.graph.nodes[source]["node"] != self.graph.nodes[target]["node"])
@@ -335,6 +346,19 @@ class CollectiveTraffic:
             for link in self.links.nic_path(members[source][0], members[target][0])[1:-1]:
                 loads[link] += pieces / len(ranks)
         return dict(loads)
+
+    def hop(self, hop: Hop, ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
+        """The links that *hop* passes between nodes in a collective of *ranks*, each with its part of the bytes; None
+        inside a node."""
+        here, there = self._node(hop.source), self._node(hop.target)
+        if here == there:
+            return None
+        loads: dict[int, float] = {}
+        for node, way in ((here, "out"), (there, "in")):
+            members = [self.first + rank for rank in ranks if self._node(rank) == node]
+            loads |= {self.links.nic(gpu, way): 1.0 / len(members) for gpu in members}
+        loads |= dict.fromkeys(self.links.nic_path(self.first + hop.source, self.first + hop.target)[1:-1], 1.0)
+        return tuple(loads), tuple(loads.values())
 
     def _passing(self, algorithm: str, kind: str, ranks: tuple[int, ...]) -> Counter[tuple[int, int]]:
         """The number of pieces that pass from each node to each other one, in all rounds."""

@@ -22,7 +22,7 @@ class Hop:
     """A transfer over a known protocol: seconds to start (`latency`), and seconds per byte of the message.
 
     `least` is the seconds per byte at the links' peak bandwidth.  `share` is the part of the message that the source
-    sends in the round.
+    sends in the round, and `passes` the part of it that the target gets.
     """
 
     source: int
@@ -31,6 +31,7 @@ class Hop:
     per_byte: float
     least: float = 0.0
     share: float = 0.0
+    passes: float = 0.0
 
     def seconds(self, size: float) -> float:
         return self.latency + size * self.per_byte
@@ -182,6 +183,14 @@ class Route:
         """This route with every rank limited to *rate* bytes a second."""
         slower = {id(hops): tuple(hop.within(rate) for hop in hops) for hops in self.rounds}
         return evolve(self, rounds=tuple(slower[id(hops)] for hops in self.rounds))
+
+    def slowed(self, shares: Mapping[int, float]) -> "Route":
+        """This route with some ranks that have only a share of their links' bandwidth."""
+        def slower(hop: Hop) -> Hop:
+            share = min(shares.get(hop.source, 1.0), shares.get(hop.target, 1.0))
+            return hop if share == 1.0 else evolve(hop, per_byte=hop.per_byte / share)
+        rounds = {id(hops): tuple(map(slower, hops)) for hops in self.rounds}
+        return evolve(self, rounds=tuple(rounds[id(hops)] for hops in self.rounds))
 
     def least(self, size: float) -> float:
         """Seconds of its rounds without latency and at peak bandwidth: the lower bound."""

@@ -4,7 +4,7 @@
 captures CUDA graphs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import lcm
 from typing import Any
@@ -400,6 +400,12 @@ class Deployment:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": replicas,
                 "expert": tuple(gpu + rank for gpu in replicas for rank in range(width))}
 
+    def patterns(self, groups: Mapping[str, Sequence[int]]) -> Hashable:
+        """What decides how long collectives of *groups* take: () for an engine that has none."""
+        if self.serve.gpus == 1 and self.shards[0].data == 1:
+            return ()
+        return tuple((name, self.network.pattern(ranks)) for name, ranks in sorted(groups.items()))
+
     def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.
         """
@@ -408,7 +414,8 @@ class Deployment:
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
-            groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap)
+            groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap,
+            average=self.scenario.detail == "rank")
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)

@@ -16,11 +16,12 @@ from ksim.foundation import catalog
 from ksim.scenario.cache_layout import Memory
 from ksim.scenario.scenario import Scenario
 from ksim.specs.hardware import Gpu, System
+from ksim.specs.ranks import RankSettings
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 from ksim.workload.replay import Workload
 
-__all__ = ["WANTED", "Feature", "cache_layers", "features_of", "load_feature"]
+__all__ = ["WANTED", "Feature", "cache_layers", "draws_experts", "features_of", "load_feature"]
 
 
 class Feature:
@@ -107,10 +108,25 @@ def _gates(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bo
     return scenario.flow_control is not None or hasattr(catalog.find(folder, router.name), "refusal")
 
 
+def draws_experts(model: Model, serve: EngineSettings, ranks: RankSettings) -> bool:
+    """Whether the rows of experts are drawn, as several groups of GPUs hold whole ones."""
+    groups = serve.expert_parallel_size or serve.tensor_parallel_size * serve.data_parallel_size
+    return bool(model.decoder.top_k) and ranks.experts == "drawn" and serve.enable_expert_parallel and groups > 1
+
+
+def _has_unlike_ranks(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
+    """Whether GPUs of an engine may differ, or meet those of other engines within a step."""
+    if scenario is None or scenario.detail == "step":
+        return False
+    shared = bool(model.decoder.top_k) and serve.data_parallel_size > 1
+    return scenario.ranks.differ or shared or draws_experts(model, serve, scenario.ranks)
+
+
 #: What asks for each feature, by its module, in the order in which features apply.
 WANTED: Mapping[str, Callable[[Model, EngineSettings, Scenario | None], bool]] = {
     "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "weights": _offloads_weights,
     "connectors": _moves_kv, "sampling": _samples, "power": _sets_power, "gateway": _gates,
+    "ranks": _has_unlike_ranks,
 }
 
 

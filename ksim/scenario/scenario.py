@@ -22,6 +22,7 @@ from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownKey
 from ksim.foundation.files import LONGEST, is_there, nearest, regular_file
 from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings
+from ksim.specs.ranks import RankSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload
@@ -31,7 +32,7 @@ from ksim.workload.synthetic import Synthetic
 _TABLES: Mapping[str, type] = {
     "serve": EngineSettings, "workload": Workload, "workload.synthetic": Synthetic, "workload.replay": Replay,
     "workload.synthetic.arrivals": Arrivals, "slo": Slo, "power": PowerSettings, "energy": Footprint,
-    "signals": SignalSettings, "pools.NAME": PoolSettings}
+    "signals": SignalSettings, "pools.NAME": PoolSettings, "ranks": RankSettings}
 
 
 def check_scenario_file(path: Path) -> None:
@@ -275,6 +276,11 @@ ANY_WORKLOAD: Mapping[str, Any] = {
 COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "deepep")
 
 
+def _detail(word: str) -> str:
+    """The level of detail; "kernel" is what "rank" was called."""
+    return "rank" if word == "kernel" else word
+
+
 @frozen
 class Scenario:
     """What is simulated, on which hardware, under which load, and in how much detail.
@@ -332,14 +338,20 @@ class Scenario:
     """The power cap, the SM clock and the governor of the GPUs."""
     energy: Footprint = Footprint()
     """How emissions and costs follow from a run's energy."""
-    detail: str = field(default="step", validator=in_(("step", "kernel")))
-    """The level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
+    ranks: RankSettings = RankSettings()
+    """How GPUs differ that are built alike: slow ones, and speeds, leakage and launches that are not all the same."""
+    detail: str = field(default="step", converter=_detail, validator=in_(("step", "rank")))
+    """The level of detail: "step" takes all GPUs of a stage to be alike, "rank" simulates each one that may differ, by
+    its experts, its requests, or `ranks`, as a process of its own."""
     seed: int = field(default=0, validator=ge(0))
     """The seed of all random numbers. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
         if not (self.gpu or self.system) and not (self.pools and all(p.gpu or p.system for p in self.pools.values())):
             raise ValueError("name a gpu or a system (see `ksim list gpus`, `ksim list systems`)")
+        if self.detail == "step" and self.ranks != RankSettings():
+            raise ValueError("[ranks] makes GPUs differ, and detail = 'step' takes them to be alike; set detail ="
+                             " 'rank', or leave [ranks] out")
 
     @classmethod
     def read(cls, path: str | Path) -> "Scenario":

@@ -4,7 +4,8 @@ A deployment's scheduler, cache and stages become an engine's; a scenario's rout
 signals that it goes by.  Whatever else there is, features bring (`ksim.simulation.features`).
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ from ksim.cost.energy import Clock
 from ksim.cost.step import Timer
 from ksim.engine.engine import Engine
 from ksim.engine.loop_times import Horizon
-from ksim.engine.ranks import DataParallelGroup, KernelByKernel, RankGroup, Stages, WholeSteps
+from ksim.engine.ranks import DataParallelGroup, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.flow.request import BlockKeys, Request
@@ -27,6 +28,9 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import Cache
 from ksim.kv.cache.vllm import VllmCache
+from ksim.network.flows import Flows
+from ksim.network.links import Links
+from ksim.network.network import FleetNetwork
 from ksim.oracles import peak
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import load_feature
@@ -93,7 +97,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     signals = signals_of(gateway.sharing(chooser, key) if gateway else chooser, key)
     moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves)
+    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves, fleet.links)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     _tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
@@ -123,24 +127,30 @@ class _Assembly:
     log: Log
     watched: bool
     here: Container[int] | None
-    tells: bool = False
-    moves: KvMoves | None = None
+    tells: bool
+    moves: KvMoves | None
+    links: Links
     _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: EnginePool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
-        width = deployment.serve.drafted + 1
-        groups = [DataParallelGroup(self.env, ranks, width) if shared else None for _ in range(pool.replicas)]
+        maker = _first(feature.ranks(pool, self.env, self.log, self._network) for feature in deployment.features)
+        make, width = maker.group if maker else partial(DataParallelGroup, self.env), deployment.serve.drafted + 1
+        groups = [make(ranks, width) if shared else None for _ in range(pool.replicas)]
         blocks, collective_flows = deployment.kv_blocks, dict[int, "CollectiveFlows | None"]()
+        priced = dict[Hashable, list[Timer]]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
                 key = place.replica if shared else number
                 if key not in collective_flows:
                     collective_flows[key] = self._collective_flows(pool, place)
-                yield self._engine(pool, number, place, self._cache(deployment, blocks), (groups[place.replica],
-                                                                                     collective_flows[key]))
+                timers = _timers(deployment, place, priced)
+                stages = (maker.stages(number, place, timers, collective_flows[key]) if maker else
+                          _whole_steps(deployment, self.env))
+                yield self._engine(pool, number, place, (self._cache(deployment, blocks), timers),
+                                   (stages, groups[place.replica], collective_flows[key]))
             else:
                 yield RemoteReplica(number, pool.role)
 
@@ -149,12 +159,17 @@ class _Assembly:
         assert size is not None, "settings are derived before engines are built"
         return _cache(deployment, blocks, self._keys.setdefault(size, BlockKeys(size)) if self.tells else None)
 
+    def _network(self) -> FleetNetwork:
+        """What moves between GPUs: the network of KV, if that moves."""
+        return self.moves.network if self.moves else FleetNetwork(self.env, self.links, Flows(self.env, self.links))
+
     def _collective_flows(self, pool: EnginePool, place: EnginePlace) -> "CollectiveFlows | None":
         return self.moves.collective_flows(pool, place) if self.moves and self.moves.transfers else None
 
-    def _engine(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache,
-                joined: tuple[DataParallelGroup | None, "CollectiveFlows | None"]) -> Engine:
+    def _engine(self, pool: EnginePool, number: int, place: EnginePlace, own: tuple[Cache, Sequence[Timer]],
+                joined: tuple[Stages, DataParallelGroup | None, "CollectiveFlows | None"]) -> Engine:
         deployment, serve, features = pool.deployment, pool.deployment.serve, pool.deployment.features
+        cache, timers = own
         connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
         parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
@@ -163,15 +178,15 @@ class _Assembly:
         self.log.engines.append(_record(pool, number, place, cache))
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
-            "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus,
+            "timers": timers, "workers": serve.gpus,
             "governor": _first(feature.governor(deployment) for feature in features),
             "logprobs": _with_prompt_logprobs, "seed": deployment.scenario.seed, "role": pool.role,
             "gpus": pool.gpus(place), "connector": connection.worker, "endpoint": connection.endpoint}
-        kind, own = _kind(_stages(deployment, self.env, place), *joined, deployment.skips, self.watched, common)
+        kind, more = _kind(*joined, deployment.skips, self.watched, common)
         for extension in (extension for feature in features for extension in feature.extensions(deployment)):
             if issubclass(kind, extension.of):
-                kind, own = mixed(extension.kind, kind), {**own, **extension.fields}
-        return kind(**common, **own)
+                kind, more = mixed(extension.kind, kind), {**more, **extension.fields}
+        return kind(**common, **more)
 
 
 def _kind(stages: Stages, group: DataParallelGroup | None, collective_flows: "CollectiveFlows | None", skips: bool,
@@ -248,23 +263,26 @@ def _known_clock(gpu: Gpu) -> float:
     return nan if clocks is None else clocks.known or clocks.boost
 
 
-def _stages(deployment: Deployment, env: simpy.Environment, place: EnginePlace) -> Stages:
+def _timers(deployment: Deployment, place: EnginePlace, priced: dict[Hashable, list[Timer]]) -> list[Timer]:
+    """The timers of the engine at *place*, with the prices of those before whose GPUs have the same links."""
+    timers: list[Any] = deployment.timers(place.first, place.firsts)
+    known = priced.setdefault(tuple(deployment.patterns(timer.groups) for timer in timers), timers)
+    for timer, other in zip(timers, known, strict=True):
+        if timer is not other:
+            timer.price_as(other)
+    return timers
+
+
+def _whole_steps(deployment: Deployment, env: simpy.Environment) -> WholeSteps:
     power, stages = deployment.gpu.power, len(deployment.shards)
-    clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
-    if deployment.scenario.detail == "step":
-        return WholeSteps(env, stages, clocks)
-    if (replicas := deployment.shards[0].data) > 1:
-        raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {replicas} share the experts of"
-                                    f" {deployment.model.name}; set it to 'step'")
-    groups = [deployment.groups(stage, place.first, place.firsts) for stage in range(stages)]
-    return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
+    return WholeSteps(env, stages, [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else [])
 
 
 def _record(pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> EngineBuilt:
     deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)
-    facts = {key: value for feature in deployment.features for key, value in feature.facts(pool).items()}
+    facts = {key: value for feature in deployment.features for key, value in feature.facts(pool, place).items()}
     return EngineBuilt(
         engine=number, name=pool.engine_name(number), gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, frozen
 
+from ksim.cost.step import Timer
 from ksim.engine.engine import Engine
 from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
@@ -24,13 +25,17 @@ from ksim.scheduling.scheduler import Rules
 from ksim.simulation.pool import EnginePlace, EnginePool
 
 if TYPE_CHECKING:
+    from ksim.cluster.cluster import Cluster
     from ksim.cluster.gateway import Gateway
     from ksim.engine.event_engine import CollectiveFlows
     from ksim.engine.governors import Supervised
+    from ksim.engine.ranks import DataParallelGroup, Stages
     from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint
     from ksim.kv.transfer.transfer import TransferNetwork
+    from ksim.network.network import FleetNetwork
+    from ksim.simulation.fleet import Fleet
 
-__all__ = ["Connection", "Extension", "KvMoves", "WiredFeature"]
+__all__ = ["Connection", "Extension", "KvMoves", "RankMaker", "RunningFleet", "WiredFeature"]
 
 
 @frozen
@@ -57,6 +62,9 @@ class KvMoves(Protocol):
     """What moves the KV of a fleet: between engines, over `transfers`, or to and from what is below their GPUs."""
 
     @property
+    def network(self) -> "FleetNetwork": ...
+
+    @property
     def transfers(self) -> "TransferNetwork | None": ...
 
     def connection(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> Connection:
@@ -66,6 +74,43 @@ class KvMoves(Protocol):
     def collective_flows(self, pool: EnginePool, place: EnginePlace) -> "CollectiveFlows | None":
         """The collectives between nodes of the engine at *place*, or of its data-parallel group, which share links with
         KV; None if it lies on one node."""
+        ...
+
+
+class RunningFleet(Protocol):
+    """A run that goes on."""
+
+    @property
+    def fleet(self) -> "Fleet": ...
+
+    @property
+    def cluster(self) -> "Cluster": ...
+
+    @property
+    def env(self) -> Horizon: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def over(self) -> bool:
+        """Whether all requests have come and ended."""
+        ...
+
+
+class RankMaker(Protocol):
+    """Makes the pipeline stages of a pool's engines, and the groups of those that share experts."""
+
+    def group(self, size: int, width: int) -> "DataParallelGroup":
+        """The group of *size* engines, whose dummy steps have *width* tokens."""
+        ...
+
+    def stages(self, number: int, place: EnginePlace, timers: Sequence[Timer],
+               shared: "CollectiveFlows | None") -> "Stages":
+        """The stages of engine *number*, which is at *place* and prices its steps with *timers*.
+
+        Where its collectives between nodes share links with KV, *shared* has the flows.
+        """
         ...
 
 
@@ -94,9 +139,14 @@ class WiredFeature(Feature):
         """What sets the power of an engine's GPUs."""
         return None
 
-    def facts(self, pool: EnginePool) -> Mapping[str, Any]:
-        """Fields of `EngineBuilt`, by which results judge an engine."""
+    def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
+        """Fields of `EngineBuilt`, by which results judge the engine at *place*."""
         return {}
+
+    def ranks(self, pool: EnginePool, env: Horizon, log: Log, network: Callable[[], "FleetNetwork"]
+              ) -> "RankMaker | None":
+        """What makes stages whose ranks differ, on the fleet's *network*; None for those whose ranks are alike."""
+        return None
 
     def preparation(self, deployment: Deployment) -> Callable[[Request], Request] | None:
         """What makes of a request what the model sees."""
@@ -124,6 +174,9 @@ class WiredFeature(Feature):
         return ""
 
     # Runs.
+
+    def begin(self, running: RunningFleet) -> None:
+        """Start what goes on beside the engines, before the first event."""
 
     def check_run(self, pools: Sequence[EnginePool]) -> None:
         """Raise ConfigError, after a look at typical steps, for a run that would not be as asked."""

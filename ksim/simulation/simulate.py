@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import simpy
 from attrs import Factory, define, field, frozen
 
 from ksim.cluster.cluster import Cluster
@@ -90,8 +91,10 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
     env = Horizon()
     fleet.check_run()
     cluster = build(fleet, env, log, on_end, here)
-    env.process(cluster.serve(requests))
-    begin(Running(fleet, cluster))
+    running = Running(fleet, cluster, env.process(cluster.serve(requests)))
+    for feature in fleet.features:
+        feature.begin(running)
+    begin(running)
     with process.paused():
         env.run()
         cluster.close()
@@ -100,10 +103,11 @@ def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[
 
 @frozen
 class Running:
-    """A run of *fleet* that goes on."""
+    """A run of *fleet* that goes on, while its requests are *coming*."""
 
     fleet: Fleet
     cluster: Cluster
+    coming: simpy.Event
 
     @property
     def env(self) -> Horizon:
@@ -114,6 +118,11 @@ class Running:
     def log(self) -> Log:
         """What has been written down by now; engines may write a few steps later than the cluster."""
         return self.cluster.log
+
+    @property
+    def over(self) -> bool:
+        """Whether all requests have come and ended."""
+        return self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
 
     def result(self) -> Result:
         """The result of what has happened by now; engines write down the rest of it first."""

@@ -228,7 +228,7 @@ def warm(fleet: Fleet) -> Fleet:
 class _Warm(Deployment):
     """A deployment whose timers share prices with those of the same `hardware`: whatever decides what kernels cost.
 
-    Engines of one GPU each have no collectives, so their places do not matter, and they share, too.
+    So do engines whose GPUs have the same links between them.
     """
 
     hardware: Hashable = field(kw_only=True, repr=False)
@@ -246,17 +246,17 @@ class _Warm(Deployment):
         return cls(**{one.name: getattr(deployment, one.name) for one in fields(Deployment)}, hardware=hardware)
 
     def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
-        alone = self.serve.gpus == 1 and self.shards[0].data == 1
         own = super().timers(first, firsts)
         for timer in own:
             passes = (timer.main, *(each.timer for each in timer.others)) if isinstance(timer, Passes) else (timer,)
             for number, each in enumerate(passes):
-                self._share(each, number, () if alone else tuple(sorted(each.groups.items())))
+                self._share(each, number, self.patterns(each.groups))
         return own
 
     def _share(self, timer: StepTimer, number: int, groups: Hashable) -> None:
         """Let *timer* have the prices of one that is alike but for its CUDA graphs, or keep it for those to come."""
-        key = (self.hardware, timer.model.name, number, timer.shard, timer.host, timer.overlap, groups)
+        key = (self.hardware, timer.model.name, number, timer.shard, timer.host, timer.overlap, timer.average,
+               groups)
         known = _timers.get(key)
         if known is not None and known.model == timer.model:
             timer.price_as(known)
