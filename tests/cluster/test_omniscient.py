@@ -96,7 +96,7 @@ def test_step_models_are_near_the_timers():
     assert model.prefill(30000, 0) > model.prefill(9000, 0) > 0
 
 
-@pytest.mark.parametrize("more", [{"detail": "kernel"}, {"serve": {
+@pytest.mark.parametrize("more", [{"detail": "rank", "ranks": {"slow": [{"gpu": 0}]}}, {"serve": {
     "speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
                            "acceptance": {"name": "geometric", "rate": 0.7}}}}])
 def test_all_engines_can_be_foreseen(model, more):

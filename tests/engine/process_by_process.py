@@ -1,4 +1,4 @@
-"""What `RankGroup` is held against: ranks that wait for every kernel, meet, and send each piece by its own event."""
+"""What `RankStage` is held against: ranks that wait for every kernel, meet, and send each piece by its own event."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -72,17 +72,17 @@ class Exchange:
 
 @define(eq=False)
 class Crowd:
-    """As `RankGroup`, each of whose ranks has a timeline of its own, with the same collectives in it."""
+    """As the ranks of a `RankStage`, each with a timeline and a pace of its own, and the same collectives in it."""
 
     env: simpy.Environment
     network: Any
     ranks: Sequence[int]
 
-    def play(self, step_costs: Sequence[StepCost], pace: ClockScaling) -> simpy.Event:
+    def play(self, step_costs: Sequence[StepCost], paces: Sequence[ClockScaling]) -> simpy.Event:
         barrier = Barrier(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
         return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, barrier, exchanges))
-                                for rank, timeline in zip(self.ranks, step_costs, strict=True)])
+                                for rank, timeline, pace in zip(self.ranks, step_costs, paces, strict=True)])
 
     def _rank(self, rank: int, timeline: StepCost, pace: ClockScaling, barrier: Barrier,
               exchanges: dict[int, Exchange]) -> Process:

@@ -1,12 +1,14 @@
-"""Pipeline stages of 10 s and 20 s, played whole and kernel by kernel."""
+"""Pipeline stages of 10 s and 20 s, played whole and by ranks that are processes."""
 
 import pytest
 import simpy
 
-from ksim.engine.ranks import KernelByKernel, LaunchTimes, RankGroup, WholeSteps
+from ksim.engine.rank_processes import RankStages
+from ksim.engine.ranks import LaunchTimes, WholeSteps
 from ksim.flow.costs import ClockScaling
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from tests.engine.by_hand import timeline
+from tests.engine.ranks_by_hand import NoCollectives, Pace, Ranks
 
 #: The first stage is one kernel, the second two.
 BATCH = (timeline(10.0), timeline(15.0, 5.0))
@@ -18,11 +20,16 @@ def whole(env):
     return WholeSteps(env, stages=2)
 
 
-def kernel_by_kernel(env):
-    return KernelByKernel(env, [RankGroup(env, None, [stage], {}) for stage in range(2)])
+def by_ranks(env, ranks=1, paces=()):
+    stages = [Ranks.of([[1.0] * ranks], paces, number, env=env).stage for number in range(2)]
+    return RankStages(env, 0, stages, [NoCollectives()] * 2)
 
 
-each_detail = pytest.mark.parametrize("detail", [whole, kernel_by_kernel])
+def by_two_ranks(env):
+    return by_ranks(env, 2)
+
+
+each_detail = pytest.mark.parametrize("detail", [whole, by_ranks, by_two_ranks])
 
 
 @each_detail
@@ -73,17 +80,24 @@ def test_a_stage_waits_for_its_inputs_and_for_its_last_launch(detail):
     assert (in_flight.start, in_flight.end) == (3, 80)
 
 
-@pytest.mark.parametrize("detail", ["step", "kernel"])
+@pytest.mark.parametrize("detail", ["step", "rank"])
 def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
     """Of 10 s, 4 are clocked: at a pace of 1.5, 12 s."""
-    class Slow:
-        def pace(self, timeline, start, setting):
-            return ClockScaling(1.5)
-
-    env = simpy.Environment()
+    env, pace = simpy.Environment(), ClockScaling(1.5)
     lap = PricedBlock.of((KernelCost.of("a", "gemm", 4.0, bound="compute"), KernelCost.of("b", "gemm", 6.0)))
-    stages = (WholeSteps(env, 1, [Slow()]) if detail == "step"
-              else KernelByKernel(env, [RankGroup(env, None, [0], {})], [Slow()]))
+    stages = (WholeSteps(env, 1, [Pace(pace)]) if detail == "step" else
+              RankStages(env, 0, [Ranks.of([[1.0, 1.0]], [pace] * 2, env=env).stage], [NoCollectives()]))
     in_flight = stages.launch([StepCost.of([lap])], [LaunchTimes(0.0, 0.0)])
     env.run(in_flight.done)
-    assert (in_flight.end, in_flight.scalings) == (12, (ClockScaling(1.5),))
+    assert (in_flight.end, in_flight.scalings) == (12, (pace,))
+
+
+def test_a_step_has_the_mean_scaling_of_its_ranks_and_tells_how_long_they_waited():
+    """Of 10 s, 4 are clocked: 12 s at 1.5, 10 at 1; a step at the mean pace would take 11."""
+    env, paces = simpy.Environment(), [ClockScaling(1.5, 1.0, 1.0, 1e9), ClockScaling(1.0, 1.0, 1.0, 2e9)]
+    lap = PricedBlock.of((KernelCost.of("a", "gemm", 4.0, bound="compute"), KernelCost.of("b", "gemm", 6.0)))
+    stages = RankStages(env, 0, [Ranks.of([[1.0, 1.0]], paces, env=env).stage], [NoCollectives()])
+    in_flight = stages.launch([StepCost.of([lap])], [LaunchTimes(0.0, 0.0)])
+    env.run(in_flight.done)
+    (scaling,) = in_flight.scalings
+    assert (in_flight.end, scaling.time, scaling.clock, in_flight.waits) == (12, 1.25, 1.5e9, (1,))

@@ -133,6 +133,16 @@ def phases(chance: Random) -> Table:
     return ask(arrivals={"phases": chance.sample(parts, 3), "repeat": True})
 
 
+def ranks(chance: Random) -> Table:
+    """GPUs that differ, of which the first is always there."""
+    slow = {"gpu": 0, **chance.choice([
+        {}, {"speed": 0.7}, {"speed": 0.5, "start": "2 ms", "end": "8 ms"}, {"clock": "1 GHz"}, {"watts": 150},
+        {"delay": "50 us"}, {"link": 0.3}])}
+    differing = chance.choice([{"slow": [slow]}, {"slow": [slow]}, {"speed_spread": 0.05}, {"power_spread": 0.1},
+                               {"launch_jitter": "20 us"}, {}])
+    return {"detail": "rank", "ranks": {**differing, "experts": chance.choice(["drawn", "even"])}}
+
+
 #: What a scenario says to use each feature, by its name.
 FEATURES: Mapping[str, Feature] = {
     "experts": lambda chance: {"model": chance.choice(EXPERTS)}, "delta": lambda _: {"model": "delta"},
@@ -195,7 +205,7 @@ FEATURES: Mapping[str, Feature] = {
     "cap": lambda chance: {"power": {"cap": chance.choice(["200 W", "400 W"])}},
     "clock": lambda chance: {"power": {"clock": chance.choice(["1 GHz", "1.5 GHz"])}},
     "governor": lambda chance: {"power": {"governor": other(chance, "engine.governors")}},
-    "kernel": lambda _: {"detail": "kernel"}, "zipf": lambda _: {"routing": {"name": "zipf", "exponent": 1.0}},
+    "ranks": ranks, "zipf": lambda _: {"routing": {"name": "zipf", "exponent": 1.0}},
     "oracle": lambda chance: {"oracle": chance.choice(["measured", "learned", "waves"])},
     "errors": lambda chance: {"oracle": "learned", "kernel_errors": chance.randrange(9)},
     "figures": lambda chance: {"gpu": {"name": "h200", "bandwidth": chance.choice(["2 TB/s", "9 TB/s"])}},

@@ -33,7 +33,7 @@ def fleets() -> Tables:
 def ordinary(scenario: dict[str, Any]) -> dict[str, Any]:
     """*scenario* without most of the keys that GPUs, models and engines refuse."""
     serve = {key: value for key, value in scenario["serve"].items() if key in ORDINARY}
-    kept = {key: value for key, value in scenario.items() if key not in ("power", "detail", "engine")}
+    kept = {key: value for key, value in scenario.items() if key not in ("power", "detail", "ranks", "engine")}
     return kept | {"serve": serve}
 
 

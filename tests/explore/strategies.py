@@ -1,5 +1,7 @@
 """Scenarios over all keys, valid or not, with loads that take a moment."""
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from hypothesis import strategies as some
@@ -167,6 +169,22 @@ def retries() -> Tables:
     return some.sampled_from([{"max_retries": 2}, {"max_retries": 5, "initial_delay": "1 ms", "max_delay": "5 ms"}])
 
 
+def details() -> Tables:
+    """The level of detail, and how ranks differ; most slow GPUs are ones that engines have."""
+    slow = some.fixed_dictionaries({"gpu": some.sampled_from([0, 0, 0, 1, 1, 2, 3, 7, 40])}, optional={
+        "speed": some.sampled_from([0.3, 0.9, 1.0, 1.1]), "clock": some.sampled_from(["500 MHz", "1.2 GHz", "1 MHz"]),
+        "watts": some.sampled_from([-20, 30, 200]), "delay": some.sampled_from(["20 us", "1 ms"]),
+        "link": some.sampled_from([0.1, 0.5, 2.0]), "start": some.sampled_from([0, "3 ms", "1 s"]),
+        "end": some.sampled_from(["5 ms", "0.1 s", "9 s"])})
+    ranks = some.fixed_dictionaries({}, optional={
+        "slow": some.lists(slow, max_size=3), "speed_spread": some.sampled_from([0.0, 0.02, 0.5]),
+        "power_spread": some.sampled_from([0.0, 0.1]), "launch_jitter": some.sampled_from([0, "10 us", "1 ms"]),
+        "experts": some.sampled_from(["drawn", "even"])})
+    return some.one_of(
+        some.just({}), some.sampled_from(["step", "kernel", "rank"]).map(lambda detail: {"detail": detail}),
+        some.builds(lambda ranks: {"detail": "rank", "ranks": ranks}, ranks))
+
+
 def scenarios() -> Tables:
     """Tables of scenarios, each key of which may be absent."""
     hardware = some.one_of(some.builds(lambda gpu: {"gpu": gpu}, entries("gpus")),
@@ -189,8 +207,8 @@ def scenarios() -> Tables:
             "energy": some.fixed_dictionaries({}, optional={
                 "grid": entries("grids"), "pue": some.floats(1, 2), "host_watts": some.just("1 kW"),
                 "price_per_kwh": some.floats(0, 1), "sleep_after": some.sampled_from(["0 s", "10 ms", "1 s"])}),
-            "detail": some.sampled_from(["step", "kernel"]), "seed": some.integers(0, 99)})
-    parts = some.builds(lambda one, other: one | other, rest, before_routers())
+            "seed": some.integers(0, 99)})
+    parts = some.builds(lambda *tables: reduce(or_, tables), rest, before_routers(), details())
     return some.builds(_known_to_the_engine, hardware, parts, some.integers(0, 9))
 
 

@@ -177,10 +177,11 @@ def test_data_ranks_share_the_experts_of_a_module() -> None:
 
 
 def test_ranks_play_the_kernels_of_all_passes() -> None:
-    """Where ranks play every kernel and meet at collectives, a step takes as long as its price says."""
+    """Where ranks are processes that meet at collectives, a step takes as long as its price says."""
     table = {**TABLE, "workload": {"synthetic": {**BURST, "count": 3}}, "serve": {
         "tensor_parallel_size": 2, "max_model_len": 8192,
         "speculative_config": {**ACCEPTANCE, **SETUPS["eagle3"][2], "num_speculative_tokens": 2}}}
-    whole, kernels = (simulate(Scenario.of({**table, "detail": detail})).summary for detail in ("step", "kernel"))
-    assert kernels["mean_tpot_ms"] == pytest.approx(whole["mean_tpot_ms"], rel=1e-6)
-    assert kernels["spec_decode_num_drafts"] == whole["spec_decode_num_drafts"] > 0
+    alike = {"detail": "rank", "ranks": {"slow": [{"gpu": 0}, {"gpu": 1}]}}
+    whole, ranks = (simulate(Scenario.of({**table, **detail})).summary for detail in ({}, alike))
+    assert ranks["mean_tpot_ms"] == pytest.approx(whole["mean_tpot_ms"], rel=1e-6)
+    assert ranks["spec_decode_num_drafts"] == whole["spec_decode_num_drafts"] > 0

@@ -48,9 +48,10 @@ def _plain(value: Any) -> Any:
 
 
 def _kernels(event: Event) -> list[tuple[str, str, int]]:
-    """What ran in a step, and how often."""
+    """What ran in a step, and how often; waiting for other ranks, of however little, is none of it."""
     lanes = event.step_costs if isinstance(event, Stepped) else ()
-    return [(span.label, str(span.shape), count) for lane in lanes for span, count in lane.counted()]
+    return [(span.label, str(span.shape), count) for lane in lanes for span, count in lane.counted()
+            if span.label != "wait_for_ranks"]
 
 
 def times(log: Log) -> list[float]:

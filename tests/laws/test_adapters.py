@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.adapters import AdapterInputs
-from ksim.flow.events import AdapterLoaded, Rejected
+from ksim.flow.events import AdapterLoaded, RanksMet, Rejected
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def scenario(model, adapters: int = 5, slots: int = 2, asked: dict[str, Any] | None = None, **serve: Any) -> Scenario:
     """A run of 30 requests that ask for *adapters* adapters, or for those *asked* for."""
-    more = {key: serve.pop(key) for key in ("router", "seed", "detail") if key in serve}
+    more = {key: serve.pop(key) for key in ("router", "seed", "detail", "ranks") if key in serve}
     lora = {"enable_lora": True, "max_loras": slots, "max_lora_rank": 32,
             "lora_modules": [{"name": "adapter", "rank": 8, "count": adapters}]} if adapters else {}
     load = {"arrivals": {"process": "poisson", "rate": 300.0}, "prompt": uniform(1, 150), "output": uniform(1, 40),
@@ -116,9 +116,11 @@ def test_a_streamed_run_counts_the_same_loads(model, tmp_path):
     assert run.summary["lora_loads"] > 0
 
 
-def test_kernel_by_kernel_steps_take_the_same_time(model):
-    whole, ranks = (simulate(scenario(model, 4, 2, tensor_parallel_size=2, detail=detail)) for detail in
-                    ("step", "kernel"))
+def test_steps_of_ranks_take_the_same_time(model):
+    alike = {"slow": [{"gpu": gpu} for gpu in range(2)]}
+    whole, ranks = (simulate(scenario(model, 4, 2, tensor_parallel_size=2, **more)) for more in
+                    ({}, {"detail": "rank", "ranks": alike}))
+    assert any(ranks.log.of(RanksMet))
     assert ranks.summary["mean_ttft_ms"] == pytest.approx(whole.summary["mean_ttft_ms"], rel=1e-6)
 
 

@@ -1,17 +1,19 @@
-"""Detail never changes time: a run is the same played in whole steps and kernel by kernel, rank by rank."""
+"""Detail alone never changes time: a run is the same in whole steps and rank by rank, where no rank differs."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import simpy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksim.flow.events import Finished, Stepped
+from ksim.flow.events import Finished, RanksMet, Stepped
 from ksim.network.routes import Hop, Route
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import simulate
 from tests.engine.process_by_process import Exchange
 from tests.laws.happenings import facts, times
@@ -59,27 +61,51 @@ serves = st.fixed_dictionaries({
 })
 #: Products of 32 rows and more are cut; which lane is the longer one depends on how many SMs the other has.
 overlaps = st.sampled_from([{}, {"overlap_stages": 2, "overlap_sms": 1}, {"overlap_stages": 4, "overlap_sms": 64}])
+#: Limits under which clocks change within a run, or never reach the boost clock.
+powers = st.sampled_from([{}, {}, {"cap": "150 W"}, {"clock": "1 GHz"}])
+
+
+def by_ranks(table: dict[str, Any]) -> dict[str, Any]:
+    """*table* with a process for each GPU that an engine has, none of which differs."""
+    used = [gpu for pool in Fleet.of(Scenario.of(table)).pools for place in pool.places for gpu in pool.gpus(place)]
+    return {**table, "detail": "rank", "ranks": {"slow": [{"gpu": gpu, "speed": 1.0} for gpu in used]}}
 
 
 @given(serve=serves, overlap=overlaps, workload=workloads, system=st.sampled_from(["hgx-h200", "pairs.toml"]),
-       host=st.sampled_from(["default", "free.toml"]), seed=st.integers(0, 1000))
+       host=st.sampled_from(["default", "free.toml"]), power=powers, seed=st.integers(0, 1000))
 @examples(28)
-def test_a_run_is_the_same_in_whole_steps_and_kernel_by_kernel(folder, serve, overlap, workload, system, host, seed):
+def test_a_run_is_the_same_in_whole_steps_and_rank_by_rank(folder, serve, overlap, workload, system, host, power, seed):
     serve = serve if serve["tensor_parallel_size"] == 1 else {**serve, **overlap}
     scenario = {"model": str(folder / "config.json"), "serve": serve, "workload": workload, "seed": seed,
-                "nodes": 8, "system": str(folder / system) if "." in system else system,
+                "nodes": 8, "system": str(folder / system) if "." in system else system, "power": power,
                 "host": str(folder / host) if "." in host else host}
-    whole, fine = (simulate(Scenario.of({**scenario, "detail": detail})).log for detail in ("step", "kernel"))
+    whole, fine = (simulate(Scenario.of(table)).log for table in (scenario, by_ranks(scenario)))
     assert any(whole.of(Finished))
     assert facts(fine) == facts(whole)
     assert times(fine) == pytest.approx(times(whole), rel=1e-9)
+    for met in fine.of(RanksMet):
+        assert len(met.gpus) == serve["tensor_parallel_size"]
+        assert met.waits == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("serve", "more"), [
+    ({}, {}), ({"tensor_parallel_size": 4, "pipeline_parallel_size": 2}, {"power": {"cap": "400 W"}}),
+    ({"data_parallel_size": 2, "tensor_parallel_size": 2}, {"ranks": {"experts": "even"}})])
+def test_where_no_rank_can_differ_a_run_is_the_same_to_the_last_bit(folder, serve, more):
+    table = {"model": str(folder / "config.json"), "system": "hgx-h200", "serve": {"max_model_len": 256, **serve},
+             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "count": 20,
+                                        "prompt": uniform(1, 150), "output": uniform(1, 10)}}}
+    table |= {key: value for key, value in more.items() if key == "power"}
+    whole, fine = (simulate(Scenario.of(each)).log for each in (table, {**table, **more, "detail": "rank"}))
+    assert facts(fine) == facts(whole) and times(fine) == times(whole)
+    assert not any(fine.of(RanksMet))
 
 
 def test_ranks_over_two_nodes_do_exchange_unevenly(folder):
     """So that the law above is tried where it is hardest: a ring of four has two hops of each kind."""
     table = {"model": str(folder / "config.json"), "system": str(folder / "pairs.toml"), "workload": {"synthetic": {
         "arrivals": {"process": "burst"}, "prompt": uniform(9, 9), "output": uniform(1, 1), "count": 1}},
-        "serve": {"tensor_parallel_size": 4, "num_gpu_blocks_override": 500, "max_model_len": 256}, "detail": "kernel"}
+        "serve": {"tensor_parallel_size": 4, "num_gpu_blocks_override": 500, "max_model_len": 256}, "detail": "rank"}
     site = Deployment.of(Scenario.of(table))
     (step,) = simulate(Scenario.of(table)).log.of(Stepped)
     timer, = site.timers()

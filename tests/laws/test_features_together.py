@@ -52,7 +52,7 @@ FEATURES: Mapping[str, dict[str, Any]] = {
     "beams": asking(beam_width=2, output=uniform(2, 3)),
     "pools": {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode"}}},
     "experts": serving(data_parallel_size=2, enable_expert_parallel=True), "stages": serving(pipeline_parallel_size=2),
-    "sglang": serving(prefix_cache="sglang"), "kernel": {"detail": "kernel"},
+    "sglang": serving(prefix_cache="sglang"), "ranks": {"detail": "rank", "ranks": {"slow": [{"gpu": 0, "speed": 0.8}]}},
     "stall_free": serving(scheduling_policy="stall_free"),
 }
 DRAFTERS = {"ngram", "mtp", "eagle3", "draft_model"}
@@ -60,12 +60,12 @@ DRAFTERS = {"ngram", "mtp", "eagle3", "draft_model"}
 DRAFTED = {"lora", "images", "windows", "delta", "pools", "experts", "sglang", "n"}
 MODELS = {"windows", "delta", "mamba", "seeing windows"}
 #: With these, no engine goes ahead of the clock.
-STEPPING = {"experts", "stages", "kernel"}
+STEPPING = {"experts", "stages", "ranks"}
 #: Pairs that are refused, each with the key that the error names.
 REFUSED = {**{frozenset((drafter, "sglang")): "serve.prefix_cache" for drafter in DRAFTERS},
            frozenset(("n", "pools")): "workload.synthetic.n",
            frozenset(("beams", "pools")): "workload.synthetic.beam_width", frozenset(("beams", "n")): "n is 3",
-           frozenset(("beams", "logprobs")): "prompt_logprobs", frozenset(("experts", "kernel")): "detail"}
+           frozenset(("beams", "logprobs")): "prompt_logprobs"}
 
 
 def model_of(pair: frozenset[str]) -> str:

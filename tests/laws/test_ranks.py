@@ -1,8 +1,11 @@
-"""Segments take as long as ranks take kernel by kernel and piece by piece, however unlike they are."""
+"""Ranks take as long as their kernels and pieces one by one, however unlike they are, and what they wait for is told.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
+import numpy as np
 import pytest
 import simpy
 from attrs import evolve, frozen
@@ -10,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.engine.ranks import RankGroup, RankProgram
+from ksim.engine.ranks import LaunchTimes
 from ksim.flow.costs import ClockScaling
+from ksim.flow.events import WAITS
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
 from tests.engine.process_by_process import Crowd
+from tests.engine.ranks_by_hand import Ranks
 from tests.properties import examples
 
 RANKS = 4
@@ -37,6 +42,11 @@ def hidden(span: KernelCost) -> KernelCost:
     return span.beside()
 
 
+def each(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[list[float]]:
+    """One of *numbers* for each rank; they may be alike."""
+    return st.lists(numbers, min_size=RANKS, max_size=RANKS) | numbers.map(lambda number: [number] * RANKS)
+
+
 seconds = st.floats(0.001, 9)
 hops = st.builds(Hop, st.integers(0, RANKS - 1), st.integers(0, RANKS - 1), seconds, seconds).filter(
     lambda hop: hop.source != hop.target)
@@ -55,6 +65,9 @@ laps = st.lists(st.builds(lambda parts, repeat: (tuple(chain(*parts)), repeat), 
                           st.integers(1, 4)), min_size=1, max_size=4)
 
 
+Laps = Sequence[tuple[Sequence[KernelCost | int], int]]
+
+
 def slower(span: KernelCost | int, times: float) -> KernelCost | int:
     """*span* on a GPU that takes so many times as long for what it computes."""
     if isinstance(span, int) or span.group:
@@ -70,18 +83,57 @@ def along(route: Route, span: KernelCost | int) -> KernelCost | int:
     return evolve(span, hidden=taken) if span.hidden else span.replaced(seconds=taken)
 
 
-@given(laps=laps, route=routes, fill=products, pace=st.floats(1, 2),
-       skews=st.lists(st.floats(1, 3), min_size=RANKS, max_size=RANKS))
+def step(laps: Laps, fill: KernelCost, of: Callable[[KernelCost | int], KernelCost | int]) -> StepCost:
+    """*laps* as *of* has them; the batch has the kernel *fill*."""
+    made = of(fill)
+    assert isinstance(made, KernelCost)
+    return StepCost.of([PricedBlock.of([of(span) for span in spans], repeat) for spans, repeat in laps], [made])
+
+
+@given(laps=laps, route=routes, fill=products, paces=each(st.floats(1, 2)), slowness=each(st.floats(1, 3)))
 @examples(200)
-def test_segments_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
-    skewed = [[([slower(span, times) for span in spans], repeat) for spans, repeat in laps] for times in skews]
-    sized, timed = ([StepCost.of([PricedBlock.of([of(span) for span in spans], repeat) for spans, repeat in blocks],
-                                 [slower(fill, times)]) for blocks, times in zip(skewed, skews, strict=True)]
-                    for of in (lambda span: span, lambda span: along(route, span)))
-    network, pace = Streets(route), ClockScaling(pace)
-    crowd = Crowd(simpy.Environment(), network, range(RANKS))
-    crowd.env.run(crowd.play(sized, pace))
-    rank_group = RankGroup(simpy.Environment(), network, range(RANKS), {"tensor": range(RANKS)})
-    rank_group.env.run(rank_group.run_segments([
-        RankProgram.of(step.blocks).timed(step.batch_kernels, pace) for step in timed]))
-    assert rank_group.env.now == pytest.approx(crowd.env.now, rel=1e-12)
+def test_segments_take_as_long_as_their_kernels_and_pieces(laps, route, fill, paces, slowness):
+    """Ranks have clocks of their own, and take so many times as long for all that they compute."""
+    scalings, crowd = list(map(ClockScaling, paces)), Crowd(simpy.Environment(), Streets(route), range(RANKS))
+    crowd.env.run(crowd.play([step(laps, fill, partial(slower, times=times)) for times in slowness], scalings))
+    ranks = Ranks.of([slowness], scalings)
+    assert ranks.play(step(laps, fill, partial(along, route))) == pytest.approx(crowd.env.now, rel=1e-12)
+
+
+delays = each(st.floats(0, 5))
+
+
+@given(laps=laps, route=routes, fill=products, paces=each(st.floats(1, 2)), slowness=each(st.floats(1, 3)),
+       delays=delays, launched=st.sampled_from([0.0, 40.0]))
+@examples(200)
+def test_ranks_wait_as_long_as_the_last_one_is_later_and_causes_add_up(laps, route, fill, paces, slowness, delays,
+                                                                        launched):
+    """What a rank waited for at its meetings, by cause, is what it waited; the last one at each waits for nobody."""
+    ranks = Ranks.of([slowness], list(map(ClockScaling, paces)), delays=lambda moment: delays)
+    (share,) = ranks.send(step(laps, fill, partial(along, route)), times=[LaunchTimes(0.0, launched)])
+    ranks.env.run()
+    (met,) = ranks.met
+    waited = [sum(meeting.latest - came for meeting, came in zip(part.meetings, part.came, strict=True))
+              for part in share.parts]
+    assert met.waits.sum(axis=0) == pytest.approx(waited, rel=1e-9, abs=1e-9)
+    if len(set(delays)) == 1:
+        assert met.waits[WAITS.index("host")] == pytest.approx(0, abs=1e-9)
+    if len(set(slowness)) == len(set(paces)) == 1:
+        assert met.waits[WAITS.index("clock")] == pytest.approx(0, abs=1e-9)
+    assert not met.waits[[WAITS.index(cause) for cause in ("requests", "experts", "link")]].any()
+
+
+@given(laps=laps, route=routes, fill=products, slowness=each(st.floats(1, 3)), delays=delays)
+@examples(100)
+def test_busy_waiting_and_in_collectives_is_all_that_a_rank_is(laps, route, fill, slowness, delays):
+    """From its start to its end; where nothing runs beside a message, all ranks are as long in collectives."""
+    alone = [([span for span in spans if isinstance(span, int) or not span.hidden], repeat) for spans, repeat in laps]
+    ranks = Ranks.of([slowness], delays=lambda moment: delays)
+    cost = step(alone, fill, partial(along, route))
+    end = ranks.play(cost)
+    (met,) = ranks.met
+    messages = sum(count * span.seconds for span, count in cost.counted() if span.group)
+    late = np.array(delays) - min(delays)
+    assert met.start == min(delays)
+    assert late + met.busy + met.waits.sum(axis=0) + messages == pytest.approx(
+        np.full(RANKS, end - met.start), rel=1e-9, abs=1e-9)

@@ -212,13 +212,14 @@ def test_a_request_that_is_admitted_again_before_its_tokens_in_flight_come_is_co
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_steps_played_kernel_by_kernel_are_split_alike(gpu):
+def test_steps_of_ranks_are_split_alike(gpu):
     """Where a power limit rules the clock, too."""
     table = {"model": "llama-3.2-1b", "gpu": gpu, "serve": {"max_model_len": 4096, "tensor_parallel_size": 2},
              "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200}, "count": 6,
                                         "prompt": {"kind": "uniform", "low": 500, "high": 3000},
                                         "output": {"kind": "uniform", "low": 2, "high": 9}}}}
-    whole, fine = (simulate(Scenario.of({**table, "detail": detail})) for detail in ("step", "kernel"))
+    alike = {"detail": "rank", "ranks": {"slow": [{"gpu": 0}, {"gpu": 1}]}}
+    whole, fine = (simulate(Scenario.of({**table, **detail})) for detail in ({}, alike))
     assert_a_partition(fine)
     assert whole.attribution.column_names == fine.attribution.column_names
     for name in whole.attribution.column_names:

@@ -80,9 +80,9 @@ def test_a_clock_limit_at_the_boost_clock_changes_nothing():
 
 
 def test_detail_changes_nothing_under_a_cap():
-    whole, kernels = (run(detail, cap="450 W") for detail in ("step", "kernel"))
-    assert whole["energy_joules"] == pytest.approx(kernels["energy_joules"], rel=1e-9)
-    assert whole["duration"] == pytest.approx(kernels["duration"], rel=1e-9)
+    whole, ranks = (run(detail, cap="450 W") for detail in ("step", "rank"))
+    assert whole["energy_joules"] == pytest.approx(ranks["energy_joules"], rel=1e-9)
+    assert whole["duration"] == pytest.approx(ranks["duration"], rel=1e-9)
 
 
 @pytest.mark.parametrize("power, problem", [

@@ -5,6 +5,7 @@ import json
 import pytest
 import simpy
 
+from ksim.engine.rank_processes import RankStages
 from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin
@@ -109,10 +110,31 @@ def test_only_data_ranks_of_a_mixture_share_experts():
     assert groups["tensor"] == (2, 3) and groups["data"] == (0, 2, 4, 6) and groups["expert"] == tuple(range(8))
 
 
-def test_kernel_detail_is_refused_for_engines_that_share_experts():
-    scenario = Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "detail": "kernel", "serve": {"data_parallel_size": 2}})
-    with pytest.raises(ConfigError, match="detail: 'kernel' follows the ranks of one engine, and 2 share the experts"):
-        build(Deployment.of(scenario), simpy.Environment(), Log(), lambda: None)
+def stages_of(**changes):
+    cluster = build(deployment(**changes), simpy.Environment(), Log(), lambda: None)
+    return [getattr(engine, "stages", None) for engine in cluster.engines]
+
+
+@pytest.mark.parametrize(("changes", "processes"), [
+    ({"serve": {"tensor_parallel_size": 4}}, None),
+    ({"serve": {"tensor_parallel_size": 4}, "ranks": {"slow": [{"gpu": 2, "speed": 0.9}]}}, [[0, 1, 3], [2]]),
+    ({"serve": {"tensor_parallel_size": 2}, "ranks": {"launch_jitter": "1 us"}}, [[0], [1]]),
+    ({"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2}}, [[0], [1]]),
+    ({"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "tensor_parallel_size": 2},
+      "ranks": {"experts": "even"}}, [[0, 1], [2, 3]]),
+    ({"model": "qwen3-30b-a3b", "serve": {"tensor_parallel_size": 2}}, None),
+])
+def test_gpus_that_may_differ_are_processes_and_those_that_are_alike_are_one(changes, processes):
+    """Where none may differ, there are no processes, and engines may go ahead of the clock."""
+    stages = stages_of(detail="rank", **changes)
+    found = [rank.gpus for number, pipeline in enumerate(stages) if isinstance(pipeline, RankStages)
+             for stage in pipeline.stages for rank in stage.lanes[number].ranks]
+    assert [[*gpus] for gpus in found] == (processes or [])
+    assert processes or stages == [None]
+
+
+def test_detail_used_to_be_kernel():
+    assert Scenario.of({**TABLE, "detail": "kernel"}) == Scenario.of({**TABLE, "detail": "rank"})
 
 
 def test_a_format_that_a_gpu_lacks_is_refused():

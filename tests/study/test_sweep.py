@@ -22,7 +22,7 @@ SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofl
                             "count": 4, "arrivals": {"process": "poisson", "rate": 50.0},
                             "prompt": {"kind": "fixed", "value": 40},
                             "output": {"kind": "uniform", "low": 2, "high": 9}}}})
-OVER = {"serve.max_num_seqs": [1, 2, 0], "detail": ["step", "kernel"]}
+OVER = {"serve.max_num_seqs": [1, 2, 0], "detail": ["step", "rank"]}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def found(tmp_path_factory):
 def test_every_run_is_a_row_with_the_numbers_of_that_run(found):
     assert [row.key for row in found.rows] == [(point, number) for point in range(1, 7) for number in range(3)]
     row = found.rows[4]
-    assert row.settings == {"serve.max_num_seqs": 1, "detail": "kernel"} and row.seed == replication_seed(0, 1)
+    assert row.settings == {"serve.max_num_seqs": 1, "detail": "rank"} and row.seed == replication_seed(0, 1)
     result = simulate(SCENARIO.with_values({**row.settings, "seed": row.seed}))
     assert {key: row.numbers[key] for key in ("duration", "p99_ttft_ms", "saturated", "completed")} == {
         key: result.summary[key] for key in ("duration", "p99_ttft_ms", "saturated", "completed")}
@@ -73,12 +73,12 @@ def test_the_front_is_of_means(found):
 def test_a_figure_has_a_line_for_each_value_and_bars_for_replications(found):
     picture = found.plot("serve.max_num_seqs", "median_e2el_ms", by="detail")
     (axes,) = picture.figure.axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["step", "kernel"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["step", "rank"]
     bars = [mark for mark in picture.panels[0].marks if isinstance(mark, Dots)]
     assert len(bars) == 2 and all(low < y for bar in bars for low, y in zip(bar.low, bar.y, strict=True))
     assert picture._repr_png_().startswith(b"\x89PNG")
     (axes,) = found.plot("detail", "duration").figure.axes  # texts stay in the order of the points
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["step", "kernel"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["step", "rank"]
     for wrong in (("serve.max_num_seq", "duration"), ("detail", "durations"), ("detail", "duration", "gpu")):
         with pytest.raises(UnknownName, match="no column of the sweep named"):
             found.plot(*wrong)

@@ -36,9 +36,10 @@ def judged(result: Result, trace: str | Path) -> str:
     return json.dumps([result.summary, [str(insight) for insight in result.insights], *tables], default=repr)
 
 
-#: What is read: logs of engines alone, kernel by kernel, with ranks of one engine, and of a fleet.
+#: What is read: logs of engines alone, of ranks that differ, of data ranks, and of a fleet.
 CHANGES: list[dict[str, Any]] = [
-    {}, {"detail": "kernel", "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
+    {}, {"detail": "rank", "ranks": {"slow": [{"gpu": 1, "speed": 0.9}]},
+         "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
     {"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "max_model_len": 4096}},
     {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}},
 ]
