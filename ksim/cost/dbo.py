@@ -1,18 +1,12 @@
-"""Two micro-batches in a step: while one is in its all-to-all, the other computes (vLLM's dual batch overlap).
+"""Steps of two micro-batches: while one is in its all-to-all, the other computes (vLLM's dual batch overlap).
 
-vLLM (0.33, docs/design/dbo.md) cuts the batch of every data rank into two halves of equally many tokens, padded to the
-largest rank, where each rank has tokens enough: `dbo_decode_token_threshold` where all sequences decode, else
-`dbo_prefill_token_threshold`.  If one rank cannot, none does (v1/worker/dp_utils.py).  The halves take turns on the
-compute stream, and change over at each dispatch and each combine (model_executor/layers/fused_moe/modular_kernel.py).
-What is not the model's forward pass, the inputs before it and the rows of logits behind, is computed once.
+`ksim.cost.micro_batches` says when a batch is cut, where, and in which order the halves run.  What is not the model's
+forward pass, the inputs before it and the rows of logits behind, is computed once.
 
-With DeepEP's high-throughput kernels both all-to-alls are on a stream of their own, on `sms` SMs, and the kernels of
-both halves have the others (v1/worker/ubatch_utils.py, `SMControlContextManager`).  Its low-latency kernels send,
-and receive by a hook when the other half is done: they hold no SM meanwhile.  The recursion is the same for both.  With
-`c` seconds of compute and `x` of the all-to-all behind it, the turns of the halves alternate::
-
-    start = max(compute stream free, end of this half's last all-to-all)
-    free = start + c,  end of the all-to-all = max(free, end of the other half's) + x
+With DeepEP's high-throughput kernels, all-to-alls have `sms` SMs, and products have the other SMs throughout
+(v1/worker/ubatch_utils.py, `SMControlContextManager`).  Attention has them while an all-to-all is under way: for the
+share of its time that all-to-alls have of that of all compute.  Low-latency kernels hold no SM between sending and
+receiving.
 
 What the compute stream waits for an all-to-all are the seconds of that; the rest of it is hidden.  Left out: the device
 memory's bandwidth that all-to-alls take, and that shared experts run beside the combine; here they run before the
@@ -20,8 +14,9 @@ dispatch, and hide the other half's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from attrs import define, evolve, field, fields, frozen
@@ -30,137 +25,19 @@ from numpy.typing import NDArray
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.model import Model
-from ksim.cost.batch_kernels import inputs_of
+from ksim.cost.batch_kernels import BatchPricer, inputs_of
 from ksim.cost.graphs import Graphs, Launching
+from ksim.cost.micro_batches import DboTurn, Halver, MicroBatches, waits
 from ksim.cost.plans import MOST
 from ksim.cost.pricer import left, of_host
 from ksim.cost.step import TOGETHER, StepTimer
-from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import Blocks, KernelColumns, KernelCost, PricedBlock, StepColumns, StepCost
 from ksim.specs.hardware import Gpu
 from ksim.specs.shard import Shard
 
-__all__ = ["DboTimer", "MicroBatches", "Turn", "interleaved", "turns_of", "waits"]
-
-
-class Turn(NamedTuple):
-    """A half computes for `compute` seconds, and then is in an all-to-all for `collective` seconds."""
-
-    compute: float
-    collective: float = 0.0
-
-
-def interleaved(program_a: Sequence[Turn], program_b: Sequence[Turn]) -> float:
-    """The seconds of two halves that take turns on one compute stream, the first of *program_a* first.
-
-    A half computes when the other is not computing and its own last all-to-all has ended.  All-to-alls come one after
-    the other.  The shorter program is over after its last turn.  This is the order of vLLM's two threads and streams
-    (v1/worker/ubatching.py); the module has the recursion.
-    """
-    return _play(program_a, program_b)[0]
-
-
-def waits(program_a: Sequence[Turn], program_b: Sequence[Turn]) -> tuple[list[float], list[float]]:
-    """For each turn of both programs, the seconds for which the compute stream is idle until its all-to-all has ended.
-
-    They and all compute seconds add up to `interleaved`.  With equally many turns, none is longer than its all-to-all.
-    """
-    _, waited = _play(program_a, program_b)
-    return waited[0], waited[1]
-
-
-def _play(*programs: Sequence[Turn]) -> tuple[float, list[list[float]]]:
-    free = sent = 0.0  # when the compute stream is free, and when the last all-to-all has ended
-    ended = [0.0, 0.0]
-    waited: list[list[float]] = [[], []]
-
-    def wait(half: int) -> None:
-        nonlocal free
-        idle = max(0.0, ended[half] - free)
-        waited[half].append(idle)
-        free += idle
-
-    for number, both in enumerate(zip_longest(*programs)):
-        for half, turn in enumerate(both):
-            if turn is not None:
-                if number:
-                    wait(half)
-                free += turn.compute
-                ended[half] = free
-                if turn.collective:
-                    sent = ended[half] = max(free, sent) + turn.collective
-    for half in sorted((0, 1), key=lambda half: ended[half]):
-        if programs[half]:
-            wait(half)
-    return free, waited
-
-
-@frozen
-class MicroBatches:
-    """When a step is cut in two, and on how many SMs the all-to-alls are meanwhile: 0 where they hold none.
-
-    `decode` is the fewest tokens of a rank whose sequences all decode, `prefill` that of any other rank.
-    """
-
-    decode: int
-    prefill: int
-    sms: int = 0
-
-    def padded(self, batch: Batch, tokens_by_rank: Sequence[int], graphs: Graphs) -> int:
-        """The tokens of each rank together with padding where the step is cut in two; 0 where it is not.
-
-        Of other ranks only the tokens are known: they are taken to decode if this one does.  No half may be empty on
-        any rank.
-        """
-        uniform = not batch.chunks and batch.width == graphs.width
-        tokens = tokens_by_rank or (batch.tokens,)
-        if min(tokens) < max(2, self.decode if uniform else self.prefill):
-            return 0
-        most = max(graphs.of(batch)[1], graphs.padded(max(tokens)) or max(tokens))
-        return most if most // 2 < min(tokens) else 0
-
-
-@define(eq=False)
-class _Cutter:
-    """Cuts batches in two.  Sequences that decode on in the same halves keep the objects of their offsets."""
-
-    _last: tuple[Offsets, int, Offsets, Offsets] | None = field(default=None, init=False)
-
-    def cut(self, batch: Batch, size: int, padded: int) -> tuple[Batch, Batch]:
-        """The first *size* tokens of *batch*, and the rest of them *padded*; a sequence may be in both.
-
-        As in vLLM, decodes come first.  Neither half has rows of logits.
-        """
-        width, contexts = batch.width, batch.contexts
-        whole = min(size // width, len(contexts.offsets))
-        first, second = self._offsets(contexts.offsets, whole)
-        room = size - whole * width
-        rest: list[tuple[int, int]] = []
-        if room and len(second):
-            context, second = second[0] + contexts.shift, second.without(0)
-            rest.append((width, context))
-        halves: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        for new, context in (*rest, *batch.chunks):
-            here = min(new, room)
-            room -= here
-            halves[0].extend([(here, context)] if here else [])
-            halves[1].extend([(new - here, context + here)] if new > here else [])
-        return (_half(batch, first, halves[0], size), _half(batch, second, halves[1], padded - size))
-
-    def _offsets(self, offsets: Offsets, whole: int) -> tuple[Offsets, Offsets]:
-        if self._last is None or self._last[0] is not offsets or self._last[1] != whole:
-            self._last = offsets, whole, Offsets(offsets[:whole]), Offsets(offsets[whole:])
-        return self._last[2:]
-
-
-def _half(batch: Batch, offsets: Offsets, chunks: Sequence[tuple[int, int]], tokens: int) -> Batch:
-    """A half of *batch* with so many padded *tokens*."""
-    shift, width = batch.contexts.shift, batch.width
-    if wide := [context for new, context in chunks if new == width]:
-        offsets = offsets.plus([context - shift for context in wide])
-        chunks = [(new, context) for new, context in chunks if new != width]
-    return Batch(Contexts(offsets, shift), tuple(chunks), 0, tokens, width=width)
+__all__ = ["DboTimer", "turns_of"]
 
 
 Floats = NDArray[np.float64]
@@ -204,11 +81,11 @@ class _Program:
         return cls(blocks, np.array(fixed), np.array(holes), tuple(messages),
                    np.array([message.lasts for message in messages]), np.array(which, dtype=np.intp))
 
-    def turns(self, kernels: Sequence[KernelCost]) -> list[Turn]:
+    def turns(self, kernels: Sequence[KernelCost]) -> list[DboTurn]:
         """The turns of the step with these *kernels* of its batch."""
         compute = self.fixed + self.holes @ np.array([kernel.lasts for kernel in kernels])
         sent = np.append(self.lasting[self.which], 0.0)
-        return [*map(Turn, compute.tolist(), sent.tolist())]
+        return [*map(DboTurn, compute.tolist(), sent.tolist())]
 
     def met(self, waited: Sequence[float]) -> list[KernelCost]:
         """The all-to-alls, each with the mean of the seconds that its runs make the compute stream wait."""
@@ -284,6 +161,13 @@ class _Both:
         return cls(first, second, blocks, repeats, sum(families.values(), Costs.of()),
                    {family: costs.reach for family, costs in families.items()})
 
+    def share(self, halves: tuple[StepCost, StepCost]) -> float:
+        """The seconds of all-to-alls over those of all compute, at most 1."""
+        turns = [turn for program, half in zip((self.first, self.second), halves, strict=True)
+                 for turn in program.turns(half.batch_kernels)]
+        compute = sum(turn.compute for turn in turns)
+        return min(1.0, sum(turn.collective for turn in turns) / compute) if compute else 1.0
+
     def step(self, halves: tuple[StepCost, StepCost], launch: str, launch_seconds: float) -> StepCost:
         """The step of two *halves*, which have these programs."""
         programs = zip((self.first, self.second), halves, strict=True)
@@ -350,12 +234,12 @@ def _joined(pieces: Sequence[PricedBlock]) -> PricedBlock:
     return PricedBlock(kernels, places, pieces[0].repeat)
 
 
-def turns_of(half: StepCost) -> list[Turn]:
+def turns_of(half: StepCost) -> list[DboTurn]:
     """The turns of a *half* of a step (`StepCost.halves`), in order, at the boost clock."""
     return _Program.of(half.blocks, len(half.batch_kernels)).turns(half.batch_kernels)
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class DboTimer(StepTimer):
     """A step timer that cuts steps in two where `micro_batches` says so; it prices all others as `StepTimer` does.
 
@@ -365,7 +249,7 @@ class DboTimer(StepTimer):
 
     micro_batches: MicroBatches = field(kw_only=True)
     _halves: dict[Launching, tuple[StepTimer, StepTimer]] = field(factory=dict, init=False, repr=False)
-    _cutter: _Cutter = field(factory=_Cutter, init=False, repr=False)
+    _halver: Halver = field(factory=Halver, init=False, repr=False)
     _both: dict[tuple[int, int], _Both] = field(factory=dict, init=False, repr=False)
     _joined: dict[tuple[int, int], tuple[Blocks, Blocks]] = field(factory=dict, init=False, repr=False)
 
@@ -420,10 +304,14 @@ class DboTimer(StepTimer):
             if len(self._both) > MOST:
                 self._both.clear()
             self._both[key] = _Both.of(halves)  # it keeps the blocks, so that no others get their ids
+        both, (first, second) = self._both[key], halves
+        if self.micro_batches.sms:
+            share = both.share(halves)
+            halves = (self._freed(first, timers[0], cut[0], self._alone[0], share),
+                      self._freed(second, timers[1], cut[1], self._alone[1], share))
         # One graph launches both halves and is replayed once; without graphs, the host launches all their kernels.
-        seconds = (halves[0].launch_seconds if launching.graphs else
-                   halves[0].launch_seconds + halves[1].launch_seconds)
-        return self._both[key].step(halves, f"{launching.value}, two micro-batches", seconds)
+        seconds = first.launch_seconds if launching.graphs else first.launch_seconds + second.launch_seconds
+        return both.step(halves, f"{launching.value}, two micro-batches", seconds)
 
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
@@ -447,7 +335,7 @@ class DboTimer(StepTimer):
             launching = Launching.EAGER if self.graphs.eager else Launching.COMPILED
         if launching not in self._halves:
             self._halves[launching] = self._timers(launching)
-        return launching, self._halves[launching], self._cutter.cut(batch, padded // 2, padded)
+        return launching, self._halves[launching], self._halver.cut(batch, padded // 2, padded)
 
     def _timers(self, launching: Launching) -> tuple[StepTimer, StepTimer]:
         """A timer for each half; they share all prices but those of the batches, which go on in each by itself."""
@@ -456,11 +344,26 @@ class DboTimer(StepTimer):
         made[1]._plans = made[0]._plans
         return made[0], made[1]
 
+    @cached_property
+    def _alone(self) -> tuple[BatchPricer, BatchPricer]:
+        """Prices of the kernels of both halves' batches on the whole GPU."""
+        return BatchPricer(self._pricer), BatchPricer(self._pricer)
+
+    def _freed(self, half: StepCost, timer: StepTimer, batch: Batch, alone: BatchPricer, share: float) -> StepCost:
+        """*half* whose attention has the whole GPU but for a *share* of its time.  Its interval stays what it was."""
+        free = alone.costs(timer.bound(batch)[1], batch)
+        held = half.batch_kernels[:len(free)]
+        kernels = [_blended(one, other, share) for one, other in zip(free, held, strict=True)]
+        saved = sum((runs * (kernel.costs + before.costs * -1) for kernel, before, runs
+                     in zip(kernels, held, half.runs(), strict=False)), Costs.of())
+        return evolve(half, batch_kernels=(*kernels, *half.batch_kernels[len(free):]),
+                      costs=half.costs + saved.replaced(below=0.0, above=0.0))
+
     def _with_inputs(self, half: StepCost, batch: Batch) -> StepCost:
         """The first *half* with the copies of the inputs of the whole *batch*."""
-        copies = inputs_of(batch, self.host.inputs)
-        own = half.batch_kernels[-1].costs
-        return evolve(half, batch_kernels=(*half.batch_kernels[:-1], copies), costs=half.costs + own * -1 + copies.costs)
+        copies, own = inputs_of(batch, self.host.inputs), half.batch_kernels[-1]
+        return evolve(half, batch_kernels=(*half.batch_kernels[:-1], copies),
+                      costs=half.costs + own.costs * -1 + copies.costs)
 
     def _with_head(self, half: StepCost, rows: int, launching: Launching) -> StepCost:
         """The second *half* without inputs, and with so many *rows* of logits.
@@ -491,6 +394,13 @@ class _Exact(Graphs):
         return self.way, batch.tokens
 
 
+def _blended(free: KernelCost, held: KernelCost, share: float) -> KernelCost:
+    """A kernel that is *held* for a *share* of its time, and else *free*."""
+    costs = free.costs * (1 - share) + held.costs * share
+    ratio = (1 - share) * free.roofline_ratio + share * held.roofline_ratio
+    return evolve(held, costs=held.limiting(costs), roofline_ratio=ratio)
+
+
 def _settings(timer: StepTimer) -> dict[str, Any]:
     """What *timer* was made of."""
     return {one.name: getattr(timer, one.name) for one in fields(StepTimer) if one.init}
@@ -499,4 +409,4 @@ def _settings(timer: StepTimer) -> dict[str, Any]:
 def _gpu(timer: DboTimer) -> Gpu:
     """The GPU that the all-to-alls of *timer* leave to compute on."""
     sms = timer.micro_batches.sms
-    return left(timer.gpu, sms) if sms else timer.gpu
+    return left(timer.gpu, sms, key="serve.dbo_comm_sms") if sms else timer.gpu

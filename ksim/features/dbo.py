@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ksim.compute.model import Model
-from ksim.cost.dbo import DboTimer, MicroBatches
+from ksim.cost.dbo import DboTimer
+from ksim.cost.micro_batches import MicroBatches
 from ksim.cost.step import StepTimer
 from ksim.simulation.features import WiredFeature
 from ksim.specs.settings import EngineSettings

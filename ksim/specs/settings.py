@@ -166,8 +166,8 @@ class EngineSettings:
     dbo_prefill_token_threshold: int = field(default=512, validator=ge(0))
     """Fewest tokens of a rank for `enable_dbo` to cut any other step. Unit: tokens. Source: vLLM."""
     dbo_comm_sms: int = field(default=20, validator=ge(0))
-    """SMs that deepep_high_throughput takes from the kernels of both micro-batches. Unit: SMs. Source: vLLM, environment
-    variable VLLM_DBO_COMM_SMS."""
+    """SMs that `enable_dbo` leaves to deepep_high_throughput, which the other kernels lack. Unit: SMs. Source: vLLM's
+    environment variable VLLM_DBO_COMM_SMS."""
     enable_lora: bool = False
     """Serve LoRA adapters beside the base model. Source: vLLM."""
     lora_modules: tuple[LoraModule, ...] = ()
