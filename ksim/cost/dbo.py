@@ -377,7 +377,8 @@ class DboTimer(StepTimer):
             if len(self._joined) > MOST:
                 self._joined.clear()
             waiting = PricedBlock.of([of_host("gaps", gap)])
-            self._joined[key] = half.blocks, (*half.blocks[1:], *head.blocks, waiting)
+            # An empty block stands for the inputs, so that the layers of both halves are at the same places.
+            self._joined[key] = half.blocks, (PricedBlock.of(()), *half.blocks[1:], *head.blocks, waiting)
         costs = half.costs + half.batch_kernels[-1].costs * -1 + head.costs.with_reach(head.reach.values())
         seconds = 0.0 if launching.graphs else head.launches.seconds(launching, self.host.worker)
         return StepCost(self._joined[key][1], half.batch_kernels[:-1], costs + Costs.of(seconds=gap), half.launch,

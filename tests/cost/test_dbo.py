@@ -252,6 +252,23 @@ def test_all_ways_to_ask_agree(batch, backend):
     assert cut.summarize([batch] * 30)[0].seconds == pytest.approx(step.seconds)
 
 
+def test_halves_alternate_in_each_layer():
+    """Drawn one after another, with each all-to-all as long as it lasts, no two are under way at once."""
+    step = cutting("deepep_high_throughput").step_cost(Batch.of((1500, 0), (400, 0), *[(1, 900)] * 20))
+    assert step.halves and max(block.repeat for block in step.blocks) == 48
+    layer = next(block for block in step.blocks if block.repeat == 48)
+    labels = [step.batch_kernels[launch].label if isinstance(launch, int) else launch.label
+              for launch in layer.launches]
+    assert [label for label in labels if label in ("dispatch", "experts_combine", "qkv")] == [
+        "qkv", "dispatch", "qkv", "dispatch", "experts_combine", "experts_combine"]
+    now = ended = late = 0.0
+    for kernel in step:
+        if kernel.group == "expert":
+            late, ended = max(late, ended - now), now + kernel.lasts
+        now += kernel.seconds
+    assert late < 0.05 * max(kernel.lasts for kernel in exchanged(step))  # seconds of equal layers are their mean
+
+
 def test_steps_of_one_shape_share_their_blocks():
     cut = cutting("deepep_low_latency")
     first, second = (cut.step_cost(Batch.of(*[(1, context)] * 64)) for context in (100, 3000))
