@@ -235,10 +235,11 @@ def _kernels(step: "StepCost") -> Table:
 def _row(span: "KernelCost", runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
+    hidden = span.hidden and not span.seconds
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
-            "hidden" if span.hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
+            "hidden" if hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
             span.launch, "" if isnan(span.roofline_ratio) else f"{span.roofline_ratio:.2f}",
-            "" if span.hidden else _interval(span.low, span.high, 1e6), span.source)
+            "" if hidden else _interval(span.low, span.high, 1e6), span.source)
 
 
 def _interval(low: float, high: float, scale: float) -> str:

@@ -159,6 +159,12 @@ class Plans:
         heads = AffineBlocks.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
         return SweptPart.of(self._lines, self.pricer), SweptPart.of(heads, self.pricer)
 
+    def head(self, samples: int) -> Part:
+        """The part of a step that goes over so many *samples*."""
+        if samples not in self._heads:
+            self._price_each([], [samples])
+        return self._heads[samples]
+
     def launched(self, shape: Shape) -> _Launched:
         """The launches of a step of *shape*, block by block."""
         tokens, samples, _, everywhere, _ = shape

@@ -348,14 +348,14 @@ def pair(label: str, product: object, sum_label: str, message: object) -> Summed
     return None
 
 
-def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
+def left(gpu: Gpu, sms: int, moved: float = 0.0, key: str = "overlap_sms") -> Gpu:
     """The part of *gpu* left for other kernels while one takes *sms* of it and moves so many bytes a second.
 
-    Raises ConfigError where nothing is left.
+    Raises ConfigError, about *key*, where nothing is left.
     """
     if sms >= gpu.sms:
-        raise ConfigError("overlap_sms", f"{sms} leaves nothing to compute with: {gpu.name} has {gpu.sms} SMs;"
-                                         f" set it to {gpu.sms - 1} or less")
+        raise ConfigError(key, f"{sms} leaves nothing to compute with: {gpu.name} has {gpu.sms} SMs;"
+                               f" set it to {gpu.sms - 1} or less")
     if moved >= gpu.bandwidth:
         raise ConfigError("overlap_stages", f"a collective takes all the bandwidth of {gpu.name}'s memory,"
                                             f" {gpu.bandwidth:.3g} B/s; set it to 1")

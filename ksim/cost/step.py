@@ -106,6 +106,12 @@ class StepTimer:
 
         Where CUDA graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same graph.
         """
+        plan, kernels = self.bound(batch, tokens_by_rank)
+        costs = self._batches.costs(kernels, batch)
+        return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
+
+    def bound(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> tuple[Plan, dict[BatchLaunch, Kernel]]:
+        """The plan of *batch*, and the kernels of its launches that depend on the batch, in order."""
         plan = (self._plans.one(self._shape(batch, tokens_by_rank)) if tokens_by_rank
                 else self._known.get(_counts(batch)) or self._whole([batch])[0])
         launches = [(launch, launch.layer.over(batch)) for launch in plan.batch_launches]
@@ -113,8 +119,7 @@ class StepTimer:
         if len(kernels) < len(launches):
             missing = frozenset(Op(launch.label, launch.layer) for launch, _ in launches if launch not in kernels)
             plan = self._plans.one((*plan.shape[:-1], plan.shape[-1] | missing))
-        costs = self._batches.costs(kernels, batch)
-        return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
+        return plan, kernels
 
     def share_with(self, other: "StepTimer") -> None:
         """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""

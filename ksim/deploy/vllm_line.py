@@ -31,6 +31,7 @@ _WITHOUT = {
     "admission": _KSIM, "prefix_cache": _KSIM, "eviction": _KSIM, "overlap_stages": _KSIM, "overlap_sms": _KSIM,
     "unquantized": "the checkpoint says which parts are in BF16",
     "expert_parallel_size": "in vLLM, all GPUs share the experts, or none do",
+    "dbo_comm_sms": "it is the environment variable VLLM_DBO_COMM_SMS",
     "usage_context": "`vllm serve` is an openai_api_server",
 }
 #: Settings of speculative decoding that in vLLM the texts decide.

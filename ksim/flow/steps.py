@@ -285,6 +285,7 @@ class StepCost(Costed):
     `blocks` have the kernels that depend on the number of tokens alone, and all steps of as many tokens share them.
     Attention depends on the batch: each step has `batch_kernels` of its own.  `costs` are those of all kernels.
     `launch` names the way in which the host launches them, and `launch_seconds` is the CPU time that takes.
+    A step of two micro-batches that overlap has its `halves`, as if each were a step (`ksim.cost.dbo`).
     """
 
     blocks: Blocks
@@ -292,6 +293,7 @@ class StepCost(Costed):
     costs: Costs
     launch: str = ""
     launch_seconds: float = 0.0
+    halves: "tuple[StepCost, StepCost] | None" = field(default=None, eq=False, repr=False)
 
     @classmethod
     def of(cls, blocks: Sequence[PricedBlock], batch_kernels: Sequence[KernelCost] = ()) -> "StepCost":
@@ -307,7 +309,7 @@ class StepCost(Costed):
         """This step with *kernel* at its end, whose time is certain."""
         blocks = _with_one_more(self.blocks, len(self.batch_kernels))
         costs = self.costs + kernel.costs.replaced(below=0.0, above=0.0)
-        return StepCost(blocks, (*self.batch_kernels, kernel), costs, self.launch, self.launch_seconds)
+        return StepCost(blocks, (*self.batch_kernels, kernel), costs, self.launch, self.launch_seconds, self.halves)
 
     def runs(self) -> list[int]:
         """The number of runs of each of the batch's kernels."""

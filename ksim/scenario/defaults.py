@@ -419,6 +419,8 @@ class Deployment:
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)
+        for feature in self.features:
+            timers = [feature.timer(timer, serve) for timer in timers]
         further = [[one for feature in self.features for one in feature.passes(timer, serve)] for timer in timers]
         return [Passes(timer, passes) if passes else timer for timer, passes in zip(timers, further, strict=True)]
 

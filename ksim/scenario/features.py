@@ -46,6 +46,10 @@ class Feature:
         """What each further layer on a rank keeps of a sequence."""
         return ()
 
+    def timer(self, timer: StepTimer, serve: EngineSettings) -> StepTimer:
+        """What prices the target's pass in place of *timer*, which is that of a pipeline stage."""
+        return timer
+
     def passes(self, timer: StepTimer, serve: EngineSettings) -> Sequence[Pass]:
         """What runs beside the pass of *timer*, which is that of a pipeline stage."""
         return ()
@@ -78,6 +82,10 @@ def _speculates(model: Model, serve: EngineSettings, scenario: Scenario | None) 
 def _has_adapters(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
     load = scenario.workload.synthetic if scenario else None
     return serve.enable_lora or (load is not None and load.adapters is not None)
+
+
+def _cuts_steps(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
+    return serve.enable_dbo
 
 
 def _offloads_weights(model: Model, serve: EngineSettings, scenario: Scenario | None) -> bool:
@@ -124,9 +132,9 @@ def _has_unlike_ranks(model: Model, serve: EngineSettings, scenario: Scenario | 
 
 #: What asks for each feature, by its module, in the order in which features apply.
 WANTED: Mapping[str, Callable[[Model, EngineSettings, Scenario | None], bool]] = {
-    "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "weights": _offloads_weights,
-    "connectors": _moves_kv, "sampling": _samples, "power": _sets_power, "gateway": _gates,
-    "ranks": _has_unlike_ranks,
+    "images": _takes_images, "drafts": _speculates, "adapters": _has_adapters, "dbo": _cuts_steps,
+    "weights": _offloads_weights, "connectors": _moves_kv, "sampling": _samples, "power": _sets_power,
+    "gateway": _gates, "ranks": _has_unlike_ranks,
 }
 
 

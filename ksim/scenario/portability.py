@@ -126,7 +126,7 @@ def kernel_points(deployment: Deployment, batch: Batch) -> list[RooflinePoint]:
     merged: dict[tuple[Kernel | Collective, KernelCost], int] = {}
     for timer in deployment.timers():
         for kernel, cost, runs in timer.launches(batch):
-            if not cost.hidden:  # what is hidden takes no time
+            if cost.seconds or not cost.hidden:  # what is hidden takes no time
                 merged[kernel, cost] = merged.get((kernel, cost), 0) + runs
     return [_point(kernel, cost, runs, deployment.gpu) for (kernel, cost), runs in merged.items()]
 

@@ -164,6 +164,16 @@ class EngineSettings:
     Unit: steps. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
+    enable_dbo: bool = False
+    """Cut steps into two micro-batches: one computes while the other exchanges tokens with experts. Source: vLLM."""
+    dbo_decode_token_threshold: int = field(default=32, validator=ge(0))
+    """Fewest tokens of a rank for `enable_dbo` to cut a step in which all sequences decode. Unit: tokens. Source: vLLM.
+    """
+    dbo_prefill_token_threshold: int = field(default=512, validator=ge(0))
+    """Fewest tokens of a rank for `enable_dbo` to cut any other step. Unit: tokens. Source: vLLM."""
+    dbo_comm_sms: int = field(default=20, validator=ge(0))
+    """SMs that `enable_dbo` leaves to deepep_high_throughput, which the other kernels lack. Unit: SMs. Source: vLLM's
+    environment variable VLLM_DBO_COMM_SMS."""
     enable_lora: bool = False
     """Serve LoRA adapters beside the base model. Source: vLLM."""
     lora_modules: tuple[LoraModule, ...] = ()
@@ -227,6 +237,7 @@ class EngineSettings:
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
         self._check_placement(groups or ranks)
         self._check_overlap()
+        self._check_micro_batches()
         check_lora(self)
 
     def _check_overlap(self) -> None:
@@ -236,6 +247,20 @@ class EngineSettings:
         if self.overlap_stages > 1 and self.tensor_parallel_size == 1:
             raise ValueError(f"overlap_stages = {self.overlap_stages} needs a tensor_parallel_size of 2 or more; one"
                              f" GPU has nothing to all-reduce")
+
+    def _check_micro_batches(self) -> None:
+        """vLLM's conditions (config/vllm.py, docs/design/dbo.md), and those of adapters for experts, and of ksim."""
+        if not self.enable_dbo:
+            return
+        if self.data_parallel_size == 1 or not self.enable_expert_parallel or "deepep" not in self.all2all_backend:
+            raise ValueError("enable_dbo needs a data_parallel_size of 2 or more, enable_expert_parallel, and"
+                             " all2all_backend = 'deepep_low_latency' or 'deepep_high_throughput'; set them, or leave"
+                             " it out")
+        if self.enable_lora:
+            raise ValueError("enable_lora needs all2all_backend = 'allgather_reducescatter', and enable_dbo one of"
+                             " DeepEP's; leave one out")
+        if self.overlap_stages > 1:
+            raise ValueError("enable_dbo and overlap_stages cut the same products; leave one out")
 
     def _check_placement(self, groups: int) -> None:
         if self.num_redundant_experts and not self.enable_eplb:

@@ -162,7 +162,7 @@ def test_a_line_says_that_vllm_would_fuse_all_reduces():
 
 
 def test_a_refused_flag_may_have_its_default():
-    assert served("--offload-group-size", "0", "--decode-context-parallel-size", "1", "--no-enable-dbo") == served()
+    assert served("--offload-group-size", "0", "--decode-context-parallel-size", "1", "--ubatch-size", "0") == served()
 
 
 def test_secrets_are_not_repeated():

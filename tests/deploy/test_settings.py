@@ -17,7 +17,7 @@ FLAGS = {flag.dest: flag for flag in flag_table("vllm", "vLLM").flags}
 KEYS = {key.name: key for key in keys(EngineSettings)}
 #: Settings of ksim's own, or that other engines have.
 OWN = {"admission", "prefix_cache", "eviction", "usage_context", "unquantized", "expert_parallel_size",
-       "overlap_stages", "overlap_sms"}
+       "overlap_stages", "overlap_sms", "dbo_comm_sms"}
 #: Values of flags that have tables, or other names, by setting.
 TABLES = {
     "cudagraph_mode": ("--compilation-config", lambda value: {"cudagraph_mode": value}),
@@ -53,7 +53,8 @@ SPECIAL = {
 
 
 #: Flags without which a setting is refused.
-BESIDE = {"enable_eplb": ["-ep", "-tp", "2"], "expert_placement_strategy": ["-ep", "-tp", "2"],
+BESIDE = {"enable_dbo": ["-ep", "-dp", "2", "--all2all-backend", "deepep_low_latency"],
+          "enable_eplb": ["-ep", "-tp", "2"], "expert_placement_strategy": ["-ep", "-tp", "2"],
           "num_redundant_experts": ["--enable-eplb", "-ep", "-tp", "2"], "lora_modules": ["--enable-lora"]}
 
 

@@ -178,7 +178,9 @@ FEATURES: Mapping[str, Feature] = {
     "replicas": lambda chance: serve(data_parallel_size=chance.choice([2, 3])),
     "expert parallel": lambda chance: {"model": chance.choice(EXPERTS), **serve(
         data_parallel_size=2, enable_expert_parallel=True, **chance.choice([
-            {}, {"enable_eplb": True}, {"all2all_backend": "deepep_low_latency"}]))},
+            {}, {"enable_eplb": True}, {"all2all_backend": "deepep_low_latency"},
+            {"all2all_backend": "deepep_high_throughput", "enable_dbo": True, "dbo_decode_token_threshold": 2,
+             "dbo_prefill_token_threshold": 8}]))},
     "n": lambda chance: ask(n=chance.choice([2, 3]), max_completion_tokens=20),
     "beams": lambda _: ask(beam_width=2, output=uniform(2, 4)),
     "logprobs": lambda chance: ask(prompt_logprobs=chance.choice([0, 2])),

@@ -111,6 +111,8 @@ def experts() -> Tables:
         some.just({}), some.just({}), some.just({"overlap_stages": 2, "overlap_sms": 8, "tensor_parallel_size": 2}),
         some.builds(lambda exchange: whole | {"data_parallel_size": 2, "all2all_backend": exchange},
                     some.sampled_from(EXCHANGES)),
+        some.builds(lambda exchange: whole | {"data_parallel_size": 2, "all2all_backend": exchange, "enable_dbo": True,
+                                              "dbo_decode_token_threshold": 2}, some.sampled_from(EXCHANGES[1:])),
         some.builds(lambda more: whole | more, some.sampled_from([
             {}, {"expert_placement_strategy": "round_robin"}, {"enable_eplb": True},
             {"enable_eplb": True, "num_redundant_experts": 8}, {"expert_parallel_size": 1}])), anything)

@@ -10,6 +10,7 @@ from ksim.specs.shard import Placement, Precision, Shard
 
 #: Whole experts on four ranks.
 DEALT = {"data_parallel_size": 4, "enable_expert_parallel": True}
+EXCHANGED = {"enable_expert_parallel": True, "data_parallel_size": 2, "all2all_backend": "deepep_low_latency"}
 
 
 @pytest.mark.parametrize("layers, stages, sizes", [
@@ -62,6 +63,12 @@ def test_gpus_of_an_engine():
     ({"overlap_sms": 4, "tensor_parallel_size": 2}, "overlap_stages = 1 and overlap_sms = 4: set 2 or more"),
     ({"overlap_stages": 4, "overlap_sms": 4}, "overlap_stages = 4 needs a tensor_parallel_size of 2 or more"),
     ({"overlap_stages": 0}, "'overlap_stages' must be > 0: 0"),
+    ({"enable_dbo": True}, "enable_dbo needs a data_parallel_size of 2 or more, enable_expert_parallel, and"),
+    ({**EXCHANGED, "data_parallel_size": 1, "enable_dbo": True}, "enable_dbo needs a data_parallel_size of 2 or more"),
+    ({**EXCHANGED, "all2all_backend": "allgather_reducescatter", "enable_dbo": True}, "or 'deepep_high_throughput'"),
+    ({**EXCHANGED, "enable_dbo": True, "enable_lora": True}, "enable_lora needs all2all_backend"),
+    ({**EXCHANGED, "enable_dbo": True, "overlap_stages": 2, "overlap_sms": 8, "tensor_parallel_size": 2}, "leave one"),
+    ({"dbo_comm_sms": -1}, "'dbo_comm_sms' must be >= 0: -1"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
 def test_impossible_engine_settings_are_refused(table, problem):

@@ -38,7 +38,7 @@ def hierarchical(given: Sequence[Given]) -> dict[str, Any]:
 #: Flags that are read together.
 PARALLEL_FLAGS = ("tp_size", "dp_size", "attn_dp_size", "enable_dp_attention", "ep_size", "moe_a2a_backend",
                   "deepep_mode", "max_running_requests", "chunked_prefill_size", "max_total_tokens", "nnodes",
-                  "node_rank")
+                  "node_rank", "enable_two_batch_overlap")
 #: The default of `--eplb-rebalance-num-iterations`, which is that of `--expert-distribution-recorder-buffer-size`, too.
 REBALANCED = 1000
 #: Exchanges of tokens that DeepEP's kernels stand for.
@@ -66,7 +66,17 @@ def division(given: Sequence[Given], role: str) -> Division:
     serve: dict[str, Any] = {"tensor_parallel_size": tp // groups, "data_parallel_size": groups}
     serve = {key: value for key, value in serve.items() if value != 1}
     experts, remarks = _experts(given, tp, groups, role)
-    return Division({**serve, **experts, **_shares(given, groups)}, replicas, remarks)
+    halves, said = _micro_batches(given)
+    return Division({**serve, **experts, **halves, **_shares(given, groups)}, replicas, (*remarks, *said))
+
+
+def _micro_batches(given: Sequence[Given]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+    """SGLang cuts each step of two tokens and more (srt/batch_overlap/two_batch_overlap.py)."""
+    if not value_of(given, "enable_two_batch_overlap"):
+        return {}, ()
+    return ({"enable_dbo": True, "dbo_decode_token_threshold": 2, "dbo_prefill_token_threshold": 2},
+            (("--enable-two-batch-overlap", "two micro-batches that change over where vLLM's do, at dispatch and"
+                                            " combine"),))
 
 
 def _experts(given: Sequence[Given], tp: int, groups: int,

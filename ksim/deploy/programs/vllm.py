@@ -390,6 +390,12 @@ def _environment(reading: FlagReading, command: ShellCommand) -> None:
     if word is not None and "all2all_backend" not in reading.serve and word.known().text in known:
         reading.serve["all2all_backend"] = known[word.text]
         reading.remarks.append(Note(word.where, f"VLLM_ALL2ALL_BACKEND={word.text}", "taken as --all2all-backend"))
+    word = command.environment.get("VLLM_DBO_COMM_SMS")
+    if word is not None and reading.serve.get("enable_dbo"):
+        if not word.known().text.isdecimal():
+            raise ConfigError(word.where, f"VLLM_DBO_COMM_SMS={word.text} is no number of SMs; set one such as 20")
+        reading.serve["dbo_comm_sms"] = int(word.text)
+        reading.remarks.append(Note(word.where, f"VLLM_DBO_COMM_SMS={word.text}", "taken as dbo_comm_sms"))
 
 
 def _defaults(reading: FlagReading, given: Sequence[Given], engine: str) -> None:

@@ -159,8 +159,9 @@ class Described:
                       strict=True)
         self.texts += [_text(kind, shape, *rest) for kind, shape, rest in zip(kinds, some.shapes, numbers, strict=True)]
         computes = [kind.bound == "compute" for kind in kinds]
-        return np.stack([some.costs.seconds, computes, some.hidden, [bool(kind.group and kind.sms) for kind in kinds],
-                         first + np.arange(len(places))])
+        links = [bool(kind.group) and (kind.sms > 0 or hidden > 0)
+                 for kind, hidden in zip(kinds, some.hidden.tolist(), strict=True)]
+        return np.stack([some.costs.seconds, computes, some.hidden, links, first + np.arange(len(places))])
 
 
 def _text(kind: KernelKind, shape: str, waves: float, idle: float, flops: float, moved: float) -> str:
@@ -242,8 +243,10 @@ def _played(timed: StageTimes, described: Described, rows: Ints) -> _Played:
     follows = np.diff(np.repeat(np.arange(len(rows)), sizes)) == 0
     begin[1:][follows] = until[:-1][follows]
     last, beside = until.copy(), np.flatnonzero(hidden)
-    # What is hidden ends before the next, which begins with it.
-    last[beside] = np.minimum(begin[beside] + np.rint(1e9 * hidden[beside]).astype(np.int64), until[beside + 1])
+    # What is hidden beside the next begins with it, and ends before; messages may be hidden beside several, in part.
+    last[beside] += np.rint(1e9 * hidden[beside]).astype(np.int64)
+    products = beside[link[beside] == 0]
+    last[products] = np.minimum(last[products], until[products + 1])
     return _Played(begin, last - begin, link.astype(np.int64), text.astype(np.int64))
 
 
