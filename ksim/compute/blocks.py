@@ -6,6 +6,8 @@ Parts of models in the manner of GPT: LayerNorms with biases, MLPs without a gat
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 
+from attrs import evolve
+
 from ksim.compute.config import (
     FULL,
     SLIDING,
@@ -67,7 +69,17 @@ def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False,
     size, top_k = expert_sizes(config), config.need(_first(config, CHOSEN))
     if top_k > size["E"]:
         raise ConfigError(f"{config.name}: {_first(config, CHOSEN)}", f"{top_k} is more than the {size['E']} experts")
-    return decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
+    whole = decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
+    return evolve(whole, groups=_groups(config, size["E"]))
+
+
+def _groups(config: Config, experts: int) -> tuple[int, int]:
+    """The groups that *experts* are divided into, and how many of them a token's experts are in."""
+    groups, chosen = config.get("n_group", 1) or 1, config.get("topk_group", 1) or 1
+    if groups < chosen or experts % groups:
+        raise ConfigError(f"{config.name}: n_group", f"{experts} experts in {groups} groups, of which a token chooses"
+                                                     f" {chosen}: expected groups of equal size, and no more chosen")
+    return groups, chosen
 
 
 def norm(label: str) -> Elementwise:

@@ -264,11 +264,12 @@ class Timing:
 
 @frozen
 class Transport:
-    """One library's protocols by name, as measured over the links inside a node."""
+    """One library's `protocols` by name, as measured over the links inside a node, and `network` over those between."""
 
     name: str
     source: str
     protocols: Mapping[str, Timing]
+    network: Mapping[str, Timing] = field(factory=dict)
 
 
 @frozen

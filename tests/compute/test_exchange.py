@@ -2,14 +2,16 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, Fanout
 from ksim.compute.kernels.basic import GroupedGemm
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Placement, Precision, Routing, Shard
 
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "minimax-m2")
@@ -70,6 +72,35 @@ def test_high_throughput_sends_a_copy_to_each_rank(model):
     sent = messages(model("qwen3-30b-a3b"), shard)
     assert sent["dispatch"].bytes == pytest.approx(64 * 5.251 * 2048 * 2, rel=1e-3)
     assert sent["dispatch"].kind == "dispatch"
+
+
+def test_groups_of_experts_limit_where_a_token_goes(model):
+    """DeepSeek-V3 has 8 groups, of which a token's experts are in 4; EPLB moves experts out of their groups."""
+    shard = Shard(data=32, expert_parallel=True, exchange="deepep_high_throughput")
+    sent, moved = (next(op.kernel for block in model("deepseek-v3").graph(64, 64, each).blocks for op in block.ops
+                        if op.label == "dispatch")
+                   for each in (shard, evolve(shard, placement=Placement("balanced", 32))))
+    assert sent.fanout == Fanout(8, 8, 4)
+    assert sent.bytes == pytest.approx(64 * 7.0 * 7168 * 2)
+    assert moved.fanout == Fanout(8) and moved.bytes > sent.bytes
+
+
+@pytest.mark.parametrize("groups, chosen", [(1, 1), (8, 4), (4, 2), (16, 16)])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 32, 128])
+def test_a_token_reaches_as_many_parts_as_drawn_ones(groups, chosen, parts):
+    """Scores of 256 experts are drawn, groups chosen by their two best, and in these the 8 best experts."""
+    scores = np.random.default_rng(parts).random((4000, groups, 256 // groups))
+    best = np.sort(scores, axis=-1)[..., -2:].sum(axis=-1)
+    shut = np.argsort(-best, axis=-1)[:, chosen:]
+    np.put_along_axis(scores, shut[..., None], 0.0, axis=1)
+    experts = np.argsort(-scores.reshape(4000, 256), axis=-1)[:, :8] // (256 // parts)
+    reached = np.mean([len(set(each)) for each in experts.tolist()])
+    assert Fanout(8, groups, chosen).reached(parts) == pytest.approx(reached, rel=0.06)
+
+
+def test_groups_that_do_not_divide_experts_are_refused():
+    with pytest.raises(ConfigError, match="n_group: 256 experts in 7 groups, of which a token chooses 4"):
+        model_of("deepseek-v3", {"n_group": 7})
 
 
 @pytest.mark.parametrize("name", MIXTURES)

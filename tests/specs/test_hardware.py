@@ -153,8 +153,10 @@ UNMEASURED = {"dgx-spark", "gh200", "nvl-h100", "nvl-h200", "pcie-a10g", "pcie-h
 def test_systems_name_what_was_measured_over_their_links(name):
     found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
     others = 2 * name.startswith(("hgx-h", "hgx-b", "gb"))  # DeepEP's, and TensorRT-LLM's all-reduce
-    assert len(found) == (0 if name in UNMEASURED else 2 + others)
-    assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
+    between = name in ("hgx-h100", "hgx-h200", "hgx-h20", "hgx-h800", "hgx-b200")  # DeepEP's
+    assert len(found) == (0 if name in UNMEASURED else 2 + others + between)
+    assert all(transport.source.startswith(("AIConfigurator 095f58a", "DeepEP's own tables")) for transport in found)
+    assert sum(bool(transport.network) for transport in found) == between
     protocols = [protocol for transport in found for protocol in transport.protocols]
     assert len(protocols) == len(set(protocols)), "one library each"
 

@@ -4,8 +4,8 @@ With `allgather_reducescatter`, vLLM's default, every rank gets all tokens with 
 reduce-scatter brings the sums back: over the data ranks or, where tensor-parallel ranks first divide their tokens, over
 all ranks that share the experts (vLLM, distributed/device_communicators/all2all.py, `AgRsAll2AllManager`;
 config/parallel.py, `use_sequence_parallel_moe`).  DeepEP sends tokens only where they are needed: its low-latency
-kernels send a copy to each expert, its high-throughput ones a copy to each rank; in FP8, each 128 numbers have a scale.
-Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
+kernels send a copy to each expert, its high-throughput ones a copy to each rank, of which one passes between two nodes;
+in FP8, each 128 numbers have a scale.  Both bring BF16 back (github.com/deepseek-ai/DeepEP, docs/legacy.md).
 
 In a user's own layer, groups of ranks split indices: `lower` makes the launches of one rank.
 """
@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from attrs import field, frozen
 from attrs.validators import in_
 
-from ksim.compute.graph import Collective, CollectiveKind, Op
+from ksim.compute.graph import Collective, CollectiveKind, Fanout, Op
 from ksim.compute.notation import Operation, number_format
 from ksim.compute.sizes import Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
@@ -211,5 +211,7 @@ def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"], index
         token = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
     if shard.exchange == "deepep_low_latency":
         return Collective(LOW_LATENCY[way], tokens * top_k * token, "expert")
-    reached = ranks * (1 - (1 - 1 / ranks) ** top_k)  # the expected number of ranks with experts of one token
-    return Collective(way, tokens * reached * token, "expert")
+    # EPLB copies and moves experts wherever there is room, so that groups are no longer those of neighbours.
+    grouped = (sizes.of.get("groups", 1), sizes.of.get("chosen", 1)) if shard.placement.strategy == "linear" else ()
+    fanout = Fanout(top_k, *grouped)
+    return Collective(way, tokens * fanout.reached(ranks) * token, "expert", fanout=fanout)
