@@ -25,7 +25,7 @@ from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, communicate, op, pointwise
 from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
-from ksim.compute.notation.communicate import Combine, Dispatch
+from ksim.compute.notation.communicate import RECEIVED, SENT, Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import HeldWeights
 from ksim.compute.quantization import layers_as_stored, stored
@@ -195,11 +195,11 @@ def experts(config: Config, *, bias: bool = False, shared: Operations = (), exac
         *(CORRECTION if corrected else ()),
         *shared,
         Dispatch(),
-        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32", tokens=SENT),
         op("Tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E", bias=bias, part="experts"),
         pointwise(_activation(config), "xgf->xf", "experts_act", parallel="f"),
         op("xf,Efm->xm", "experts_down", parallel="f", routed="E", bias=bias, part="experts"),
-        pointwise("moe_combine", "xm->Tm", "combine"),
+        pointwise("moe_combine", "xm->Tm", "combine", tokens=RECEIVED),
         Combine(),
     )
 

@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 
 from ksim.compute.graph import Collective, Fanout
-from ksim.compute.kernels.basic import GroupedGemm
+from ksim.compute.kernels.basic import GroupedGemm, Pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -72,6 +72,33 @@ def test_high_throughput_sends_a_copy_to_each_rank(model):
     sent = messages(model("qwen3-30b-a3b"), shard)
     assert sent["dispatch"].bytes == pytest.approx(64 * 5.251 * 2048 * 2, rel=1e-3)
     assert sent["dispatch"].kind == "dispatch"
+
+
+@pytest.mark.parametrize("exchange", ["deepep_low_latency", "deepep_high_throughput"])
+def test_a_rank_routes_and_quantizes_its_own_tokens_where_it_sends_them(model, exchange):
+    """Of 8 ranks with 64 tokens each; where all are gathered, each rank routes and quantizes 512."""
+    precision = Precision(DType.FP8, DType.FP8)
+    sending = Shard(data=8, expert_parallel=True, exchange=exchange, precision=precision)
+    own, all_of_them = (_others(model("qwen3-30b-a3b"), shard) for shard in (
+        sending, evolve(sending, exchange="allgather_reducescatter")))
+    for label in ("topk", "experts_gate_up_quantize"):
+        assert (own[label].rows, all_of_them[label].rows) == (64, 512)
+    assert 8 * own["experts_gate_up_quantize"].work.bytes == all_of_them["experts_gate_up_quantize"].work.bytes
+
+
+def test_results_of_a_received_token_are_added_up_before_they_go_back(model):
+    """A token has 8 pairs on 5.251 ranks: low-latency kernels add up what comes back, the others one result a rank."""
+    fast, high = (_others(model("qwen3-30b-a3b"), Shard(data=8, expert_parallel=True, exchange=f"deepep_{kind}"))
+                  for kind in ("low_latency", "high_throughput"))
+    assert not {"combine", "dispatch_permute"} & fast.keys()
+    pairs = high["experts_act"].rows
+    assert high["combine"].rows == high["dispatch_permute"].rows == pytest.approx(pairs * 5.251 / 8, abs=1)
+    assert high["dispatch_permute"].write_bytes == pairs * 2048 * 2
+
+
+def _others(model, shard):
+    """What only moves memory in one layer for 64 tokens, by label."""
+    return {op.label: op.kernel for op in model.graph(64, 64, shard).blocks[1].ops if isinstance(op.kernel, Pointwise)}
 
 
 def test_groups_of_experts_limit_where_a_token_goes(model):
