@@ -40,7 +40,8 @@ class StepTimer:
     """Prices the kernels and collectives of steps, once for each distinct shape.
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
-    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.
+    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums; with
+    `single_batch`, experts beside DeepEP's messages.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
+    single_batch: bool = False
     _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
@@ -61,7 +63,7 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
-        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.single_batch)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced

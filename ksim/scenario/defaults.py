@@ -408,7 +408,8 @@ class Deployment:
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
-            groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap)
+            groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap,
+            single_batch=serve.enable_single_batch_overlap)
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)

@@ -143,7 +143,7 @@ class Gpu:
     `memory` is what CUDA can allocate, which is less than the nominal size.  `nvlink` (0 without NVLink) and `pcie`
     count one direction.  `system` names the default system.  A GPU without one is alone or, if it has no NVLink, in a
     node of eight over PCIe.  `channel` is the most that one SM sends in a second, where a collective runs on few SMs.
-    `profile` is the `name` of the GPU whose measured kernels are its own, too, as it has the same SMs, clock and memory.
+    `profile` is the `name` of the GPU whose measured kernels stand for its own: it has the same SMs, clock and memory.
     """
 
     name: str

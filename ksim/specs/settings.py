@@ -158,6 +158,12 @@ class EngineSettings:
     """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
+    moe_nvfp4_dispatch: bool = False
+    """Send tokens to NVFP4 experts in NVFP4, not in BF16, with DeepEP. Source: SGLang `SGLANG_MOE_NVFP4_DISPATCH` and
+    vLLM `VLLM_DEEPEPLL_NVFP4_DISPATCH`."""
+    enable_single_batch_overlap: bool = False
+    """Send experts' results back while others and shared experts are computed, with DeepEP's low-latency kernels.
+    Source: SGLang."""
     enable_lora: bool = False
     """Serve LoRA adapters beside the base model. Source: vLLM."""
     lora_modules: tuple[LoraModule, ...] = ()
@@ -219,6 +225,10 @@ class EngineSettings:
         if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:
             raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
+        for name, needed in (("moe_nvfp4_dispatch", "deepep"), ("enable_single_batch_overlap", "deepep_low_latency")):
+            if getattr(self, name) and needed not in self.all2all_backend:
+                raise ValueError(f"{name} is about tokens that DeepEP sends; set all2all_backend to"
+                                 f" 'deepep_low_latency', or leave it out")
         self._check_placement(groups or ranks)
         self._check_overlap()
         check_lora(self)

@@ -246,8 +246,10 @@ def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"], index
 
 def _token(sizes: Sizes, shard: Shard, way: str, index: str) -> float:
     """The bytes of one token on its way."""
-    hidden = sizes.of[index]
-    if way == "dispatch" and shard.precision.of("experts")[1] is DType.FP8:
+    hidden, format_ = sizes.of[index], shard.precision.of("experts")[1]
+    if way == "dispatch" and format_ is DType.NVFP4 and shard.nvfp4_dispatch:
+        return hidden * DType.NVFP4.bytes
+    if way == "dispatch" and format_ is DType.FP8:
         return hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
     return hidden * DType.BF16.bytes
 
