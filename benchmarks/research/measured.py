@@ -6,6 +6,8 @@
 
 `transfers`: KV transfers between two nodes.
 
+`wide-ep`: deployments of mixtures on many GPUs.
+
 `kernels`: kernels of some GPUs, predicted by what others taught.
 """
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from benchmarks.research.serving.comparison import ComparedRun, Figures, ServingReport, StepReport
     from benchmarks.research.serving.recordings import ServerSpec
     from benchmarks.research.transfers import TransferReport
+    from benchmarks.research.wide_ep import Result
 
 app = App()
 
@@ -266,6 +269,56 @@ def _write_transfers(path: Path | None, report: "TransferReport") -> None:
                        "bytes": transfer.row.bytes, "seconds": transfer.row.seconds, "predicted": transfer.predicted,
                        "error": transfer.error, "fitted": transfer.fitted} for transfer in report.transfers],
         "refused": report.refused})
+
+
+@app.command("wide_ep")
+def wide_ep(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="table of deployments, as large_ep.csv")],
+    markdown: Annotated[bool, typer.Option(help="print the table as Markdown")] = False,
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Price a step of public deployments that spread experts over many GPUs, beside their tokens per second.
+
+    Nothing is fitted to them.  Two batches that overlap are not priced: `best` is what any overlap could reach.
+    """
+    from benchmarks.research.wide_ep import validate
+
+    report = validate(path)
+    rows = [_wide_ep_row(result) for result in report.results]
+    if markdown:
+        lines = [f"| {' | '.join(title.lstrip('>') for title in _WIDE_EP)} |",
+                 f"|{'|'.join('--:' if title.startswith('>') else '---' for title in _WIDE_EP)}|"]
+        print("\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]))
+    else:
+        table = Table.of(*_WIDE_EP, title="one step of one rank", hide=("most of the step", "90 %"))
+        for row in rows:
+            table.add_row(*row)
+        console().print(table)
+    for who, why in report.left_out.items():
+        say(f"left out: {who}: {why}")
+    for result in report.results:
+        if result.shortage:
+            say(f"{result.case.name}: {result.shortage}")
+    write_json(json_file, {"results": [{
+        "case": result.case.name, "measured": result.measured, "predicted": result.predicted, "ratio": result.ratio,
+        "best": result.best, "exchanged_share": result.exchanged, "seconds": result.parts}
+        for result in report.results], "left_out": report.left_out})
+    within = sum(abs(result.ratio - 1) <= WIDE_EP_GOAL for result in report.results)
+    say(f"tokens per second of {within} of {len(report.results)} cases are within {WIDE_EP_GOAL:.0%}")
+
+
+_WIDE_EP = ("deployment", ">tokens/s a GPU", ">predicted", ">ratio", ">90 %", ">best", ">exchange", "most of the step")
+#: The goal of wide expert parallelism: the relative error of tokens per second.
+WIDE_EP_GOAL = 0.2
+
+
+def _wide_ep_row(result: "Result") -> tuple[str, ...]:
+    low, high = result.bounds
+    most = ", ".join(f"{name} {seconds / result.step.seconds:.0%}" for name, seconds in [*result.parts.items()][:3])
+    ratio = f"{result.ratio:.2f}"
+    return (result.case.name, f"{result.measured:,.0f}", f"{result.predicted:,.0f}",
+            ratio if abs(result.ratio - 1) <= WIDE_EP_GOAL else f"**{ratio}**", f"{low:.2f}-{high:.2f}",
+            f"{result.best:.2f}", f"{result.exchanged:.0%}", most)
 
 
 @app.command()

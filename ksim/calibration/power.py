@@ -51,8 +51,8 @@ class Likeness:
 LIKENESSES: Mapping[str, Likeness] = {
     "t4": Likeness(1.48), "a100-40g": Likeness(1.34), "a100-80g": Likeness(1.34), "a10g": Likeness(1.48),
     "h100": Likeness(1.0), "h100-pcie": Likeness(1.0), "h100-nvl": Likeness(1.0), "h200-nvl": Likeness(1.0),
-    "gh200": Likeness(1.0), "h20": Likeness(1.0, die="h100"), "l4": Likeness(1.48), "l40": Likeness(1.48),
-    "l40s": Likeness(1.48), "rtx-4090": Likeness(1.48), "b200": Likeness(0.71, 1500 / 2250),
+    "gh200": Likeness(1.0), "h800": Likeness(1.0), "h20": Likeness(1.0, die="h100"), "l4": Likeness(1.48),
+    "l40": Likeness(1.48), "l40s": Likeness(1.48), "rtx-4090": Likeness(1.48), "b200": Likeness(0.71, 1500 / 2250),
     "b300": Likeness(0.71, 1500 / 2250), "gb200": Likeness(0.59, 1800 / 2500), "gb300": Likeness(0.59),
     "rtx-pro-6000": Likeness(1.28), "rtx-5090": Likeness(1.28), "gb10": Likeness(1.0)}
 

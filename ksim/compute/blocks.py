@@ -6,6 +6,8 @@ Parts of models in the manner of GPT: LayerNorms with biases, MLPs without a gat
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 
+from attrs import evolve
+
 from ksim.compute.config import (
     FULL,
     SLIDING,
@@ -23,7 +25,7 @@ from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, communicate, op, pointwise
 from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
-from ksim.compute.notation.communicate import Combine, Dispatch
+from ksim.compute.notation.communicate import RECEIVED, SENT, Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import HeldWeights
 from ksim.compute.quantization import layers_as_stored, stored
@@ -67,7 +69,17 @@ def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False,
     size, top_k = expert_sizes(config), config.need(_first(config, CHOSEN))
     if top_k > size["E"]:
         raise ConfigError(f"{config.name}: {_first(config, CHOSEN)}", f"{top_k} is more than the {size['E']} experts")
-    return decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
+    whole = decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
+    return evolve(whole, groups=_groups(config, size["E"]))
+
+
+def _groups(config: Config, experts: int) -> tuple[int, int]:
+    """The groups that *experts* are divided into, and how many of them a token's experts are in."""
+    groups, chosen = config.get("n_group", 1) or 1, config.get("topk_group", 1) or 1
+    if groups < chosen or experts % groups:
+        raise ConfigError(f"{config.name}: n_group", f"{experts} experts in {groups} groups, of which a token chooses"
+                                                     f" {chosen}: expected groups of equal size, and no more chosen")
+    return groups, chosen
 
 
 def norm(label: str) -> Elementwise:
@@ -183,11 +195,11 @@ def experts(config: Config, *, bias: bool = False, shared: Operations = (), exac
         *(CORRECTION if corrected else ()),
         *shared,
         Dispatch(),
-        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32", tokens=SENT),
         op("Tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E", bias=bias, part="experts"),
         pointwise(_activation(config), "xgf->xf", "experts_act", parallel="f"),
         op("xf,Efm->xm", "experts_down", parallel="f", routed="E", bias=bias, part="experts"),
-        pointwise("moe_combine", "xm->Tm", "combine"),
+        pointwise("moe_combine", "xm->Tm", "combine", tokens=RECEIVED),
         Combine(),
     )
 

@@ -47,11 +47,12 @@ class Decoder:
 
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
-    experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
-    into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
-    count nowhere else; if they share indices, passes after the first attend to the keys that it has chosen.  `inputs`
-    come first on every pipeline stage.
+    experts, if there are any; `groups` says into how many groups of neighbours they are divided, and in how many of
+    these a token's are.  `quantization` is the checkpoint's, by the engine's name for it, but for its `unquantized`
+    parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut into.  `mtp`
+    are the modules of the checkpoint that predict further tokens: only speculation loads them, and they count nowhere
+    else; if they share indices, passes after the first attend to the keys that it has chosen.  `inputs` come first on
+    every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -61,6 +62,7 @@ class Decoder:
     max_length: int
     tied: bool = False
     top_k: int = 0
+    groups: tuple[int, int] = (1, 1)
     quantization: str = "none"
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
@@ -242,7 +244,7 @@ class Model:
     def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
         """The launches over all tokens; the last block is the head's, up to where its rows are sequences."""
         step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
-                "top_k": self.decoder.top_k}
+                "top_k": self.decoder.top_k, "groups": self.decoder.groups[0], "chosen": self.decoder.groups[1]}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
         held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
         blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),

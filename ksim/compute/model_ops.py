@@ -41,19 +41,19 @@ def op(
 
 def pointwise(
     family: str, equation: str, label: str, parallel: str = "", scale: str = "", reads: str = "bf16",
-    writes: str = "bf16"
+    writes: str = "bf16", tokens: str = ""
 ) -> Elementwise:
     """A kernel that moves memory and computes little, such as ``pointwise("silu_mul", "tgF->tF", "act")``.
 
     `equation` lists the tensors read and written, in BF16 unless `reads` or `writes` say otherwise; "cache" is the
     format of the KV cache.  `scale` lists weights.  Where one side has pairs of tokens and experts, a thread block
-    takes all pairs of a token.
+    takes all pairs of a token.  `tokens` are those of `Elementwise`.
     """
     tensors = parse(equation)
     first = dict.fromkeys((tensors.operands[0][0], tensors.results[0][0]))
     formats = [None if name == "cache" else DType.named(name) for name in (reads, writes)]
     return Elementwise(family, equation, parallel, label, scale=scale, rows=",".join(first), reads=formats[0],
-                       writes=formats[1])
+                       writes=formats[1], tokens=tokens)
 
 
 def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks: bool = False,

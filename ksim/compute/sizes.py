@@ -9,7 +9,8 @@ Each letter has one meaning in all models:
     T  tokens of all data ranks     h  head dimension              S  size of the shared experts
                                     l  2r + 2: i and gates         g  2: gate and up
 
-x counts the pairs of one rank, the fullest or an average one.  "top_k" is how many experts a token goes to.
+x counts the pairs of one rank, the fullest or an average one.  "top_k" is how many experts a token goes to,
+"groups" into how many groups of neighbours they are divided, and "chosen" in how many of these a token's are.
 
 Letters with a cedilla or an ogonek, Ķ, ŗ, ḩ, į and ļ, are K, r, h, i and l of layers with heads of another shape, and
 Ɇ is F of layers with another MLP.  Hidden states side by side (AltUp, hyper-connections), and layers with embeddings

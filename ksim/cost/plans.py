@@ -9,6 +9,7 @@ from attrs import define, evolve, field
 
 from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent, is_of_adapters
 from ksim.compute.model import Model
+from ksim.cost import single_batch
 from ksim.cost.affine import AffineBlocks, SweptPart
 from ksim.cost.pricer import (
     BatchLaunch,
@@ -23,6 +24,7 @@ from ksim.cost.pricer import (
     paired,
     priced_part,
 )
+from ksim.cost.single_batch import Beside
 from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
@@ -31,7 +33,7 @@ from ksim.specs.shard import Shard
 _Body = tuple[int, int | None, frozenset[Op]]
 #: The rest of a `_Body` that goes over a rank's own tokens alone, and whose batch has something for every launch.
 _WHOLE = (None, frozenset[Op]())
-_Launched = Sequence[tuple[Sequence[Op | Summed], int]]
+_Launched = Sequence[tuple[Sequence[Op | Summed | Beside], int]]
 #: So many numbers of samples, or of tokens, are priced together: of tokens, once a share (`MANY`) of a stretch of so
 #: many has been asked for one by one.  A further number costs a seventh of the first, so what is never used pays off.
 AROUND, STRETCH, MANY = 16, 256, 1 / 8
@@ -50,10 +52,11 @@ class Plans:
     host: Host
     overlap: Overlap | None
     average: bool = False
+    single_batch: bool = False
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _bodies: dict[_Body, Part] = field(factory=dict, init=False)
     _heads: dict[int, Part] = field(factory=dict, init=False)
-    _launches: dict[Op | Summed, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
+    _launches: dict[Op | Summed | Beside, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
     _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
     _lacking: dict[frozenset[Op], SweptPart | None] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
@@ -154,7 +157,7 @@ class Plans:
     @cached_property
     def _swept(self) -> tuple[SweptPart | None, SweptPart | None]:
         """The body for any number of tokens, and the head for any number of samples."""
-        if self.overlap:
+        if self.overlap or self.single_batch:
             return None, None
         heads = AffineBlocks.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
         return SweptPart.of(self._lines, self.pricer), SweptPart.of(heads, self.pricer)
@@ -172,6 +175,8 @@ class Plans:
 
     def _launched(self, blocks: Sequence[Block]) -> _Launched:
         """The launches of each of *blocks*, and how often they run."""
+        if self.single_batch:
+            return [(list(single_batch.side_by_side(block.ops, self.pricer.gpu)), block.repeat) for block in blocks]
         return [(list(paired(block.ops, self.overlap)) if self.overlap else block.ops, block.repeat)
                 for block in blocks]
 
@@ -199,12 +204,14 @@ class Plans:
         return Plan.of(shape, body, head, launches.gaps(launching, self.host.inputs),
                        launches.seconds(launching, self.host.worker))
 
-    def price(self, ops: Sequence[Op | Summed]) -> Mapping[Op | Summed, tuple[PricedLaunch, ...]]:
+    def price(self, ops: Sequence[Op | Summed | Beside]) -> Mapping[Op | Summed | Beside, tuple[PricedLaunch, ...]]:
         """Price all of *ops* that are new, most in one question to the oracle; attention waits for its batch.
 
         Where ranks differ, an op has the time of the fullest rank, unless that of the `average` one is asked for, and
         the work and energy of the average one.
         """
+        groups = [op for op in ops if isinstance(op, Beside) and op not in self._launches]
+        ops = [*ops, *(op for group in groups for op in (group.message, *group.computed))]
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
                                             if isinstance(op, Op) and not is_batch_dependent(op.kernel)}
@@ -217,6 +224,8 @@ class Plans:
         if self.overlap:
             self._launches.update((op, tuple(overlapped(self.pricer, op, self.overlap))) for op in new
                                   if isinstance(op, Summed))
+        self._launches.update((group, tuple(single_batch.priced(self.pricer, group, self._launches)))
+                              for group in groups)
         return self._launches
 
 

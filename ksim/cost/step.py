@@ -40,8 +40,9 @@ class StepTimer:
     """Prices the kernels and collectives of steps, once for each distinct shape.
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
-    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.  Where
-    ranks differ by their experts, steps take as long as the fullest rank, or the `average` one.
+    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums; with
+    `single_batch`, experts beside DeepEP's messages.  Where ranks differ by their experts, steps take as long as the
+    fullest rank, or the `average` one.
     """
 
     model: Model
@@ -54,6 +55,7 @@ class StepTimer:
     host: Host = field(repr=False)
     overlap: Overlap | None = None
     average: bool = False
+    single_batch: bool = False
     _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
@@ -63,7 +65,8 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
-        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.average)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.average,
+                            self.single_batch)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced

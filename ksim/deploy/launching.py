@@ -43,6 +43,15 @@ def notes_of(environment: Mapping[str, Word]) -> tuple[Note, ...]:
                  for name, word, why in notes)
 
 
+def take_variable(reading: FlagReading, command: ShellCommand, names: Sequence[str], setting: str) -> None:
+    """Take the *setting* of DeepEP that one of the environment variables *names* switches on."""
+    for name in names:
+        word = command.environment.get(name)
+        if word and word.known().text.lower() in ("1", "true") and "deepep" in reading.serve.get("all2all_backend", ""):
+            reading.serve[setting] = True
+            reading.remarks.append(Note(word.where, f"{name}={word.text}", f"taken as {setting}"))
+
+
 def _why(name: str) -> str:
     other = "no variable that the engine is known for"
     return next((why for pattern, why in _WHY if re.fullmatch(pattern, name)), other)

@@ -13,16 +13,16 @@ node is no flow.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
 import simpy
 from attrs import define, evolve, field, frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, Fanout
 from ksim.foundation.errors import ConfigError
-from ksim.network.collectives import CollectiveAlgorithm, Round
+from ksim.network.collectives import CollectiveAlgorithm, Round, rounds_across
 from ksim.network.flows import Flow, Flows
 from ksim.network.links import BY_CHANNEL, Links, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
@@ -78,6 +78,19 @@ Edge = tuple[object, object]
 Load = dict[Edge, float]
 
 
+@frozen
+class Played:
+    """The rounds of an algorithm among certain ranks.
+
+    Messages go through rounds one after another or, with `at_once`, flow through all.  Between nodes, the share
+    `crossing` of their pieces is sent.
+    """
+
+    rounds: Sequence[Round]
+    at_once: bool = False
+    crossing: float = 1.0
+
+
 @define(slots=False)
 class Network:
     """Prices collectives among the GPUs of `system`, by the fastest of `algorithms` that takes them.
@@ -94,7 +107,7 @@ class Network:
     channel: float | None = None
     #: By how many standard deviations of their 90 % intervals all collectives are off.
     deviation: float = 0.0
-    _routes: dict[tuple[str, str, tuple[int, ...], int], list[Route]] = field(factory=dict)
+    _routes: dict[tuple[str, str, tuple[int, ...], int, Fanout | None], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
 
@@ -127,7 +140,7 @@ class Network:
         """The route by which *collective* is carried out; raises ConfigError if no algorithm takes it."""
         kind, size, sms = collective.kind, collective.bytes, collective.sms
         routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
-                  for route in self._routes_of(name, kind, tuple(ranks), sms)
+                  for route in self._routes_of(name, kind, tuple(ranks), sms, collective.fanout)
                   if route.window[0] <= size < route.window[1]]
         if not routes:
             raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
@@ -136,11 +149,21 @@ class Network:
         ruled = [route for route in routes if route.window != ANY]
         return ruled[0] if ruled else min(routes, key=lambda route: route.seconds(size))
 
-    def _routes_of(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0) -> list[Route]:
+    def played(self, name: str, kind: str, ranks: Sequence[int], fanout: Fanout | None = None) -> "Played":
+        """The rounds by which algorithm *name* does *kind* among *ranks*."""
+        algorithm = self.algorithms[name]
+        across = rounds_across(algorithm, kind, ranks, self._node)
+        if across is None:
+            return Played(list(algorithm.rounds(kind, ranks)))
+        nodes = len(set(map(self._node, ranks)))
+        return Played(across, True, fanout.reached(nodes) / fanout.reached(len(ranks)) if fanout else 1.0)
+
+    def _routes_of(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0,
+                   fanout: Fanout | None = None) -> list[Route]:
         """All routes of algorithm *name* for *kind* whose protocols the links between *ranks* carry."""
-        key = (name, kind, ranks, sms)
+        key = (name, kind, ranks, sms, fanout)
         if key not in self._routes:
-            routes = self._all_routes(name, kind, ranks)
+            routes = self._all_routes(name, kind, ranks, fanout)
             self._routes[key] = self._limited(sms, routes) if sms else routes
         return self._routes[key]
 
@@ -149,40 +172,42 @@ class Network:
             raise ConfigError("overlap_sms", "nobody says what one SM of this GPU sends; give its file a `channel`")
         return [route.within(sms * self.channel) for route in routes if route.protocol in BY_CHANNEL]
 
-    def _all_routes(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
-        algorithm = self.algorithms[name]
-        rounds = list(algorithm.rounds(kind, ranks))
-        links = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
+    def _all_routes(self, name: str, kind: str, ranks: tuple[int, ...], fanout: Fanout | None) -> list[Route]:
+        played = self.played(name, kind, ranks, fanout)
+        links = {self.graph.edges[edge]["kind"] for round_ in played.rounds for t in round_
                  for edge in self._path(t.source, t.target)}
-        protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols
+        protocols = [self.measured.get(protocol.name, protocol) for protocol in self.algorithms[name].protocols
                      if protocol.kind in ("", kind)]
-        return [self._route(name, kind, ranks, rounds, protocol, links)
+        return [self._route(name, kind, ranks, played, protocol, links)
                 for protocol in protocols if links <= protocol.links.keys()]
 
-    def _route(self, name: str, kind: str, ranks: tuple[int, ...], rounds: list[Round],
+    def _route(self, name: str, kind: str, ranks: tuple[int, ...], played: "Played",
                protocol: Protocol, links: set[str]) -> Route:
         timings = [protocol.links[link] for link in links]
         windows = [timing.window(len(ranks)) for timing in timings]
-        copies = [{(t.source, piece) if protocol.merging else (t.source, t.target, piece)
-                   for t in round_ for piece in t.pieces} for round_ in rounds]
-        leaving = [{(t.source, t.target, piece) for t in round_ if self._leaves(t.source, t.target)
-                    for piece in t.pieces} for round_ in rounds]
+        transfers = [(transfer, played.crossing if self._leaves(transfer.source, transfer.target) else 1.0)
+                     for round_ in played.rounds for transfer in round_]
+        sent = (sum(len({(t.source, piece) for t in round_ for piece in t.pieces}) for round_ in played.rounds)
+                if protocol.merging else sum(share * len(t.pieces) for t, share in transfers))
+        leaving = sum(share * len(t.pieces) for t, share in transfers if self._leaves(t.source, t.target))
         return Route(name, protocol.name, max(timing.start for timing in timings),
-                     self._rounds(rounds, kind, ranks, protocol),
-                     sent=sum(len(sent) for sent in copies) / len(ranks) ** 2,
-                     routed=sum(len(sent) for sent in leaving) / len(ranks) ** 2,
+                     self._rounds(played, kind, ranks, protocol),
+                     sent=sent / len(ranks) ** 2, routed=leaving / len(ranks) ** 2,
                      window=(max(least for least, _ in windows), min(limit for _, limit in windows)),
-                     interval_factors=interval_factors(protocol.name, links, protocol.name in self.measured))
+                     interval_factors=interval_factors(protocol.name, links, protocol.name in self.measured,
+                                                       len(ranks)))
 
-    def _rounds(self, rounds: list[Round], kind: str, ranks: tuple[int, ...],
+    def _rounds(self, played: "Played", kind: str, ranks: tuple[int, ...],
                 protocol: Protocol) -> tuple[tuple[Hop, ...], ...]:
-        """Price *rounds*.  Rounds that take equally long are priced once and share one tuple."""
+        """Price the rounds.  Rounds that take equally long are priced once and share one tuple."""
         hops: dict[Any, tuple[Hop, ...]] = {}
-        for key, round_ in zip(keys := [_cost_key(round_, protocol.merging) for round_ in rounds], rounds, strict=True):
+        keys = [_cost_key(round_, protocol.merging) for round_ in played.rounds]
+        for key, round_ in zip(keys, played.rounds, strict=True):
             if key not in hops:
-                load = self._load(round_, ranks, protocol.merging)
+                load = self._load(round_, ranks, protocol.merging, played.crossing)
                 hops[key] = self._hops(round_, load, kind, len(ranks), protocol)
-        return tuple(hops[key] for key in keys)
+        rounds = tuple(hops[key] for key in keys)
+        return (tuple(chain.from_iterable(rounds)),) if played.at_once else rounds
 
     def _hops(self, round_: Round, load: Load, kind: str, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
         """Price a round's transfers, which share links."""
@@ -200,13 +225,17 @@ class Network:
                 max(pieces / link["peak"] for pieces, link in path), path[0][0], len(transfer.pieces) / ranks))
         return tuple(hops)
 
-    def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:
-        """The pieces that pass each link in a round.  A pool's load is even over its links."""
+    def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool, crossing: float = 1.0) -> Load:
+        """The pieces that pass each link in a round, between nodes only the share *crossing* of them.
+
+        A pool's load is even over its links.
+        """
         passing: dict[Edge, list[int]] = {}
         for transfer in round_:
             for edge in self._path(transfer.source, transfer.target):
                 passing.setdefault(edge, []).extend(transfer.pieces)
-        load = {edge: float(len(set(pieces) if merging else pieces)) for edge, pieces in passing.items()}
+        load = {edge: float(len(set(pieces) if merging else pieces)) * (
+            crossing if self.graph.edges[edge]["kind"] == "network" else 1.0) for edge, pieces in passing.items()}
         pools: dict[str, list[Edge]] = {}
         for edge in load:
             pools.setdefault(self.graph.edges[edge]["pool"], []).append(edge)
@@ -229,7 +258,10 @@ class Network:
         return tuple(places)
 
     def _leaves(self, source: int, target: int) -> bool:
-        return bool(self.graph.nodes[source]["node"] != self.graph.nodes[target]["node"])
+        return self._node(source) != self._node(target)
+
+    def _node(self, rank: int) -> int:
+        return rank // self.system.gpus_per_node
 
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
@@ -317,20 +349,20 @@ class CollectiveTraffic:
     links: Links
     first: int = 0
     #: The flow of a message of one byte, by algorithm, kind and ranks.
-    _per_byte: dict[tuple[str, str, tuple[int, ...]], InterNodeTraffic] = field(factory=dict)
+    _per_byte: dict[tuple[str, str, tuple[int, ...], Fanout | None], InterNodeTraffic] = field(factory=dict)
 
     def of(self, collective: Collective, ranks: Sequence[int]) -> InterNodeTraffic | None:
         """The traffic between nodes of *collective* among *ranks*; None if it stays within one."""
         if not collective.bytes or len({self._node(rank) for rank in ranks}) < 2:
             return None
-        key = (self.network.route(collective, ranks).algorithm, collective.kind, tuple(ranks))
+        key = (self.network.route(collective, ranks).algorithm, collective.kind, tuple(ranks), collective.fanout)
         if key not in self._per_byte:
             self._per_byte[key] = InterNodeTraffic.of(self._loads(*key), 1.0)
         byte = self._per_byte[key]
         seconds = self.network.seconds(collective, ranks)
         return InterNodeTraffic(byte.path, byte.weights, collective.bytes * byte.size, seconds)
 
-    def _loads(self, algorithm: str, kind: str, ranks: tuple[int, ...]) -> dict[int, float]:
+    def _loads(self, algorithm: str, kind: str, ranks: tuple[int, ...], fanout: Fanout | None) -> dict[int, float]:
         """The part of a message that each link carries.
 
         What leaves a node leaves evenly by the NICs of its GPUs in the group, and so comes in.
@@ -339,7 +371,7 @@ class CollectiveTraffic:
         for rank in ranks:
             members[self._node(rank)].append(self.first + rank)
         loads: dict[int, float] = defaultdict(float)
-        for (source, target), pieces in self._passing(algorithm, kind, ranks).items():
+        for (source, target), pieces in self._passing(algorithm, kind, ranks, fanout).items():
             for gpus, way in ((members[source], "out"), (members[target], "in")):
                 for gpu in gpus:
                     loads[self.links.nic(gpu, way)] += pieces / len(ranks) / len(gpus)
@@ -360,13 +392,15 @@ class CollectiveTraffic:
         loads |= dict.fromkeys(self.links.nic_path(self.first + hop.source, self.first + hop.target)[1:-1], 1.0)
         return tuple(loads), tuple(loads.values())
 
-    def _passing(self, algorithm: str, kind: str, ranks: tuple[int, ...]) -> Counter[tuple[int, int]]:
+    def _passing(self, algorithm: str, kind: str, ranks: tuple[int, ...],
+                 fanout: Fanout | None) -> dict[tuple[int, int], float]:
         """The number of pieces that pass from each node to each other one, in all rounds."""
+        played = self.network.played(algorithm, kind, ranks, fanout)
         passing: Counter[tuple[int, int]] = Counter()
-        for round_ in self.network.algorithms[algorithm].rounds(kind, ranks):
+        for round_ in played.rounds:
             for transfer in round_:
                 passing[self._node(transfer.source), self._node(transfer.target)] += len(transfer.pieces)
-        return Counter({nodes: pieces for nodes, pieces in passing.items() if nodes[0] != nodes[1]})
+        return {nodes: played.crossing * pieces for nodes, pieces in passing.items() if nodes[0] != nodes[1]}
 
     def _node(self, rank: int) -> int:
         return rank // self.network.system.gpus_per_node

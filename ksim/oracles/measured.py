@@ -26,7 +26,7 @@ class Measured(ProfileOracle):
     def prices(self, gpu: Gpu) -> Profiled:
         if gpu.name not in self._profiled:
             profile = Profile.load(Path(self.path)) if self.path else self._shipped(gpu)
-            if profile.gpu != gpu.name:
+            if profile.gpu not in (gpu.name, gpu.profile):
                 raise ConfigError(str(profile.path), f"is a profile of {profile.gpu}, not of {gpu.name};"
                                                      f" choose another, or oracle 'learned'")
             self._profiled[gpu.name] = Profiled(profile, "measured", Learned().prices(gpu))
@@ -37,7 +37,7 @@ class Measured(ProfileOracle):
         known = []
         for path in sorted(PROFILES.glob("*.npz")):
             profile = Profile.load(path)
-            if profile.gpu == gpu.name:
+            if profile.gpu == (gpu.profile or gpu.name):
                 return profile
             known.append(profile.gpu)
         raise ConfigError("oracle measured", f"has no profile of {gpu.name} (it has"

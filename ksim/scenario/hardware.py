@@ -193,4 +193,4 @@ def _per(rate: float | None, unit: float) -> float | None:
 
 def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
     """*choice*, or by default the best latency oracle for *gpu*: measured where a profile ships, else learned."""
-    return choice or Choice("measured" if shipped(gpu).exists() else "learned")
+    return choice or Choice("measured" if shipped(gpu).exists() or gpu_of(gpu).profile else "learned")

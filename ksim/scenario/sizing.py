@@ -62,7 +62,7 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
         tensor=serve.tensor_parallel_size, stage=stage, stages=serve.pipeline_parallel_size,
         precision=serve.precision, data=data, expert_parallel=serve.enable_expert_parallel,
         exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement,
-        drafts=serve.drafted)
+        drafts=serve.drafted, nvfp4_dispatch=serve.moe_nvfp4_dispatch)
             for stage in range(serve.pipeline_parallel_size)]
 
 

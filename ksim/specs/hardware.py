@@ -143,6 +143,7 @@ class Gpu:
     `memory` is what CUDA can allocate, which is less than the nominal size.  `nvlink` (0 without NVLink) and `pcie`
     count one direction.  `system` names the default system.  A GPU without one is alone or, if it has no NVLink, in a
     node of eight over PCIe.  `channel` is the most that one SM sends in a second, where a collective runs on few SMs.
+    `profile` is the `name` of the GPU whose measured kernels stand for its own: it has the same SMs, clock and memory.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Gpu:
     system: str = ""
     source: str = ""
     channel: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    profile: str = ""
 
 
 @frozen
@@ -264,11 +266,12 @@ class Timing:
 
 @frozen
 class Transport:
-    """One library's protocols by name, as measured over the links inside a node."""
+    """One library's `protocols` by name, as measured over the links inside a node, and `network` over those between."""
 
     name: str
     source: str
     protocols: Mapping[str, Timing]
+    network: Mapping[str, Timing] = field(factory=dict)
 
 
 @frozen

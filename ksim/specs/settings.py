@@ -174,6 +174,12 @@ class EngineSettings:
     dbo_comm_sms: int = field(default=20, validator=ge(0))
     """SMs that `enable_dbo` leaves to deepep_high_throughput, which the other kernels lack. Unit: SMs. Source: vLLM's
     environment variable VLLM_DBO_COMM_SMS."""
+    moe_nvfp4_dispatch: bool = False
+    """Send tokens to NVFP4 experts in NVFP4, not in BF16, with DeepEP. Source: SGLang `SGLANG_MOE_NVFP4_DISPATCH` and
+    vLLM `VLLM_DEEPEPLL_NVFP4_DISPATCH`."""
+    enable_single_batch_overlap: bool = False
+    """Send experts' results back while others and shared experts are computed, with DeepEP's low-latency kernels.
+    Source: SGLang."""
     enable_lora: bool = False
     """Serve LoRA adapters beside the base model. Source: vLLM."""
     lora_modules: tuple[LoraModule, ...] = ()
@@ -235,6 +241,10 @@ class EngineSettings:
         if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:
             raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
+        for name, needed in (("moe_nvfp4_dispatch", "deepep"), ("enable_single_batch_overlap", "deepep_low_latency")):
+            if getattr(self, name) and needed not in self.all2all_backend:
+                raise ValueError(f"{name} is about tokens that DeepEP sends; set all2all_backend to"
+                                 f" 'deepep_low_latency', or leave it out")
         self._check_placement(groups or ranks)
         self._check_overlap()
         self._check_micro_batches()

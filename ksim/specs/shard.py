@@ -200,8 +200,8 @@ class Shard:
     `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
     `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
     the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
-    it.  `routing` is how popular the experts are, and `placement` which rank holds which.  Convolutions keep `drafts`
-    more tokens, which may be rejected.
+    it; with `nvfp4_dispatch`, DeepEP sends them in NVFP4 where experts compute in it.  `routing` is how popular the
+    experts are, and `placement` which rank holds which.  Convolutions keep `drafts` more tokens, which may be rejected.
     """
 
     tensor: int = 1
@@ -215,6 +215,7 @@ class Shard:
     slices: int = 1
     placement: Placement = Placement()
     drafts: int = 0
+    nvfp4_dispatch: bool = False
 
     def ranks(self, group: str) -> int:
         """How many ranks the rank's group of one kind has, such as "tensor"."""

@@ -2,14 +2,16 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.compute.graph import Collective
-from ksim.compute.kernels.basic import GroupedGemm
+from ksim.compute.graph import Collective, Fanout
+from ksim.compute.kernels.basic import GroupedGemm, Pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.scenario.models import model_of
 from ksim.specs.shard import Placement, Precision, Routing, Shard
 
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "minimax-m2")
@@ -70,6 +72,62 @@ def test_high_throughput_sends_a_copy_to_each_rank(model):
     sent = messages(model("qwen3-30b-a3b"), shard)
     assert sent["dispatch"].bytes == pytest.approx(64 * 5.251 * 2048 * 2, rel=1e-3)
     assert sent["dispatch"].kind == "dispatch"
+
+
+@pytest.mark.parametrize("exchange", ["deepep_low_latency", "deepep_high_throughput"])
+def test_a_rank_routes_and_quantizes_its_own_tokens_where_it_sends_them(model, exchange):
+    """Of 8 ranks with 64 tokens each; where all are gathered, each rank routes and quantizes 512."""
+    precision = Precision(DType.FP8, DType.FP8)
+    sending = Shard(data=8, expert_parallel=True, exchange=exchange, precision=precision)
+    own, all_of_them = (_others(model("qwen3-30b-a3b"), shard) for shard in (
+        sending, evolve(sending, exchange="allgather_reducescatter")))
+    for label in ("topk", "experts_gate_up_quantize"):
+        assert (own[label].rows, all_of_them[label].rows) == (64, 512)
+    assert 8 * own["experts_gate_up_quantize"].work.bytes == all_of_them["experts_gate_up_quantize"].work.bytes
+
+
+def test_results_of_a_received_token_are_added_up_before_they_go_back(model):
+    """A token has 8 pairs on 5.251 ranks: low-latency kernels add up what comes back, the others one result a rank."""
+    fast, high = (_others(model("qwen3-30b-a3b"), Shard(data=8, expert_parallel=True, exchange=f"deepep_{kind}"))
+                  for kind in ("low_latency", "high_throughput"))
+    assert not {"combine", "dispatch_permute"} & fast.keys()
+    pairs = high["experts_act"].rows
+    assert high["combine"].rows == high["dispatch_permute"].rows == pytest.approx(pairs * 5.251 / 8, abs=1)
+    assert high["dispatch_permute"].write_bytes == pairs * 2048 * 2
+
+
+def _others(model, shard):
+    """What only moves memory in one layer for 64 tokens, by label."""
+    return {op.label: op.kernel for op in model.graph(64, 64, shard).blocks[1].ops if isinstance(op.kernel, Pointwise)}
+
+
+def test_groups_of_experts_limit_where_a_token_goes(model):
+    """DeepSeek-V3 has 8 groups, of which a token's experts are in 4; EPLB moves experts out of their groups."""
+    shard = Shard(data=32, expert_parallel=True, exchange="deepep_high_throughput")
+    sent, moved = (next(op.kernel for block in model("deepseek-v3").graph(64, 64, each).blocks for op in block.ops
+                        if op.label == "dispatch")
+                   for each in (shard, evolve(shard, placement=Placement("balanced", 32))))
+    assert sent.fanout == Fanout(8, 8, 4)
+    assert sent.bytes == pytest.approx(64 * 7.0 * 7168 * 2)
+    assert moved.fanout == Fanout(8) and moved.bytes > sent.bytes
+
+
+@pytest.mark.parametrize("groups, chosen", [(1, 1), (8, 4), (4, 2), (16, 16)])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 32, 128])
+def test_a_token_reaches_as_many_parts_as_drawn_ones(groups, chosen, parts):
+    """Scores of 256 experts are drawn, groups chosen by their two best, and in these the 8 best experts."""
+    scores = np.random.default_rng(parts).random((4000, groups, 256 // groups))
+    best = np.sort(scores, axis=-1)[..., -2:].sum(axis=-1)
+    shut = np.argsort(-best, axis=-1)[:, chosen:]
+    np.put_along_axis(scores, shut[..., None], 0.0, axis=1)
+    experts = np.argsort(-scores.reshape(4000, 256), axis=-1)[:, :8] // (256 // parts)
+    reached = np.mean([len(set(each)) for each in experts.tolist()])
+    assert Fanout(8, groups, chosen).reached(parts) == pytest.approx(reached, rel=0.06)
+
+
+def test_groups_that_do_not_divide_experts_are_refused():
+    with pytest.raises(ConfigError, match="n_group: 256 experts in 7 groups, of which a token chooses 4"):
+        model_of("deepseek-v3", {"n_group": 7})
 
 
 @pytest.mark.parametrize("name", MIXTURES)

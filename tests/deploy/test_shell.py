@@ -142,3 +142,22 @@ def test_lines_in_containers_are_unwrapped():
     inner = ("docker run -e TP=2 lmsysorg/sglang:v0.5.6 bash -c 'cd / && python3 -m sglang.launch_server --model"
              " Qwen/Qwen3-8B --tp $TP'")
     assert table_of(inner)["serve"]["tensor_parallel_size"] == 2 and table_of(inner)["engine"] == "sglang-0.5"
+
+
+DEEPEP = "python -m sglang.launch_server --model deepseek-ai/DeepSeek-R1 --tp 8 --dp 8 --enable-dp-attention"
+
+
+@pytest.mark.parametrize("line, overlaps, sends", [
+    (f"SGLANG_MOE_NVFP4_DISPATCH=1 {DEEPEP} --moe-a2a-backend deepep --deepep-mode low_latency"
+     " --enable-single-batch-overlap", True, True),
+    (f"SGLANG_CUTEDSL_MOE_NVFP4_DISPATCH=true {DEEPEP} --moe-a2a-backend deepep --deepep-mode normal"
+     " --enable-single-batch-overlap", False, True),
+    (f"SGLANG_MOE_NVFP4_DISPATCH=1 {DEEPEP} --enable-single-batch-overlap", False, False),
+    ("VLLM_DEEPEPLL_NVFP4_DISPATCH=1 vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --all2all-backend"
+     " deepep_low_latency", False, True),
+    ("VLLM_DEEPEPLL_NVFP4_DISPATCH=0 vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --all2all-backend"
+     " deepep_low_latency", False, False)])
+def test_how_deepep_sends_is_read_where_there_is_deepep(line, overlaps, sends):
+    serve = table_of(line)["serve"]
+    assert serve.get("enable_single_batch_overlap", False) is overlaps
+    assert serve.get("moe_nvfp4_dispatch", False) is sends

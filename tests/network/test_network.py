@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 from attrs import evolve, frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, Fanout
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.collectives import Transfer
 from ksim.network.links import FITTED, NCCL, UNFITTED, Protocol, measured
@@ -47,7 +47,7 @@ def test_a_ring_over_many_nodes_is_worked_out_once():
     asked = [Collective("all_gather", 1000.0 * size, "data") for size in range(1, 400)]
     seconds = [wide.seconds(each, range(32)) for each in asked]
     assert seconds == sorted(seconds)
-    for route in wide._routes["ring", "all_gather", tuple(range(32)), 0]:
+    for route in wide._routes["ring", "all_gather", tuple(range(32)), 0, None]:
         assert len(route.rounds) == 31
         assert len({id(hops) for hops in route.rounds}) == 1
         assert len(route._critical_path._lines) < 20
@@ -268,9 +268,68 @@ def test_deepep_takes_what_was_measured_on_eight_h200(kind, size, microseconds):
 
 
 def test_deepep_is_there_where_it_was_measured():
-    for name, nodes, ranks in (("pcie-l40s", 1, range(4)), ("hgx-h200", 2, range(16))):
+    for name, nodes, ranks in (("pcie-l40s", 1, range(4)), ("hgx-b300", 2, range(16))):
         with pytest.raises(ConfigError, match="none of deepep does dispatch of 1000 bytes"):
             network(name, "deepep", nodes=nodes).seconds(Collective("dispatch", 1000, "expert"), ranks)
+
+
+#: Bytes of a token of 7,168 numbers, in FP8 with scales and in BF16.
+THERE, BACK = 7168 * 1.03125, 7168 * 2
+
+
+@pytest.mark.parametrize("ranks, there, back", [(8, 153, 158), (16, 43, 43), (32, 58, 57), (64, 51, 50)])
+def test_deepep_takes_what_its_own_table_says_of_tokens_for_nodes(ranks, there, back):
+    """GB/s on H800 with 4,096 tokens, 8 experts and 4 groups, which lie one in each node.
+
+    The table counts a copy of a token for each node that it reaches, its own too, or within a node for each rank
+    (github.com/deepseek-ai/DeepEP, docs/legacy.md).  Drawn like its test, a token reaches 5.30 ranks of 8, and 1.99,
+    3.61 and 3.98 nodes.
+    """
+    nodes, copies = ranks // 8, {8: 5.30, 16: 1.99, 32: 3.61, 64: 3.98}[ranks]
+    fanout = Fanout(8, nodes, 4) if nodes > 4 else Fanout(8)
+    alone = network("hgx-h800", "deepep", nodes=nodes)
+    for kind, token, rate in (("dispatch", THERE, there), ("combine", BACK, back)):
+        message = Collective(kind, 4096 * fanout.reached(ranks) * token, "expert", fanout=fanout)
+        assert 4096 * copies * token / alone.seconds(message, range(ranks)) == pytest.approx(rate * 1e9, rel=0.03)
+
+
+@pytest.mark.parametrize("ranks, there, back", [
+    (8, 77, 114), (16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369), (256, 194, 360)])
+def test_deepep_takes_what_its_own_table_says_of_tokens_for_experts(ranks, there, back):
+    """Microseconds on H800 with 128 tokens and 8 experts (github.com/deepseek-ai/DeepEP, docs/legacy.md)."""
+    alone = network("hgx-h800", "deepep", nodes=ranks // 8)
+    for kind, token, microseconds in (("dispatch", THERE, there), ("combine", BACK, back)):
+        message = Collective(f"low_latency_{kind}", 128 * 8 * token, "expert")
+        assert alone.seconds(message, range(ranks)) == pytest.approx(microseconds * 1e-6, rel=0.06)
+
+
+def test_deepep_on_h100_is_near_a_later_release():
+    """The second version on 2 and 4 nodes, with 8,192 tokens: 90 and 61 GB/s there, 81 and 61 back (its README)."""
+    for nodes, copies, rates in ((2, 1.99, (90, 81)), (4, 3.61, (61, 61))):
+        alone, ranks = network("hgx-h100", "deepep", nodes=nodes), range(8 * nodes)
+        for kind, token, rate in zip(("dispatch", "combine"), (THERE, BACK), rates, strict=True):
+            message = Collective(kind, 8192 * Fanout(8).reached(8 * nodes) * token, "expert", fanout=Fanout(8))
+            seconds, (_, high) = alone.seconds(message, ranks), alone.interval(message, ranks)
+            later = 8192 * copies * token / (rate * 1e9)
+            assert later < high and later == pytest.approx(seconds, rel=0.05 if nodes == 4 else 0.5)
+
+
+def test_one_copy_of_a_token_passes_between_nodes():
+    """Of 16 ranks 6.45 have an expert of a token, of 2 nodes 1.99: half of each pass, in 1.99 / 6.45 of the bytes."""
+    message = Collective("dispatch", 1e9, "expert", fanout=Fanout(8))
+    pair = network("hgx-h200", "deepep", nodes=2)
+    for kind in ("dispatch", "combine"):
+        once = pair.route(evolve(message, kind=kind), range(16))
+        each = pair.route(evolve(message, kind=kind, fanout=None), range(16))
+        assert each.routed == pytest.approx(0.5)
+        assert once.routed == pytest.approx(0.5 * Fanout(8).reached(2) / Fanout(8).reached(16))
+        assert each.sent - each.routed == pytest.approx(once.sent - once.routed) == pytest.approx(7 / 8)
+
+
+def test_more_ranks_of_a_rack_than_were_measured_are_less_certain():
+    rack, message = network("gb200-nvl72", "deepep"), Collective("low_latency_dispatch", MIB, "expert")
+    few, many = (rack.route(message, range(ranks)).interval_factors for ranks in (8, 48))
+    assert many[0] <= few[0] and many[1] > few[1]
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])

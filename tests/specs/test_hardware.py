@@ -51,7 +51,7 @@ def test_quantities_are_read_with_their_units():
                             " mxfp4, int4_block, int4_g64, int4_g128, int4_g32_zp, int4_g64_zp, int4_g128_zp, int8_g32,"
                             " int8_g64, int8_g128, int8_g32_zp, int8_g64_zp, int8_g128_zp, nf4, nf4_double)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
-                 " pcie, power, nvlink, system, source, channel"),
+                 " pcie, power, nvlink, system, source, channel, profile"),
 ])
 def test_gpu_files_that_make_no_sense_are_refused(changes, problem):
     with pytest.raises(ConfigError) as error:
@@ -153,8 +153,10 @@ UNMEASURED = {"dgx-spark", "gh200", "nvl-h100", "nvl-h200", "pcie-a10g", "pcie-h
 def test_systems_name_what_was_measured_over_their_links(name):
     found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
     others = 2 * name.startswith(("hgx-h", "hgx-b", "gb"))  # DeepEP's, and TensorRT-LLM's all-reduce
-    assert len(found) == (0 if name in UNMEASURED else 2 + others)
-    assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
+    between = name in ("hgx-h100", "hgx-h200", "hgx-h20", "hgx-h800", "hgx-b200")  # DeepEP's
+    assert len(found) == (0 if name in UNMEASURED else 2 + others + between)
+    assert all(transport.source.startswith(("AIConfigurator 095f58a", "DeepEP's own tables")) for transport in found)
+    assert sum(bool(transport.network) for transport in found) == between
     protocols = [protocol for transport in found for protocol in transport.protocols]
     assert len(protocols) == len(set(protocols)), "one library each"
 

@@ -7,7 +7,7 @@ from attrs import evolve
 from ksim.compute import blocks, latent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.notation.communicate import Combine, Dispatch
+from ksim.compute.notation.communicate import RECEIVED, SENT, Combine, Dispatch
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.recurrent import AttendLinear
 from ksim.foundation.errors import ConfigError
@@ -112,11 +112,11 @@ def _experts(config: Config) -> blocks.Operations:
         op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts"),
         op("tm,mL->tL", "latent_in", part="shared_experts"),
         Dispatch(hidden="L"),
-        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32", tokens=SENT),
         op("TL,ELgf->xgf", "experts_gate_up", parallel="f", routed="E", part="experts"),
         pointwise(act, "xgf->xf", "experts_act", parallel="f"),
         op("xf,EfL->xL", "experts_down", parallel="f", routed="E", part="experts"),
-        pointwise("moe_combine", "xL->TL", "combine"),
+        pointwise("moe_combine", "xL->TL", "combine", tokens=RECEIVED),
         Combine(hidden="L"),
         *((norm,) if config.get("latent_moe_use_norm", False) else ()),
         op("tL,Lm->tm", "latent_out", part="shared_experts"), pointwise("add", "tm,tm->tm", "shared_add"),

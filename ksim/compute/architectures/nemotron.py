@@ -7,7 +7,7 @@ from attrs import evolve
 from ksim.compute import blocks, recurrent
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
-from ksim.compute.notation.communicate import Combine, Dispatch
+from ksim.compute.notation.communicate import RECEIVED, SENT, Combine, Dispatch
 from ksim.compute.recurrent import state_format
 from ksim.foundation.errors import ConfigError
 
@@ -81,11 +81,11 @@ def _routed(hidden: str) -> blocks.Operations:
     """The experts that tokens of size *hidden* go to, up to the sum of each token's results on this rank."""
     return (
         Dispatch(hidden=hidden),
-        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32", tokens=SENT),
         op(f"T{hidden},E{hidden}f->xf", "experts_up", parallel="f", routed="E", part="experts"),
         pointwise("relu2", "xf->xf", "experts_act", parallel="f"),
         op(f"xf,Ef{hidden}->x{hidden}", "experts_down", parallel="f", routed="E", part="experts"),
-        pointwise("moe_combine", f"x{hidden}->T{hidden}", "combine"),
+        pointwise("moe_combine", f"x{hidden}->T{hidden}", "combine", tokens=RECEIVED),
         Combine(hidden=hidden),
     )
 

@@ -4,19 +4,24 @@ With `allgather_reducescatter`, vLLM's default, every rank gets all tokens with 
 reduce-scatter brings the sums back: over the data ranks or, where tensor-parallel ranks first divide their tokens, over
 all ranks that share the experts (vLLM, distributed/device_communicators/all2all.py, `AgRsAll2AllManager`;
 config/parallel.py, `use_sequence_parallel_moe`).  DeepEP sends tokens only where they are needed: its low-latency
-kernels send a copy to each expert, its high-throughput ones a copy to each rank; in FP8, each 128 numbers have a scale.
-Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
+kernels send a copy to each expert, its high-throughput ones a copy to each rank, of which one passes between two nodes;
+in FP8, each 128 numbers have a scale.  Both bring BF16 back (github.com/deepseek-ai/DeepEP, docs/legacy.md).  So a rank
+quantizes its own tokens alone, before it sends them.  Low-latency kernels lay them out by experts and add up their
+results; beside the others, kernels of a rank's own do (SGLang, layers/moe/ep_moe/kernels.py, ep_scatter and ep_gather;
+vLLM, fused_moe/deep_gemm_utils.py and topk_weight_and_reduce.py).
 
 In a user's own layer, groups of ranks split indices: `lower` makes the launches of one rank.
 """
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import Literal, Protocol
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import in_
 
-from ksim.compute.graph import Collective, CollectiveKind, Op
+from ksim.compute.graph import Collective, CollectiveKind, Fanout, Op
+from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation import Operation, number_format
 from ksim.compute.sizes import Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
@@ -24,7 +29,7 @@ from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
 __all__ = ["Communicate", "Send", "communicate", "GROUPS", "Groups", "LayerSizes", "LayerOperation", "lower", "splits",
-           "group_of", "check", "Combine", "Dispatch"]
+           "group_of", "check", "Combine", "Dispatch", "sends", "held", "SENT", "RECEIVED"]
 
 
 #: The groups that a system's GPUs form, from the innermost: neighbours are of one tensor group.
@@ -167,11 +172,19 @@ class Dispatch:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data == 1:
             return
-        if _deepep(shard):
+        if sends(shard):
             yield Op(self.label, _sent(sizes, shard, "dispatch", self.hidden))
+            yield from self._laid_out(sizes, shard)
         else:
             size = (sizes.volume(f"T{self.hidden}") + sizes.volume("TE")) * DType.BF16.bytes
             yield Op(self.label, Collective("all_gather", size, _group(shard)))
+
+    def _laid_out(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        """The kernel that copies received tokens to the rows of their experts; low-latency kernels do that themselves.
+        """
+        if received := held(sizes, shard, RECEIVED).of["T"]:
+            token = _token(sizes, shard, "dispatch", self.hidden)
+            yield Op(f"{self.label}_permute", Pointwise("copy", received * token, sizes.of["x"] * token, 0.0, received))
 
 
 @frozen
@@ -183,7 +196,7 @@ class Combine:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data > 1:
-            if _deepep(shard):
+            if sends(shard):
                 yield Op(f"{self.label}_combine", _sent(sizes, shard, "combine", self.hidden))
             else:
                 size = sizes.volume(f"T{self.hidden}") * DType.BF16.bytes
@@ -194,8 +207,28 @@ class Combine:
             yield Op(f"{self.label}_{kind}", Collective(kind, size, "tensor"))
 
 
-def _deepep(shard: Shard) -> bool:
-    return shard.exchange.startswith("deepep")
+def sends(shard: Shard) -> bool:
+    """Whether ranks send their tokens only where experts need them, and thus do not all have all of them."""
+    return shard.data > 1 and shard.exchange.startswith("deepep")
+
+
+#: Tokens of one rank: its own, which it sends, and those that it has received.
+SENT, RECEIVED = "sent", "received"
+
+
+def held(sizes: Sizes, shard: Shard, which: str) -> Sizes:
+    """*sizes* where T counts the tokens *which* (`SENT` or `RECEIVED`) a rank has; it has all where it does not send.
+
+    Of received ones it counts those to lay out and to add up: none where low-latency kernels do that.
+    """
+    if not which or not sends(shard):
+        return sizes
+    own = ceil(sizes.of["T"] / shard.expert_ranks)
+    if which == SENT:
+        return evolve(sizes, of={**sizes.of, "T": own})
+    copies = _fanout(sizes, shard).reached(shard.expert_ranks) / sizes.of["top_k"]  # of a token for one of a pair
+    received = 0 if shard.exchange == "deepep_low_latency" else ceil(sizes.of["x"] * copies)
+    return evolve(sizes, of={**sizes.of, "T": received})
 
 
 def _group(shard: Shard) -> str:
@@ -204,12 +237,24 @@ def _group(shard: Shard) -> str:
 
 def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"], index: str) -> Collective:
     """The copies of one rank's tokens that it sends to their experts, or gets back from them."""
-    ranks, top_k, hidden = shard.expert_ranks, sizes.of["top_k"], sizes.of[index]
-    tokens = sizes.of["T"] / ranks
-    token = hidden * DType.BF16.bytes
-    if way == "dispatch" and shard.precision.of("experts")[1] is DType.FP8:
-        token = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
+    sent = sizes.of["T"] / shard.expert_ranks * _token(sizes, shard, way, index)
     if shard.exchange == "deepep_low_latency":
-        return Collective(LOW_LATENCY[way], tokens * top_k * token, "expert")
-    reached = ranks * (1 - (1 - 1 / ranks) ** top_k)  # the expected number of ranks with experts of one token
-    return Collective(way, tokens * reached * token, "expert")
+        return Collective(LOW_LATENCY[way], sent * sizes.of["top_k"], "expert")
+    fanout = _fanout(sizes, shard)
+    return Collective(way, sent * fanout.reached(shard.expert_ranks), "expert", fanout=fanout)
+
+
+def _token(sizes: Sizes, shard: Shard, way: str, index: str) -> float:
+    """The bytes of one token on its way."""
+    hidden, format_ = sizes.of[index], shard.precision.of("experts")[1]
+    if way == "dispatch" and format_ is DType.NVFP4 and shard.nvfp4_dispatch:
+        return hidden * DType.NVFP4.bytes
+    if way == "dispatch" and format_ is DType.FP8:
+        return hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
+    return hidden * DType.BF16.bytes
+
+
+def _fanout(sizes: Sizes, shard: Shard) -> Fanout:
+    """Where a token's experts are; EPLB copies and moves them wherever there is room, out of their groups."""
+    grouped = (sizes.of.get("groups", 1), sizes.of.get("chosen", 1)) if shard.placement.strategy == "linear" else ()
+    return Fanout(sizes.of["top_k"], *grouped)

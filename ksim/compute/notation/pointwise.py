@@ -9,7 +9,7 @@ from attrs.converters import optional
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.basic import Pointwise
 from ksim.compute.notation import number_format
-from ksim.compute.notation.communicate import check, splits
+from ksim.compute.notation.communicate import check, held, splits
 from ksim.compute.sizes import Equation, Sizes, Splits, parse
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
@@ -35,6 +35,8 @@ class Elementwise:
     rows: str = field(default="bs", kw_only=True)
     reads: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True)
     writes: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True)
+    tokens: str = field(default="", kw_only=True)
+    """Which tokens T stands for on ranks that send theirs to experts: `communicate.SENT` or `RECEIVED`; "" for all."""
 
     part: ClassVar[str] = "norms"
 
@@ -62,7 +64,7 @@ class Elementwise:
         return self.parameters(sizes.on(self.parallel, shard, self.label)) * DType.BF16.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        local, cache = sizes.on(self.parallel, shard, self.label), shard.precision.cache
+        local, cache = held(sizes.on(self.parallel, shard, self.label), shard, self.tokens), shard.precision.cache
         read = sum(map(local.volume, self.tensors.operands))
         written = sum(map(local.volume, self.tensors.results))
         if read and written:

@@ -13,7 +13,7 @@ from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.basic import BatchedGemm, Gemm, GroupedGemm, Pointwise
 from ksim.compute.notation import number_format
-from ksim.compute.notation.communicate import check, splits
+from ksim.compute.notation.communicate import SENT, check, held, splits
 from ksim.compute.sizes import Contraction, Equation, Sizes, Splits, parse
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -176,6 +176,7 @@ class Product:
             yield Op(f"{self.label}_permute", Pointwise("copy", moved, moved, 0.0, local.of[left[0]]))
         if self.inputs is None or self.inputs is activations:
             return
+        local = held(local, shard, SENT if self.routed and "T" in left else "")
         values, family = float(local.volume(left)), "cast" if activations is DType.FP32 else "quantize"
         yield Op(f"{self.label}_{family}", Pointwise(family, values * self.inputs.bytes, values * activations.bytes,
                                                      values, local.of[left[0]]))

@@ -8,7 +8,7 @@ from attrs import frozen
 from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, value_of, where_of
 from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, names_of, read_with_others, without_older
-from ksim.deploy.launching import launch, model_of, model_word, release_of
+from ksim.deploy.launching import launch, model_of, model_word, release_of, take_variable
 from ksim.deploy.programs import vllm
 from ksim.deploy.programs.vllm import drafter, with_acceptance
 from ksim.deploy.proxies import with_config_file
@@ -41,6 +41,8 @@ PARALLEL_FLAGS = ("tp_size", "dp_size", "attn_dp_size", "enable_dp_attention", "
                   "node_rank", "enable_two_batch_overlap")
 #: The default of `--eplb-rebalance-num-iterations`, which is that of `--expert-distribution-recorder-buffer-size`, too.
 REBALANCED = 1000
+#: Variables by which SGLang sends tokens in NVFP4, by their new name and the old one.
+NVFP4_DISPATCH = ("SGLANG_MOE_NVFP4_DISPATCH", "SGLANG_CUTEDSL_MOE_NVFP4_DISPATCH")
 #: Exchanges of tokens that DeepEP's kernels stand for.
 _LIKE_DEEPEP = ("deepep", "deepep_v2", "mooncake", "nixl", "pplx", "megamoe")
 
@@ -241,6 +243,7 @@ class Sglang:
         reading = FlagReading(meaning("sglang"), HANDLERS)
         reading.take(given)
         replicas = self._together(reading, given, role)
+        take_variable(reading, command, NVFP4_DISPATCH, "moe_nvfp4_dispatch")
         with_acceptance(reading, command.where)
         return launch(command, release_of("sglang", command, wanted), model, reading, role=role,
                       replicas=0 if value_of(given, "node_rank", 0) > 0 else replicas, remarks=(*assumed, *older),
@@ -260,9 +263,17 @@ class Sglang:
         if reading.serve.get("enable_eplb"):  # the loads of all steps since the last time
             every = reading.serve.setdefault("eplb_step_interval", REBALANCED)
             reading.serve.setdefault("eplb_window_size", every)
-        notes = [*parts.remarks, *differs, *_usual(reading)]
+        notes = [*parts.remarks, *differs, *_usual(reading), *_of_deepep(reading)]
         reading.remarks += [Note("", what, why) for what, why in notes]
         return parts.replicas
+
+
+def _of_deepep(reading: FlagReading) -> list[tuple[str, str]]:
+    """Leave out what SGLang ignores without DeepEP's low-latency kernels."""
+    if reading.serve.get("all2all_backend") == "deepep_low_latency" or not reading.serve.pop(
+            "enable_single_batch_overlap", False):
+        return []
+    return [("--enable-single-batch-overlap", "nothing to overlap without DeepEP's low-latency kernels")]
 
 
 def _usual(reading: FlagReading) -> list[tuple[str, str]]:

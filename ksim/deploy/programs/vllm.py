@@ -16,7 +16,7 @@ from attrs import evolve
 from ksim.deploy.commands import EngineLaunch, ImportOptions, Note, ShellCommand, Word, behind
 from ksim.deploy.flags.given import Given, Parser, flag_table, integer, json_of, known_keys, table_of, value_of
 from ksim.deploy.flags.meaning import FlagReading, Handler, meaning, names_of, without_older
-from ksim.deploy.launching import OF_CHECKPOINT, launch, model_of, model_word, release_of
+from ksim.deploy.launching import OF_CHECKPOINT, launch, model_of, model_word, release_of, take_variable
 from ksim.deploy.proxies import with_config_file
 from ksim.deploy.vllm_line import EPLB
 from ksim.foundation import catalog
@@ -396,6 +396,7 @@ def _environment(reading: FlagReading, command: ShellCommand) -> None:
             raise ConfigError(word.where, f"VLLM_DBO_COMM_SMS={word.text} is no number of SMs; set one such as 20")
         reading.serve["dbo_comm_sms"] = int(word.text)
         reading.remarks.append(Note(word.where, f"VLLM_DBO_COMM_SMS={word.text}", "taken as dbo_comm_sms"))
+    take_variable(reading, command, ("VLLM_DEEPEPLL_NVFP4_DISPATCH",), "moe_nvfp4_dispatch")
 
 
 def _defaults(reading: FlagReading, given: Sequence[Given], engine: str) -> None:
