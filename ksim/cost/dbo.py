@@ -261,6 +261,11 @@ class DboTimer(StepTimer):
         _gpu(made)
         return made
 
+    @cached_property
+    def half(self) -> StepTimer:
+        """A timer of halves, on the SMs that all-to-alls leave."""
+        return StepTimer(**{**_settings(self), "gpu": _gpu(self)})
+
     def beside(self, model: Model, shard: Shard, graphs: Graphs) -> StepTimer:
         """A timer of a further pass, which is never cut."""
         return StepTimer(**_settings(self)).beside(model, shard, graphs)

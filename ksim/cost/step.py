@@ -184,6 +184,11 @@ class StepTimer:
             everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
         return tokens, batch.logits, launching, everywhere, self._missing[bool(batch.adapters), bool(batch.loads)]
 
+    @property
+    def half(self) -> "StepTimer":
+        """What prices one of two micro-batches, into which this timer cuts no step."""
+        return self
+
     def everywhere(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> int:
         """The tokens that all data ranks together send through each layer, padded as in `step_cost`."""
         tokens, _, _, everywhere, _ = self._shape(batch, tokens_by_rank)

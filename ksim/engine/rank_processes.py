@@ -71,7 +71,8 @@ class Part:
     """What one rank does in a step, from `begin` on: it computes `own` seconds at full speed, lets `more` pass in
     collectives of its like, and joins a meeting, again and again.
 
-    It does not come to the last one before its kernels are `launched`.  Of its own seconds, `requests` are those of its
+    Each meeting is of a micro-batch, `strands`: that one's next segment waits for it, the other's does not.  The rank
+    does not come to the last one before its kernels are `launched`.  Of its own seconds, `requests` are those of its
     batch and `experts` those of its experts, both at the boost clock.
     """
 
@@ -81,25 +82,35 @@ class Part:
     more: Sequence[float]
     beside: Sequence[float]
     meetings: Sequence[Meeting]
+    strands: Sequence[int]
     requests: Floats
     experts: Floats
-    #: When the rank began, and when it came to each meeting.
+    #: When the rank began, when it began to compute for each meeting, and when it came there.
     started: float = field(default=0.0, init=False)
+    began: list[float] = field(factory=list, init=False)
     came: list[float] = field(factory=list, init=False)
-
-    @property
-    def left(self) -> Floats:
-        """When it could go on after each meeting."""
-        ends = np.array([meeting.end for meeting in self.meetings])
-        left: Floats = np.maximum(ends, np.array(self.came) + self.beside)
-        return left
 
     @property
     def computed(self) -> Floats:
         """Seconds of its kernels before each meeting."""
-        ready = np.concatenate([[self.started], self.left[:-1]])
-        computed: Floats = np.array(self.came) - ready - self.more
+        computed: Floats = np.array(self.came) - self.began - self.more
         return computed
+
+    @property
+    def stalled(self) -> Floats:
+        """Seconds for which it did nothing after each meeting, until it went on with that micro-batch."""
+        free = np.array(self.came) + self.beside
+        begins = np.array([*self.began[1:], self.meetings[-1].end])
+        idle = np.maximum(begins - free, 0.0)
+        if 1 not in self.strands:
+            return idle
+        stalled, last = np.zeros(len(idle)), dict[int, int]()
+        for place, strand in enumerate(self.strands):  # who waits before a segment waits for its own last meeting
+            if place and strand in last:
+                stalled[last[strand]] += idle[place - 1]
+            last[strand] = place
+        stalled[-1] += idle[-1]
+        return stalled
 
     def causes(self, first: float) -> Floats:
         """The seconds before each meeting by what they are for, as in `WAITS`, if the first rank began at *first*."""
@@ -179,16 +190,25 @@ class Rank:
 
     def _compute(self, part: Part) -> Process:
         ready = part.started = max(self._free, part.begin)
-        came, last, varies, slowness = part.came, len(part.meetings) - 1, self.varies, self.slowness_at(ready)
-        for own, more, beside, meeting in zip(part.own, part.more, part.beside, part.meetings, strict=True):
+        began, came, last, varies, slowness = (
+            part.began, part.came, len(part.meetings) - 1, self.varies, self.slowness_at(ready))
+        before: list[Meeting | None] = [None, None]
+        columns = zip(part.own, part.more, part.beside, part.meetings, part.strands, strict=True)
+        for own, more, beside, meeting, strand in columns:
+            for earlier in (before if strand == 2 else (before[strand],)):
+                if earlier is not None:
+                    if not earlier.processed:
+                        yield earlier
+                    ready = max(ready, earlier.end)
             moment = ready + own * (self.slowness_at(ready) if varies else slowness) + more
             if len(came) == last:
                 moment = max(moment, part.launched)
+            began.append(ready)
             came.append(moment)
             meeting.join(moment)
-            yield meeting
-            ready = max(meeting.end, moment + beside)
-        self._free = ready
+            before[strand % 2], ready = meeting, moment + beside
+        yield meeting
+        self._free = max(ready, meeting.end)
 
 
 class DrawnLayers(Protocol):
@@ -218,8 +238,9 @@ class Experts(Protocol):
         """The labels of the kernels that it prices."""
         ...
 
-    def draw(self, tokens: int) -> DrawnLayers:
-        """The next step, of so many *tokens* on all data ranks together."""
+    def draw(self, tokens: int, parts: int = 1) -> DrawnLayers:
+        """The next step, of so many *tokens* on all data ranks together; the layers of each of its *parts*, which are
+        micro-batches, one after the other."""
         ...
 
 
@@ -325,12 +346,15 @@ class RankStage:
         play.begin()
         self.env.process(self._follow(play))
 
-    def program(self, blocks: Sequence[PricedBlock]) -> RankProgram:
-        """The program of steps with these *blocks*."""
-        known = self._programs.get(id(blocks))
+    def program(self, step: StepCost) -> RankProgram:
+        """The program of *step*, and of others with its blocks."""
+        known = self._programs.get(id(step.blocks))
         if known is None:
-            labels = self.experts.labels if self.experts else frozenset[str]()
-            known = self._programs[id(blocks)] = blocks, RankProgram.of(blocks, labels)
+            if step.halves:
+                program = RankProgram.alternating((self.program(step.halves[0]), self.program(step.halves[1])))
+            else:
+                program = RankProgram.of(step.blocks, self.experts.labels if self.experts else frozenset())
+            known = self._programs[id(step.blocks)] = step.blocks, program
         return known[1]
 
     def shows(self, waiting: float) -> bool:
@@ -360,24 +384,25 @@ class Play:
     _alike: dict[RankProgram, list[Meeting | None]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._programs = [self.stage.program(share.step_cost.blocks) for share in self.shares]
+        self._programs = [self.stage.program(share.step_cost) for share in self.shares]
 
     def begin(self) -> None:
         """Give all ranks what they have to do."""
         stage, gpu = self.stage, 0
         if stage.experts is not None:
-            self._drawn = stage.experts.draw(self.shares[0].tokens)
+            halves = max(2 if program.halves else 1 for program in self._programs)
+            self._drawn = stage.experts.draw(self.shares[0].tokens, halves)
         for share, program in zip(self.shares, self._programs, strict=True):
             lane, timed = stage.lanes[share.member], self._timed(share, program)
             by_rank = self._meetings(share, program, timed.together)
             kept = np.flatnonzero([meeting is not None for meeting in by_rank[0]])
             share.names = [message.label if (message := program.segments[place].message) else "" for place in kept]
-            columns = Columns(timed, kept)
+            columns = Columns(timed, kept, [program.strands[place] for place in kept])
             delays = lane.delays(share.times.prepared)
             for rank, delay, meetings in zip(lane.ranks, delays, by_rank, strict=True):
                 scaling = rank.pace(share.step_cost, share.times.prepared, share.setting)
                 experts = self._experts(program, gpu, scaling.time)
-                share.parts.append(columns.part(share.times, delay, scaling.time, experts, meetings))
+                share.parts.append(columns.part(share.times, delay, scaling.time, experts, program.besides, meetings))
                 share.scalings.append(scaling)
                 gpu += len(rank.gpus)
         for share in self.shares:  # nobody goes on before all is known
@@ -386,7 +411,7 @@ class Play:
 
     def _timed(self, share: Share, program: RankProgram) -> Timed:
         """The segments of *share*; the fullest rank gets more bytes than the average, and an exchange waits for it."""
-        timed = program.timed(share.step_cost.batch_kernels)
+        timed = program.timed(share.step_cost)
         if self._drawn is None or program.sent.max() < 0:
             return timed
         growing = program.growing(share.collectives, self.stage.growing)
@@ -414,10 +439,10 @@ class Play:
     def _made(self, share: Share, program: RankProgram, together: Floats) -> list[list[Meeting | None]]:
         ranks, across = len(self.stage.lanes[share.member].ranks), 0
         by_segment: list[list[Meeting | None]] = []
-        for segment, seconds in zip(program.segments, together.tolist(), strict=True):
+        for place, (segment, seconds) in enumerate(zip(program.segments, together.tolist(), strict=True), 1):
             message = segment.message
-            if message is None:
-                by_segment.append([share.done] * ranks)
+            if message is None:  # the end, of the first half or of the step
+                by_segment.append([share.done if place == len(program.segments) else None] * ranks)
             elif message.group in ACROSS:
                 slots = range(ranks) if message.group == "data" else [-1] * ranks
                 by_segment.append([self._everybody(share, message, (across, slot), seconds) for slot in slots])
@@ -459,7 +484,8 @@ class Play:
         most = max(len(part.came) for part in parts)
         columns = np.full((3, len(parts), most), np.nan)
         for number, part in enumerate(parts):
-            columns[:, number, :len(part.came)] = part.came, [each.latest for each in part.meetings], part.left
+            columns[0, number, :len(part.came)] = part.came
+            columns[1:, number, :len(part.came)] = np.array([(each.latest, each.end) for each in part.meetings]).T
         names = max((share.names for share in self.shares), key=len)
         return RankTimeline(names, np.array([part.started for part in parts])[row], *columns[:, row])
 
@@ -470,6 +496,7 @@ class Columns:
 
     timed: Timed
     kept: Ints
+    strands: Sequence[int]
     _firsts: Ints = field(init=False)
     _more: list[float] = field(init=False)
     _beside: list[float] = field(init=False)
@@ -497,15 +524,16 @@ class Columns:
         return np.add.reduceat(column, self._firsts)
 
     def part(self, times: LaunchTimes, delay: float, pace: float, experts: tuple[Floats, Floats] | None,
-             meetings: Sequence[Meeting | None]) -> Part:
-        """The part of a rank whose clock makes kernels *pace* times as long, with so many seconds of *experts*, and
-        with a host that is late by *delay*."""
-        own = self.timed.at_boost + pace * self.timed.clocked
+             besides: Floats, meetings: Sequence[Meeting | None]) -> Part:
+        """The part of a rank whose clock makes kernels *pace* times as long, with so many seconds of *experts*, a share
+        *besides* of them beside a collective, and with a host that is late by *delay*."""
+        own, beside = self.timed.at_boost + pace * self.timed.clocked, self._beside
         at_boost = np.zeros(len(self.kept))
         if experts is not None:
-            own, at_boost = own + experts[1], self._joined(experts[0])
+            own, at_boost = own + (1 - besides) * experts[1], self._joined((1 - besides) * experts[0])
+            beside = (self.timed.beside + besides * experts[1])[self.kept].tolist()
         return Part(times.prepared + delay, times.launched + delay, self._joined(own).tolist(), self._more,
-                    self._beside, [one for one in meetings if one is not None], self._requests, at_boost)
+                    beside, [one for one in meetings if one is not None], self.strands, self._requests, at_boost)
 
 
 #: Meetings one after the other of the same ranks: the rows of these, and which of their own each meeting is to them:
@@ -520,18 +548,32 @@ def waits_of(parts: Sequence[Part]) -> Floats:
     met the last one in between was as late for the same causes.
     """
     first, most = min(part.started for part in parts), max(len(part.came) for part in parts)
+    cut = any(1 in part.strands for part in parts)
     causes, came = np.zeros((len(WAITS), len(parts), most)), np.zeros((len(parts), most))
     for row, part in enumerate(parts):
         causes[:, row, :len(part.came)], came[row, :len(part.came)] = part.causes(first), part.came
+    stalled = np.zeros_like(came)
+    for row, part in enumerate(parts):
+        stalled[row, :len(part.came)] = part.stalled
     waits, since = np.zeros((2, len(WAITS), len(parts)))
     for meetings, rows, places in _runs(parts):
         lasted = causes[:, rows[:, None], places]
         lasted[:, :, 0] += since[:, rows]
         last = np.take_along_axis(lasted, came[rows[:, None], places].argmax(axis=0)[None, None], axis=1)
-        waits[:, rows] += (last - lasted).sum(axis=2)
+        waited = last - lasted
+        if cut:  # whoever computes for its other micro-batch meanwhile does not wait
+            waited *= _stalls(came[rows[:, None], places], stalled[rows[:, None], places], waited.sum(axis=0))
+        waits[:, rows] += waited.sum(axis=2)
         waits[-1, rows] += sum(meeting.late for meeting in meetings)
         since[:, rows] = last[:, :, -1]
     return waits
+
+
+def _stalls(came: Floats, stalled: Floats, lasted: Floats) -> Floats:
+    """The share of what others *lasted* longer, (ranks, meetings), for which a rank that was *stalled* waited."""
+    waited = np.minimum(came.max(axis=0) - came, stalled)
+    shares: Floats = np.divide(waited, lasted, out=np.zeros_like(waited), where=lasted > 0)
+    return shares
 
 
 def _runs(parts: Sequence[Part]) -> Iterator[Run]:

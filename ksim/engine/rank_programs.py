@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.graph import Collective
-from ksim.flow.steps import KernelCost, PricedBlock
+from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
 __all__ = ["ACROSS", "RankProgram", "Timed"]
 
@@ -48,13 +49,20 @@ class KernelSequence:
 class SegmentTemplate:
     """Kernels up to a collective, `message`, with `beside` beside it; of all steps of a shape.
 
-    `experts` says whether the rows of experts are computed in it, which a rank may have drawn.
+    Of the kernels that depend on the rows of experts, which ranks draw, an average rank computes `experts` seconds, and
+    beside the collective `experts_beside`.
     """
 
     alone: KernelSequence
     message: KernelCost | None = None
     beside: KernelSequence = KernelSequence()
-    experts: bool = False
+    experts: float = 0.0
+    experts_beside: float = 0.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether the rows of experts are computed in it."""
+        return self.experts + self.experts_beside > 0
 
 
 class Timed(NamedTuple):
@@ -68,6 +76,8 @@ class Timed(NamedTuple):
 
 #: Groups of collectives in which all engines meet that share experts; in others, the ranks of one engine do.
 ACROSS = ("data", "expert")
+#: Kernels beside a hidden collective last at least as long, but for rounding.
+ENOUGH = 1 - 1e-9
 #: Collectives whose size follows from the rows that experts get, kind by kind.
 _ROUTED = ("dispatch", "combine", "low_latency_dispatch", "low_latency_combine")
 
@@ -77,15 +87,19 @@ class RankProgram:
     """The segments of a step's blocks in order, equal ones the same object.
 
     `layers` has for each segment the number of the mixture layer whose experts it computes, and `sent` that of the
-    layer whose tokens its collective carries; -1 for none.
+    layer whose tokens its collective carries; -1 for none.  Of two micro-batches, `halves` has the programs: their
+    segments alternate, `order` says how, and layers of the second are numbered behind those of the first.
     """
 
     segments: list[SegmentTemplate] = field(factory=list, init=False)
     _expert_labels: frozenset[str] = frozenset()
     _alone: KernelSequence = field(default=KernelSequence(), init=False)
-    _experts: bool = field(default=False, init=False)
+    _experts: float = field(default=0.0, init=False)
+    #: A hidden collective, and the kernels that run beside it or the next.
     _hidden: KernelCost | None = field(default=None, init=False)
+    _beside: list[KernelCost | int] = field(factory=list, init=False)
     _growing: Floats | None = field(default=None, init=False)
+    halves: "tuple[RankProgram, RankProgram] | None" = field(default=None, init=False)
 
     @classmethod
     def of(cls, blocks: Sequence[PricedBlock], expert_labels: frozenset[str] = frozenset()) -> "RankProgram":
@@ -95,6 +109,42 @@ class RankProgram:
             program._take(block)
         program._end(None)
         return program
+
+    @classmethod
+    def alternating(cls, halves: "tuple[RankProgram, RankProgram]") -> "RankProgram":
+        """The program of two micro-batches, which change over at each exchange of experts' tokens, as in vLLM."""
+        program = cls()
+        program.halves = halves
+        program.segments = [(*halves[0].segments, *halves[1].segments)[place] for place in program.order]
+        return program
+
+    @cached_property
+    def order(self) -> Ints:
+        """The places of segments among those of both halves, one after the other, in the order of this program."""
+        if self.halves is None:
+            return np.arange(len(self.segments))
+        turns = [_turns(half.segments, begin) for half, begin in zip(self.halves, (0, len(self.halves[0].segments)),
+                                                                    strict=True)]
+        return np.array([place for pair in zip_longest(*turns, fillvalue=[]) for turn in pair for place in turn])
+
+    @cached_property
+    def strands(self) -> list[int]:
+        """Which half each segment is of; 2 for the last, which both must have come to."""
+        if self.halves is None:
+            return [0] * len(self.segments)
+        return [*(self.order[:-1] >= len(self.halves[0].segments)).astype(int).tolist(), 2]
+
+    def _of_halves(self, column: str) -> Ints:
+        """A *column* of layer numbers of both halves, in the order of this program."""
+        assert self.halves is not None, "only programs of micro-batches have halves"
+        first, second = (getattr(half, column) for half in self.halves)
+        behind = self.halves[0].mixtures
+        return np.concatenate([first, np.where(second < 0, second, second + behind)])[self.order]
+
+    @cached_property
+    def mixtures(self) -> int:
+        """How many mixture layers it computes the experts of."""
+        return sum(segment.draws for segment in self.segments)
 
     @cached_property
     def distinct(self) -> tuple[list[SegmentTemplate], Ints]:
@@ -110,11 +160,21 @@ class RankProgram:
 
     @cached_property
     def layers(self) -> Ints:
-        experts = np.array([segment.experts for segment in self.segments])
+        if self.halves:
+            return self._of_halves("layers")
+        experts = np.array([segment.draws for segment in self.segments])
         return np.where(experts, np.cumsum(experts) - 1, -1)
 
     @cached_property
+    def besides(self) -> Floats:
+        """The share of each segment's experts that runs beside its collective."""
+        return np.array([segment.experts_beside / (segment.experts + segment.experts_beside) if segment.draws else 0.0
+                         for segment in self.segments])
+
+    @cached_property
     def sent(self) -> Ints:
+        if self.halves:
+            return self._of_halves("sent")
         sent = np.full(len(self.segments), -1, np.intp)
         for kind in _ROUTED:
             carries = np.array([segment.message is not None and segment.message.family == kind
@@ -132,8 +192,12 @@ class RankProgram:
             self._growing = np.array(by_segment)[self.distinct[1]]
         return self._growing
 
-    def timed(self, fills: Sequence[KernelCost]) -> Timed:
-        """The segments of a step whose batch has the kernels *fills*."""
+    def timed(self, step: StepCost) -> Timed:
+        """The segments of *step*."""
+        if self.halves and step.halves:
+            both = [half.timed(own) for half, own in zip(self.halves, step.halves, strict=True)]
+            return Timed(*(np.concatenate(columns)[self.order] for columns in zip(*both, strict=True)))
+        fills = step.batch_kernels
         distinct, which = self.distinct
         rows = [(*segment.alone.seconds(fills), segment.message.lasts if segment.message else 0.0,
                  sum(segment.beside.seconds(fills))) for segment in distinct]
@@ -153,24 +217,42 @@ class RankProgram:
         self.segments += self.segments[before:] * (block.repeat - 2)
 
     def _add(self, kernel: KernelCost | int) -> None:
-        if isinstance(kernel, KernelCost) and kernel.label in self._expert_labels:
-            self._experts = True
-            return
-        if isinstance(kernel, KernelCost) and kernel.hidden:
-            self._hidden = kernel
-            return
-        hidden, self._hidden = self._hidden, None
-        if isinstance(kernel, KernelCost) and kernel.group:
-            self._meet(kernel, hidden)
-        elif hidden:
-            self._meet(hidden, kernel)
+        """Append *kernel*.  Of kernels side by side, the hidden ones come first: either all that run beside a
+        collective, or a collective beside the kernels that follow, for as long as it lasts."""
+        cost = None if isinstance(kernel, int) else kernel
+        if self._hidden is not None:
+            self._beside.append(kernel)
+            if cost is None or sum(each.lasts for each in self._beside if not isinstance(each, int)) >= ENOUGH * (
+                    self._hidden.lasts):
+                self._end(self._hidden)
+        elif cost is not None and cost.group and cost.hidden:
+            self._hidden = cost
+        elif cost is not None and cost.hidden:
+            self._beside.append(cost)
+        elif cost is not None and cost.group:
+            self._end(cost)
+        elif cost is not None and cost.label in self._expert_labels:
+            self._experts += cost.lasts
         else:
             self._alone = self._alone.and_then(kernel)
 
-    def _meet(self, message: KernelCost, product: KernelCost | int | None) -> None:
-        assert message.group, "what is hidden is a collective, or runs beside one"
-        self._end(message, KernelSequence() if product is None else KernelSequence().and_then(product))
+    def _end(self, message: KernelCost | None) -> None:
+        """End a segment with *message*, beside which run those kernels that wait for it."""
+        beside, experts = KernelSequence(), 0.0
+        for kernel in self._beside:
+            if isinstance(kernel, KernelCost) and kernel.label in self._expert_labels:
+                experts += kernel.lasts
+            else:
+                beside = beside.and_then(kernel)
+        self.segments.append(SegmentTemplate(self._alone, message, beside, self._experts, experts))
+        self._alone, self._experts, self._hidden, self._beside = KernelSequence(), 0.0, None, []
 
-    def _end(self, message: KernelCost | None, beside: KernelSequence = KernelSequence()) -> None:
-        self.segments.append(SegmentTemplate(self._alone, message, beside, self._experts))
-        self._alone, self._experts = KernelSequence(), False
+
+def _turns(segments: Sequence[SegmentTemplate], begin: int) -> list[list[int]]:
+    """The places of *segments*, counted from *begin*, turn by turn: each ends with an exchange of experts' tokens."""
+    turns: list[list[int]] = [[]]
+    for place, segment in enumerate(segments, begin):
+        turns[-1].append(place)
+        if segment.message is not None and segment.message.family in _ROUTED:
+            turns.append([])
+    return turns

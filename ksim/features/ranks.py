@@ -55,23 +55,31 @@ class RankCosts:
 
 @frozen(eq=False)
 class DrawnExperts:
-    """Draws the rows of all experts of a stage, step by step, and prices them rank by rank."""
+    """Draws the rows of all experts of a stage, step by step, and prices them rank by rank.
+
+    `half_times` are the prices in one of two micro-batches.
+    """
 
     engine: int
     stage: int
     draws: ExpertDraws
     times: ExpertTimes
+    half_times: ExpertTimes
 
     @property
     def labels(self) -> frozenset[str]:
         """The labels of the kernels that depend on rows."""
         return frozenset(self.times.labels)
 
-    def draw(self, tokens: int) -> RankCosts:
-        """The next step, of so many *tokens* on all data ranks together."""
-        drawn = self.draws.draw(tokens)
-        costs, rows = self.times.costs(drawn), drawn.rows
-        return RankCosts(costs.seconds, costs.compute_bound, rows.max(axis=1) / np.maximum(rows.mean(axis=1), 1e-9))
+    def draw(self, tokens: int, parts: int = 1) -> RankCosts:
+        """The next step, of so many *tokens* on all data ranks together, in so many *parts*; EPLB counts each of these.
+        """
+        drawn = [self.draws.draw(tokens // parts) for _ in range(parts)]
+        times = self.times if parts == 1 else self.half_times
+        costs, rows = [times.costs(each) for each in drawn], np.concatenate([each.rows for each in drawn])
+        return RankCosts(np.concatenate([each.seconds for each in costs]),
+                         np.concatenate([each.compute_bound for each in costs]),
+                         rows.max(axis=1) / np.maximum(rows.mean(axis=1), 1e-9))
 
     def rearrange(self, network: FleetNetwork, gpus: Sequence[int], note: Callable[[ExpertsMoved], object]
                   ) -> simpy.Event | None:
@@ -167,7 +175,7 @@ class PoolRanks:
         main = timer.main if isinstance(timer, Passes) else timer
         eplb = (serve.eplb_window_size, serve.eplb_step_interval) if serve.enable_eplb else (0, 0)
         draws = ExpertDraws.of(deployment.model, shard, deployment.scenario.seed, *eplb, engine)
-        return DrawnExperts(engine, stage, draws, ExpertTimes(main))
+        return DrawnExperts(engine, stage, draws, ExpertTimes(main), ExpertTimes(main.half))
 
     def _apart(self, engines: Any) -> frozenset[int]:
         """The places in a tensor-parallel group of GPUs that are processes of their own: the same in all *engines*."""
