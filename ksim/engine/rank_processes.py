@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import Collective
 from ksim.cost.energy import FREE, Clock, Setting
 from ksim.cost.step import Timer
-from ksim.engine.rank_programs import ACROSS, RankProgram, Timed
+from ksim.engine.rank_programs import ACROSS, KernelSequence, RankProgram, Timed
 from ksim.engine.ranks import NOTHING, DataParallelGroup, InFlightBatch, LaunchTimes, Round
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
@@ -85,8 +85,11 @@ class Part:
     strands: Sequence[int]
     requests: Floats
     experts: Floats
-    #: When the rank began, when it began to compute for each meeting, and when it came there.
+    #: When the rank began, when it began to compute for each meeting and when it came there, how long its last launch
+    #: kept it from coming to the last, and how many times as long as at full speed its kernels took in the end.
     started: float = field(default=0.0, init=False)
+    held: float = field(default=0.0, init=False)
+    slowness: float = field(default=1.0, init=False)
     began: list[float] = field(factory=list, init=False)
     came: list[float] = field(factory=list, init=False)
 
@@ -94,12 +97,19 @@ class Part:
     def computed(self) -> Floats:
         """Seconds of its kernels before each meeting."""
         computed: Floats = np.array(self.came) - self.began - self.more
+        computed[-1] -= self.held
         return computed
+
+    @property
+    def free(self) -> Floats:
+        """When it had computed what runs beside each meeting."""
+        free: Floats = np.array(self.came) + self.slowness * np.array(self.beside)
+        return free
 
     @property
     def stalled(self) -> Floats:
         """Seconds for which it did nothing after each meeting, until it went on with that micro-batch."""
-        free = np.array(self.came) + self.beside
+        free = self.free
         begins = np.array([*self.began[1:], self.meetings[-1].end])
         idle = np.maximum(begins - free, 0.0)
         if 1 not in self.strands:
@@ -200,13 +210,16 @@ class Rank:
                     if not earlier.processed:
                         yield earlier
                     ready = max(ready, earlier.end)
-            moment = ready + own * (self.slowness_at(ready) if varies else slowness) + more
+            slowness = self.slowness_at(ready) if varies else slowness
+            moment = ready + own * slowness + more
             if len(came) == last:
-                moment = max(moment, part.launched)
+                part.held = max(0.0, part.launched - moment)
+                moment += part.held
             began.append(ready)
             came.append(moment)
             meeting.join(moment)
-            before[strand % 2], ready = meeting, moment + beside
+            before[strand % 2], ready = meeting, moment + beside * slowness
+        part.slowness = slowness
         yield meeting
         self._free = max(ready, meeting.end)
 
@@ -448,7 +461,10 @@ class Play:
                 by_segment.append([self._everybody(share, message, (across, slot), seconds) for slot in slots])
                 across += 1
             else:
-                by_segment.append([self._meeting(share, message, ranks, seconds)] * ranks)
+                met = self._meeting(share, message, ranks, seconds)
+                if met is None and segment.beside != KernelSequence():  # what runs beside it may last longer
+                    met = Meeting(self.stage.env, 1, seconds)
+                by_segment.append([met] * ranks)
         return [list(column) for column in zip(*by_segment, strict=True)]
 
     def _everybody(self, share: Share, message: KernelCost, key: tuple[int, int], seconds: float) -> Meeting | None:
@@ -474,9 +490,10 @@ class Play:
         first, waits = min(part.started for part in parts), waits_of(parts)
         gpus = np.array([gpu for rank in ranks for gpu in rank.gpus])
         row = np.repeat(np.arange(len(ranks)), [len(rank.gpus) for rank in ranks])
-        busy = np.array([part.computed.sum() for part in parts])
+        busy = np.array([part.computed.sum() + (part.free - part.came).sum() for part in parts])
         end = max(share.done.end for share in self.shares)
-        timeline = self._timeline(parts, row) if self.stage.shows(waits.sum() / len(parts) / (end - first)) else None
+        waiting = waits.sum() / len(parts) / (end - first) if end > first else 0.0
+        timeline = self._timeline(parts, row) if self.stage.shows(waiting) else None
         return RanksMet(time=end, engine=self.shares[0].member, stage=self.stage.number, start=first, gpus=gpus,
                         busy=busy[row], waits=waits[:, row], timeline=timeline)
 
@@ -499,7 +516,6 @@ class Columns:
     strands: Sequence[int]
     _firsts: Ints = field(init=False)
     _more: list[float] = field(init=False)
-    _beside: list[float] = field(init=False)
     _requests: Floats = field(init=False)
 
     @_firsts.default
@@ -508,13 +524,9 @@ class Columns:
 
     @_more.default
     def _unmet(self) -> list[float]:
-        unmet = np.maximum(self.timed.together, self.timed.beside)
+        unmet = self.timed.together.copy()
         unmet[self.kept] = 0.0
         return list(self._joined(unmet).tolist())
-
-    @_beside.default
-    def _at_meetings(self) -> list[float]:
-        return list(self.timed.beside[self.kept].tolist())
 
     @_requests.default
     def _at_boost(self) -> Floats:
@@ -527,13 +539,15 @@ class Columns:
              besides: Floats, meetings: Sequence[Meeting | None]) -> Part:
         """The part of a rank whose clock makes kernels *pace* times as long, with so many seconds of *experts*, a share
         *besides* of them beside a collective, and with a host that is late by *delay*."""
-        own, beside = self.timed.at_boost + pace * self.timed.clocked, self._beside
+        own = self.timed.at_boost + pace * self.timed.clocked
+        beside = self.timed.beside + pace * self.timed.beside_clocked
         at_boost = np.zeros(len(self.kept))
         if experts is not None:
             own, at_boost = own + (1 - besides) * experts[1], self._joined((1 - besides) * experts[0])
-            beside = (self.timed.beside + besides * experts[1])[self.kept].tolist()
+            beside = beside + besides * experts[1]
         return Part(times.prepared + delay, times.launched + delay, self._joined(own).tolist(), self._more,
-                    beside, [one for one in meetings if one is not None], self.strands, self._requests, at_boost)
+                    beside[self.kept].tolist(), [one for one in meetings if one is not None], self.strands,
+                    self._requests, at_boost)
 
 
 #: Meetings one after the other of the same ranks: the rows of these, and which of their own each meeting is to them:
@@ -545,44 +559,62 @@ def waits_of(parts: Sequence[Part]) -> Floats:
     """The seconds that each of the ranks waited in a step, by cause as in `WAITS`: (causes, ranks).
 
     A rank waits for the last one, because that took longer, for each cause, since both left the same meeting.  Whoever
-    met the last one in between was as late for the same causes.
+    met the last one in between was as late for the same causes.  A rank that computes meanwhile does not wait.
     """
     first, most = min(part.started for part in parts), max(len(part.came) for part in parts)
-    cut = any(1 in part.strands for part in parts)
-    causes, came = np.zeros((len(WAITS), len(parts), most)), np.zeros((len(parts), most))
+    beside = any(any(part.beside) or part.held or 1 in part.strands for part in parts)
+    causes, (came, stalled, free, held) = np.zeros((len(WAITS), len(parts), most)), np.zeros((4, len(parts), most))
     for row, part in enumerate(parts):
-        causes[:, row, :len(part.came)], came[row, :len(part.came)] = part.causes(first), part.came
-    stalled = np.zeros_like(came)
-    for row, part in enumerate(parts):
-        stalled[row, :len(part.came)] = part.stalled
+        size = len(part.came)
+        causes[:, row, :size], came[row, :size] = part.causes(first), part.came
+        if beside:
+            stalled[row, :size], free[row, :size], held[row, size - 1] = part.stalled, part.free, part.held
     waits, since = np.zeros((2, len(WAITS), len(parts)))
-    for meetings, rows, places in _runs(parts):
-        lasted = causes[:, rows[:, None], places]
+    for meetings, rows, places in _runs(parts, beside):
+        here = rows[:, None], places
+        lasted = causes[:, *here]
         lasted[:, :, 0] += since[:, rows]
-        last = np.take_along_axis(lasted, came[rows[:, None], places].argmax(axis=0)[None, None], axis=1)
-        waited = last - lasted
-        if cut:  # whoever computes for its other micro-batch meanwhile does not wait
-            waited *= _stalls(came[rows[:, None], places], stalled[rows[:, None], places], waited.sum(axis=0))
+        comer = came[here].argmax(axis=0)
+        last = np.take_along_axis(lasted, comer[None, None], axis=1)
+        waited, since[:, rows] = last - lasted, last[:, :, -1]
+        if beside:
+            waited = _scaled(waited, np.minimum(came[here].max(axis=0) - came[here], stalled[here]))
+            if held[here][comer[-1], -1]:  # its host is late with the launches
+                waited[:, :, -1] = np.eye(len(WAITS))[3][:, None] * waited[:, :, -1].sum(axis=0)
+            since[:, rows] += _tails(lasted[:, :, -1], np.maximum(free[here][:, -1] - meetings[-1].end, 0.0))
         waits[:, rows] += waited.sum(axis=2)
         waits[-1, rows] += sum(meeting.late for meeting in meetings)
-        since[:, rows] = last[:, :, -1]
     return waits
 
 
-def _stalls(came: Floats, stalled: Floats, lasted: Floats) -> Floats:
-    """The share of what others *lasted* longer, (ranks, meetings), for which a rank that was *stalled* waited."""
-    waited = np.minimum(came.max(axis=0) - came, stalled)
-    shares: Floats = np.divide(waited, lasted, out=np.zeros_like(waited), where=lasted > 0)
-    return shares
+def _scaled(waited: Floats, seconds: Floats) -> Floats:
+    """The causes of waits, (causes, ranks, meetings), such that they add up to *seconds*."""
+    lasted = waited.sum(axis=0)
+    scaled: Floats = waited * np.divide(seconds, lasted, out=np.zeros_like(seconds), where=lasted > 0)
+    scaled[2] += np.where(lasted > 0, 0.0, seconds)
+    return scaled
 
 
-def _runs(parts: Sequence[Part]) -> Iterator[Run]:
+def _tails(lasted: Floats, tails: Floats) -> Floats:
+    """The causes, (causes, ranks), for which ranks go on so many seconds after a meeting: those for which they came
+    late, or that they are slow at what runs beside it."""
+    tails = tails - tails.min()
+    late = lasted - lasted.min(axis=1, keepdims=True)
+    total = late.sum(axis=0)
+    causes: Floats = late * np.divide(tails, total, out=np.zeros_like(tails), where=total > 0)
+    causes[2] += np.where(total > 0, 0.0, tails)
+    return causes
+
+
+def _runs(parts: Sequence[Part], one_by_one: bool) -> Iterator[Run]:
     """The meetings of *parts* in the order in which they began."""
     met: dict[Meeting, list[tuple[int, int]]] = {}
     shared, every = parts[0].meetings[:-1], np.arange(len(parts))
     begin = len(shared) if all(part.meetings[:-1] == shared for part in parts) else 0
-    if begin:  # nobody meets only some
+    if begin and not one_by_one:  # nobody meets only some
         yield list(shared), every, np.broadcast_to(np.arange(begin), (len(parts), begin))
+    for place, meeting in enumerate(shared if begin and one_by_one else ()):
+        yield [meeting], every, np.full((len(parts), 1), place)
     for row, part in enumerate(parts):
         for place, meeting in enumerate(part.meetings[begin:], begin):
             met.setdefault(meeting, []).append((row, place))
@@ -632,7 +664,8 @@ class RankStages:
             if number == 0:
                 in_flight.start = share.start
             in_flight.scalings += (share.scaling,)
-            in_flight.waits += (share.done.end - share.start - sent.step_costs[number].seconds_at(share.scaling),)
+            alone = max(share.start + sent.step_costs[number].seconds_at(share.scaling), sent.launches[number].launched)
+            in_flight.waits += (share.done.end - alone,)
             if last:
                 in_flight.end = share.done.end
                 in_flight.done.succeed()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import Collective
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
-__all__ = ["ACROSS", "RankProgram", "Timed"]
+__all__ = ["ACROSS", "KernelSequence", "RankProgram", "Timed"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -72,6 +72,7 @@ class Timed(NamedTuple):
     clocked: Floats
     together: Floats
     beside: Floats
+    beside_clocked: Floats
 
 
 #: Groups of collectives in which all engines meet that share experts; in others, the ranks of one engine do.
@@ -200,7 +201,7 @@ class RankProgram:
         fills = step.batch_kernels
         distinct, which = self.distinct
         rows = [(*segment.alone.seconds(fills), segment.message.lasts if segment.message else 0.0,
-                 sum(segment.beside.seconds(fills))) for segment in distinct]
+                 *segment.beside.seconds(fills)) for segment in distinct]
         return Timed(*np.array(rows).T[:, which])
 
     def _take(self, block: PricedBlock) -> None:

@@ -306,7 +306,8 @@ class UnlikeLinks:
         key = (collective, gpus, *shares.items())
         if key not in self._known:
             route = self.network.route(collective, gpus)
-            self._known[key] = route.slowed(shares).seconds(collective.bytes) - route.seconds(collective.bytes)
+            late = route.slowed(shares).seconds(collective.bytes) - route.seconds(collective.bytes)
+            self._known[key] = late * route.erring(self.network.deviation)
         return self._known[key]
 
     def _play(self, shared: CollectiveFlows, collective: Collective, gpus: tuple[int, ...],

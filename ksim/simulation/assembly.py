@@ -283,7 +283,7 @@ def _record(pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> 
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)
     facts = {key: value for feature in deployment.features for key, value in feature.facts(pool, place).items()}
-    return EngineBuilt(
+    built = EngineBuilt(
         engine=number, name=pool.engine_name(number), gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
         peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
@@ -292,7 +292,8 @@ def _record(pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> 
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
         replica=place.replica,
-        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1, **facts)
+        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1)
+    return evolve(built, **facts)
 
 
 def _sleep(deployment: Deployment) -> tuple[float, float]:

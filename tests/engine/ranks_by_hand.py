@@ -1,6 +1,7 @@
 """Stages of ranks of which everything is set by hand, and steps that are played on them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import simpy
@@ -26,6 +27,11 @@ class Pace:
 
     def pace(self, step_cost: StepCost, start: float, setting: Setting) -> ClockScaling:
         return self.scaling
+
+
+def never(ranks: int, moment: float) -> list[float]:
+    """No host is late."""
+    return [0.0] * ranks
 
 
 @frozen
@@ -58,7 +64,7 @@ class Ranks:
             ranks = [Rank(env, [gpu], clock=Pace(paces[gpu]) if paces else None, speed=1.0 / slow)
                      for gpu, slow in zip(gpus, own, strict=True)]
             first += len(own)
-            lanes[member] = Lane(ranks, delays or (lambda moment, count=len(own): [0.0] * count))
+            lanes[member] = Lane(ranks, delays or partial(never, len(own)))
         return cls(env, RankStage(env, number, lanes, lambda collective: 0.0, met.append), met)
 
     def send(self, *step_costs: StepCost, times: Sequence[LaunchTimes] = ()) -> list[Share]:

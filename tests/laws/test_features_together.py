@@ -52,7 +52,8 @@ FEATURES: Mapping[str, dict[str, Any]] = {
     "beams": asking(beam_width=2, output=uniform(2, 3)),
     "pools": {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode"}}},
     "experts": serving(data_parallel_size=2, enable_expert_parallel=True), "stages": serving(pipeline_parallel_size=2),
-    "sglang": serving(prefix_cache="sglang"), "ranks": {"detail": "rank", "ranks": {"slow": [{"gpu": 0, "speed": 0.8}]}},
+    "sglang": serving(prefix_cache="sglang"),
+    "ranks": {"detail": "rank", "ranks": {"slow": [{"gpu": 0, "speed": 0.8}]}},
     "stall_free": serving(scheduling_policy="stall_free"),
 }
 DRAFTERS = {"ngram", "mtp", "eagle3", "draft_model"}

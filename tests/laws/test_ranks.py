@@ -83,6 +83,19 @@ def along(route: Route, span: KernelCost | int) -> KernelCost | int:
     return evolve(span, hidden=taken) if span.hidden else span.replaced(seconds=taken)
 
 
+def outlasting(laps: Laps, route: Route) -> Laps:
+    """*laps* in which a product lasts at least as long as a message that is hidden beside it, as it would be priced."""
+    made = []
+    for spans, repeat in laps:
+        longer = list(spans)
+        for place, (span, product) in enumerate(zip(spans, spans[1:], strict=False), 1):
+            if not isinstance(span, int) and span.group and span.hidden:
+                assert isinstance(product, KernelCost)
+                longer[place] = product.replaced(seconds=max(product.seconds, route.seconds(span.lasts)))
+        made.append((longer, repeat))
+    return made
+
+
 def step(laps: Laps, fill: KernelCost, of: Callable[[KernelCost | int], KernelCost | int]) -> StepCost:
     """*laps* as *of* has them; the batch has the kernel *fill*."""
     made = of(fill)
@@ -94,6 +107,7 @@ def step(laps: Laps, fill: KernelCost, of: Callable[[KernelCost | int], KernelCo
 @examples(200)
 def test_segments_take_as_long_as_their_kernels_and_pieces(laps, route, fill, paces, slowness):
     """Ranks have clocks of their own, and take so many times as long for all that they compute."""
+    laps = outlasting(laps, route)
     scalings, crowd = list(map(ClockScaling, paces)), Crowd(simpy.Environment(), Streets(route), range(RANKS))
     crowd.env.run(crowd.play([step(laps, fill, partial(slower, times=times)) for times in slowness], scalings))
     ranks = Ranks.of([slowness], scalings)
@@ -108,13 +122,15 @@ delays = each(st.floats(0, 5))
 @examples(200)
 def test_ranks_wait_as_long_as_the_last_one_is_later_and_causes_add_up(laps, route, fill, paces, slowness, delays,
                                                                         launched):
-    """What a rank waited for at its meetings, by cause, is what it waited; the last one at each waits for nobody."""
+    """What a rank waited for at its meetings, by cause, is what it waited; the last one at each waits for nobody, and
+    nobody who computes beside the message does."""
+    laps = outlasting(laps, route)
     ranks = Ranks.of([slowness], list(map(ClockScaling, paces)), delays=lambda moment: delays)
     (share,) = ranks.send(step(laps, fill, partial(along, route)), times=[LaunchTimes(0.0, launched)])
     ranks.env.run()
     (met,) = ranks.met
-    waited = [sum(meeting.latest - came for meeting, came in zip(part.meetings, part.came, strict=True))
-              for part in share.parts]
+    waited = [sum(min(meeting.latest - came, stalled) for meeting, came, stalled
+                  in zip(part.meetings, part.came, part.stalled, strict=True)) for part in share.parts]
     assert met.waits.sum(axis=0) == pytest.approx(waited, rel=1e-9, abs=1e-9)
     if len(set(delays)) == 1:
         assert met.waits[WAITS.index("host")] == pytest.approx(0, abs=1e-9)

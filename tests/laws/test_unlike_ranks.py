@@ -21,7 +21,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.network.routes import Hop
 from ksim.scenario.defaults import Deployment
-from ksim.scenario.scenario import Scenario
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import simulate
 from tests.cost.toys import ALL, network, system
 from tests.engine.process_by_process import Exchange
@@ -61,6 +61,12 @@ def run(free: str, ranks: dict[str, Any] | None = None, *, prompt: int = 2000, o
                                         "output": {"kind": "fixed", "value": output}}}}
     detail = {} if ranks is None else {"detail": "rank", "ranks": ranks}
     return simulate(Scenario.of({**table, **detail})).log
+
+
+def eight() -> Deployment:
+    """The dense model on the eight GPUs of a node."""
+    return Deployment.of(Scenario.of({"model": DENSE, "gpu": "h200", "oracle": "roofline", "workload": ANY_WORKLOAD,
+                                      "serve": {"tensor_parallel_size": 8}}))
 
 
 def steps(log: Log) -> list[Stepped]:
@@ -115,8 +121,8 @@ def test_a_gpu_is_slow_from_a_moment_on_and_until_another(free):
 
 
 def test_a_low_clock_slows_what_compute_bounds_alone(free):
-    clocks = Deployment.of(Scenario.of({"model": DENSE, "gpu": "h200", "workload": {"synthetic": {
-        "arrivals": {"process": "burst"}, "count": 1, "prompt": uniform(1, 1), "output": uniform(1, 1)}}})).gpu.power.clocks
+    clocks = eight().gpu.power.clocks
+    assert clocks is not None
     factor = clocks.slowed(1e9)
     even, slow = run(free), run(free, {"slow": [{"gpu": 2, "clock": "1 GHz"}]})
     for taken, step, met in zip(lasting(slow), steps(even), slow.of(RanksMet), strict=True):
@@ -161,9 +167,7 @@ def test_steps_wait_for_the_latest_of_hosts_that_jitter(free):
 def test_narrow_links_of_one_gpu_make_messages_as_slow_as_their_slowest_chain(free):
     """Messages are as slow as their slowest chain of hops; kernels take as long as before."""
     even, narrow = run(free), run(free, {"slow": [{"gpu": 3, "link": 0.5}]})
-    site = Deployment.of(Scenario.of({"model": DENSE, "gpu": "h200", "serve": {"tensor_parallel_size": 8},
-                                      "oracle": "roofline", "workload": {"synthetic": {
-        "arrivals": {"process": "burst"}, "count": 1, "prompt": uniform(1, 1), "output": uniform(1, 1)}}}))
+    site = eight()
     (timer,) = site.timers()
     for taken, step, met in zip(lasting(narrow), steps(even), narrow.of(RanksMet), strict=True):
         later = 0.0
@@ -188,7 +192,8 @@ def taken() -> list[tuple[str, str, int]]:
         if catalog.find("network.collectives", name)().takes(kind, ranks, 2.0**20)]
 
 
-@given(what=st.sampled_from(taken()), size=SIZES, shares=st.dictionaries(st.integers(0, 15), st.sampled_from([0.1, 0.5, 0.9, 1.0]), max_size=3))
+@given(what=st.sampled_from(taken()), size=SIZES,
+       shares=st.dictionaries(st.integers(0, 15), st.sampled_from([0.1, 0.5, 0.9, 1.0]), max_size=3))
 @examples(200)
 def test_collectives_over_narrow_links_take_as_long_as_their_ranks_take_to_exchange(what, size, shares):
     name, kind, ranks = what
@@ -204,7 +209,7 @@ def test_collectives_over_narrow_links_take_as_long_as_their_ranks_take_to_excha
     slowed = route.slowed(shares)
     assert slowed.seconds(size) == pytest.approx(env.now, rel=1e-9)
     assert slowed.seconds(size) >= route.seconds(size) * (1 - 1e-12)
-    assert route.slowed({rank: 1.0 for rank in range(ranks)}).seconds(size) == route.seconds(size)
+    assert route.slowed(dict.fromkeys(range(ranks), 1.0)).seconds(size) == route.seconds(size)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -257,7 +262,7 @@ def test_data_ranks_with_equal_batches_and_even_experts_take_as_long_as_whole_st
         told(met)
 
 
-@given(prompts=st.lists(st.integers(1, 2000), min_size=2, max_size=4))
+@given(prompts=st.sampled_from([2, 4]).flatmap(lambda ranks: st.tuples(*[st.integers(1, 2000)] * ranks)))
 @examples(20)
 def test_data_ranks_that_meet_in_every_layer_are_no_faster_than_the_slowest(free, mixture, prompts):
     """Nor slower than all of them one after another; who has the shorter batch waits, for the other requests."""
@@ -301,7 +306,8 @@ def test_idle_data_ranks_compute_dummies_and_wait(free, mixture):
 def test_engines_whose_gpus_have_the_same_links_share_prices_and_nothing_changes(mixture, monkeypatch, more, shares):
     model = mixture if more.get("model") else str(Path(mixture).with_name("dense.json"))
     Path(mixture).with_name("dense.json").write_text(json.dumps(SMALL["dense"]))
-    table = {"gpu": "h200", "oracle": "roofline", **more, "model": model, "serve": {"max_model_len": 512, **more["serve"]},
+    table = {"gpu": "h200", "oracle": "roofline", **more, "model": model,
+             "serve": {"max_model_len": 512, **more["serve"]},
              "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "count": 12,
                                         "prompt": uniform(1, 200), "output": uniform(1, 8)}}}
     scenario = Scenario.of({key: value for key, value in table.items() if value is not None})
