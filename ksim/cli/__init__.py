@@ -92,6 +92,7 @@ def _register() -> None:
         exchange,
         hardware,
         parts,
+        ranks,
         run,
         serve,
         start,
@@ -102,7 +103,8 @@ def _register() -> None:
     )
 
     under: dict[str, dict[str, Any]] = {
-        "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain, "report": run.report},
+        "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain,
+                "ranks": ranks.ranks, "report": run.report},
         "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "tune": studies.tune,
                 "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives,
                 "routing": parts.routing},

@@ -71,6 +71,10 @@ class Log:
         if len(recent) == _BLOCK:
             self._settle(type(event))
 
+    def has(self, kind: type[Event]) -> bool:
+        """Whether there are events of this *kind*, other than `Stepped`."""
+        return bool(self._recent.get(kind) or self._blocks.get(kind))
+
     def record(self, block: StepBlock) -> None:
         """Take in consecutive steps of an engine."""
         self._step_blocks.append(block)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
-from ksim.flow.events import Chosen, Finished, Rejected, Seen
+from ksim.flow.events import Chosen, Finished, RanksMet, Rejected, Seen
 from ksim.flow.log import Columns, Log
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.results.activity import Shares
@@ -28,6 +28,8 @@ from ksim.results.steps import Floats, Ints, each, ints, offsets
 
 if TYPE_CHECKING:
     import pandas
+
+    from ksim.results.ranks import Ranks
 
 Label = str | int | float | bool | None
 #: The tables of a run.
@@ -96,6 +98,12 @@ class MeasuredRun:
             from ksim.results.pools import of_fleet, pool_summaries
 
             measured |= of_fleet(pool_summaries(self.history), measured)
+        if self.log.has(RanksMet):
+            from ksim.results.ranks import RankTotals
+
+            totals = RankTotals()
+            totals.add(self.log.columns(RanksMet))
+            measured |= totals.summary(self.history.gpus, self.history.duration)
         return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)
 
     @cached_property
@@ -107,6 +115,15 @@ class MeasuredRun:
     def routing(self) -> pa.Table | None:
         """One row per choice of a router: what it saw, and what it chose; None where it sees nothing."""
         return routing_table(self.log)
+
+    @cached_property
+    def ranks(self) -> "Ranks | None":
+        """What each GPU did and whom it waited for; None for runs whose GPUs cannot differ."""
+        if not self.log.has(RanksMet):
+            return None
+        from ksim.results.ranks import Ranks
+
+        return Ranks.of(self.log, self.history.duration)
 
     @cached_property
     def steps(self) -> pa.Table:

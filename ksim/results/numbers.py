@@ -85,6 +85,10 @@ def _energies() -> Iterator[RunNumber]:
 
 _GB = 1e-9
 _TIERS = {"cpu": "the host", "disk": "disks", "storage": "storage"}
+#: The shares of GPU time that ranks wait for others, by cause (`ksim.flow.events.WAITS`), and what others have then.
+RANK_WAITS = {cause: f"rank_wait_{cause}_share" for cause in ("requests", "experts", "clock", "host", "link")}
+_LATER = {"requests": "longer batches", "experts": "fuller experts", "clock": "slower clocks", "host": "later hosts",
+          "link": "slower links"}
 
 _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
     "requests": (
@@ -149,6 +153,9 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
         RunNumber("throttled_share", "throttled", "share", LESS),
         RunNumber("above_limit_share", "above the power limit", "share", LESS),
         RunNumber("max_step_watts", "watts of a GPU at most", "W", LESS),
+        RunNumber("rank_wait_share", "GPUs waiting for others", "share", LESS, "waiting for others"),
+        *(RunNumber(key, f"GPUs waiting for {_LATER[cause]}", "share", LESS, f"  {_LATER[cause]}")
+          for cause, key in RANK_WAITS.items()),
         RunNumber("engine_tokens_cv", "imbalance", "", LESS),
         RunNumber("engine_tokens_max_over_mean", "imbalance, maximum over mean", "", LESS)),
     "speculation": (
@@ -232,7 +239,8 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
         "max_concurrent_requests"),
     "GPUs": (
-        "gpu_busy_share", "host_share", "mfu", "mbu", "steps", "mean_batch_tokens", "spec_decode_acceptance_rate",
+        "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
+        "spec_decode_acceptance_rate",
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
     "Cache": (
         "kv_cache_usage_mean", "kv_cache_usage_peak", "prefix_cache_hit_rate", *(f"{tier}_hit_rate" for tier in _TIERS),
@@ -259,7 +267,7 @@ COMPARED = (
     "output_throughput_per_gpu", "request_goodput_per_gpu",
     "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
     "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
-    "gpus", "gpu_busy_share", "mfu", "mbu",
+    "gpus", "gpu_busy_share", "mfu", "mbu", "rank_wait_share", *RANK_WAITS.values(),
     "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")

@@ -6,10 +6,11 @@ docs/glossary.md says what such a run leaves out.
 from collections.abc import Mapping, Sequence
 from math import exp, log
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from attrs import Factory, define, field
+from attrs import Factory, define, evolve, field
 from pyarrow import parquet
 
 from ksim.flow.events import (
@@ -24,6 +25,7 @@ from ksim.flow.events import (
     Finished,
     LinkUsed,
     Prefilled,
+    RanksMet,
     Rejected,
     StepBlock,
     Stepped,
@@ -60,6 +62,9 @@ from ksim.results.pools import EngineRequests, PoolTotals, of_fleet, of_pools, s
 from ksim.results.requests import Requests
 from ksim.results.series import SATURATION_KEYS, Series
 from ksim.results.steps import Bools, Floats, Ints, floats, ratio, sums
+
+if TYPE_CHECKING:
+    from ksim.results.ranks import RankTotals
 
 #: The largest relative error of a percentile.
 RESOLUTION = 1e-3
@@ -265,6 +270,8 @@ Events = dict[type[Event], Columns]
 
 #: The number of ended requests, or of new steps, that are written at once.
 _REQUESTS, _STEPS = 1 << 12, 1 << 12
+#: The number of steps whose ranks are written at once: there are many rows of each.
+_MET = 1 << 8
 
 
 class ParquetLog(Log):
@@ -272,7 +279,8 @@ class ParquetLog(Log):
 
     `Finished`, `Rejected` and `Failed` are the last events of a request, but that its blocks may be `Released` later.
     If they come before the steps that sampled its tokens, they wait for these.  The sink keeps requests that have not
-    ended, and steps since the first admission of any of them.  It forgets at once how much links are used.
+    ended, and steps since the first admission of any of them.  It forgets at once how much links are used, and writes
+    ranks.parquet without keeping timelines.
     """
 
     def __init__(self, directory: Path, limits: LatencyTargets) -> None:
@@ -282,6 +290,8 @@ class ParquetLog(Log):
         self.refusals = Refusals()
         self._ended = self._stepped = self._chosen = 0
         self._copies = Copies()
+        self._met: RankTotals | None = None
+        self._steps_met = 0
         #: How many steps of each engine are written.
         self._written: dict[int, int] = {}
 
@@ -289,6 +299,9 @@ class ParquetLog(Log):
         """Take one event."""
         kind = type(event)
         if kind is LinkUsed:
+            return
+        if isinstance(event, RanksMet):
+            self._meet(event)
             return
         if isinstance(event, Copied):
             self._copies.add(event)
@@ -326,6 +339,22 @@ class ParquetLog(Log):
             self._put("routing", routing_rows(self.columns(Chosen)))
             self._blocks[Chosen], self._chosen = [], 0
 
+    def _meet(self, event: RanksMet) -> None:
+        """Take a step of ranks, which nothing later changes; write if there are many."""
+        super().add(evolve(event, timeline=None))
+        self._steps_met += 1
+        if self._steps_met == _MET:
+            self._write_ranks()
+
+    def _write_ranks(self) -> None:
+        if self._steps_met:
+            from ksim.results.ranks import RankTotals, rank_rows
+
+            columns, self._met = self.columns(RanksMet), self._met or RankTotals()
+            self._met.add(columns)
+            self._put("ranks", rank_rows(columns))
+            self._blocks[RanksMet], self._steps_met = [], 0
+
     def __enter__(self) -> "ParquetLog":
         return self
 
@@ -337,8 +366,11 @@ class ParquetLog(Log):
         """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
         self._write_choices()
+        self._write_ranks()
         engines = sorted(self.engines, key=lambda built: built.engine)
-        return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies)
+        gpus = sum(built.ranks * built.stages for built in engines)
+        ranks = self._met.summary(gpus, self._tally.duration) if self._met else {}
+        return self._tally.summary(engines) | adapter_summary(self) | tier_summary(engines, self._copies) | ranks
 
     def _write_many(self) -> None:
         """Write if there is much to write; called before the next event, when all events so far are complete."""

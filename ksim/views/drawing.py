@@ -95,8 +95,12 @@ def looks() -> Iterator[None]:
 
 
 def write(figure: Figure, path: Path) -> Path:
-    """Write *figure* as a PNG that says nothing of when and by what it was written."""
+    """Write *figure* as a PNG, or as an SVG by its name, that says nothing of when and by what it was written."""
     with looks():
+        if path.suffix.lower() == ".svg":
+            mpl.rcParams["svg.hashsalt"] = "ksim"  # which names its parts the same each time
+            figure.savefig(path, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+            return path
         write_png(figure, path, _DPI)
     return path
 

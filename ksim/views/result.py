@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import define
 
-from ksim.flow.events import EngineBuilt
+from ksim.flow.events import EngineBuilt, RanksMet
 from ksim.foundation import process
 from ksim.results import arrow
 from ksim.results.history import History
@@ -108,7 +108,18 @@ class Result(MeasuredRun):
             "insights": [{"text": insight.text, "warning": insight.warning} for insight in self.insights],
             "engines": [_engine(built) for built in self.history.engines],
             "links": {"count": len(self.history.links), "busiest": _links(self.history)},
+            **self._slow_step(),
         }
+
+    def _slow_step(self) -> dict[str, Any]:
+        """The step in which ranks waited longest; none of runs whose GPUs cannot differ."""
+        if not self.log.has(RanksMet):
+            return {}
+        from ksim.results.ranks import ShownStep
+        from ksim.views.figures.ranks import MOST
+
+        step = ShownStep.slowest(self.log, MOST)
+        return {} if step is None else {"slow_step": step.content()}
 
     def _write(self, directory: Path, scenario: str) -> None:
         from pyarrow import csv, parquet
@@ -121,6 +132,10 @@ class Result(MeasuredRun):
         tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
         if self.routing is not None:
             tables["routing"] = self.routing
+        if self.log.has(RanksMet):
+            from ksim.results.ranks import rank_rows
+
+            tables["ranks"] = rank_rows(self.log.columns(RanksMet))
         for name, table in tables.items():
             # Hardly a number repeats, so dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
+from ksim.flow.events import RanksMet
 from ksim.results import series
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage, families
@@ -61,6 +62,10 @@ def run_charts(history: History, usage: KernelUsage, kernels: pa.Table, limits: 
     end, note, links = links_of(history)
     if links:
         yield "links", links_chart(f"Links: {subject}", links, len(history.links), end, note)
+    if history.log.has(RanksMet):
+        from ksim.views.figures.ranks import rank_charts
+
+        yield from rank_charts(history, subject)
 
 
 def _compositions(history: History) -> Iterator[tuple[str, str, Bools | None]]:

@@ -1,0 +1,172 @@
+"""`ksim ranks`: which GPUs the others wait for, why, what that costs, and a picture of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ksim.cli.flags import JsonInFolder, Wide, console, write_json
+from ksim.cli.run import Seed, Settings, changed
+from ksim.foundation import process
+from ksim.foundation.errors import ConfigError
+from ksim.results.numbers import RANK_WAITS, number_of
+from ksim.views.tables import Table
+from ksim.views.wording import number, percent, written
+
+if TYPE_CHECKING:
+    from ksim.results.ranks import Ranks
+    from ksim.scenario.scenario import Scenario
+    from ksim.study.ranks import RankCosts
+    from ksim.views.result import Result
+
+#: The most GPUs with a row of their own.
+_MOST = 16
+#: Causes of which ranks wait less than this share of the time are left out.
+_LEAST = 5e-4
+_WHY = {"requests": "others have longer batches", "experts": "others have fuller experts",
+        "clock": "others are slower", "host": "others' hosts are late", "link": "links are slower"}
+_OFF = {"clock": "all GPUs as fast", "host": "no late hosts", "link": "all links as fast",
+        "experts": "all experts as full", "processes": "no processes of your own"}
+_ENDS = (".png", ".svg")
+
+
+@process.dedicated()
+def ranks(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="directory that `ksim run -o` has written, whose scenario"
+                                        " is run again, or a scenario file; with detail = \"rank\"")],
+    settings: Settings = None, seed: Seed = None,
+    costs: Annotated[bool, typer.Option("--costs/--no-costs", help="run again without each cause of waiting, to say"
+                                        " what it costs")] = True,
+    json_file: JsonInFolder = None, wide: Wide = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="PICTURE", help="draw one slow step, rank by"
+                                                " rank, as .png or .svg")] = None,
+) -> None:
+    """Say which GPUs the others wait for, why, and what each cause costs in latency, throughput and joules."""
+    from ksim.scenario.scenario import Scenario
+
+    if output is not None and output.suffix.lower() not in _ENDS:
+        raise ConfigError("-o", f"{output} is no picture; name a file that ends in {' or '.join(_ENDS)}")
+    scenario = changed(Scenario.read(run / "scenario.toml" if run.is_dir() else run), settings, seed)
+    result, priced = _played(scenario, costs)
+    found, screen = result.ranks, console()
+    assert found is not None, "its GPUs may differ"
+    screen.print(f"\n[bold]{run}[/]: {result.subject}; GPUs waited for others"
+                 f" {percent(result.summary['rank_wait_share'])} of the time")
+    for shown in (_of_each(found), _path(found), *([_costs(priced)] if priced and priced.without else [])):
+        screen.print(shown)
+    for sentence in _said(found, priced):
+        screen.print(f"* {sentence}", markup=False)
+    write_json(json_file, _content(run, found, priced), make_folder=True)
+    if output is not None:
+        screen.print(_drawn(result, output), markup=False)
+
+
+def _played(scenario: "Scenario", costs: bool) -> "tuple[Result, RankCosts | None]":
+    """The run, and what causes cost, with a count of the runs that have ended."""
+    from ksim.cli.keep import Progress
+    from ksim.study.ranks import played, rank_costs
+
+    with Progress(None, quiet=False, what="runs", every=1) as progress:
+        result = played(scenario)
+        progress.advance()
+        return result, rank_costs(result, scenario, progress.advance) if costs else None
+
+
+def _causes(found: "Ranks") -> list[str]:
+    """The causes of waiting that are there, most seconds first."""
+    shares = found.shares()
+    there = [cause for cause in RANK_WAITS if abs(shares[cause]) >= _LEAST]
+    return sorted(there, key=lambda cause: -shares[cause])
+
+
+def _of_each(found: "Ranks") -> Table:
+    """A row for each GPU, those that others wait for first, and one for the rest of each engine."""
+    causes = _causes(found)
+    stages = bool(found.pipeline_stages.any())
+    made = Table.of("", ">engine", *([">stage"] if stages else []), ">last", ">busy", ">in collectives",
+                    *(f">waits: {cause}" for cause in causes), ">begins late", ">idle",
+                    title="What each GPU did, of the run; \"last\": others waited for it, of its steps",
+                    hide=("stage", "idle", "engine"))
+    for name, places in _grouped(found):
+        parts = [float(found.seconds[part][places].mean()) / found.duration if found.duration else 0.0
+                 for part in ("busy", "collectives", *causes, "late", "idle")]
+        made.add_row(name, str(found.engines[places[0]]),
+                     *([str(found.pipeline_stages[places[0]])] if stages else []),
+                     _share(float(found.last[places].sum())), *map(_share, parts))
+    return made
+
+
+def _share(share: float) -> str:
+    return percent(share if abs(share) >= _LEAST else 0.0)
+
+
+def _grouped(found: "Ranks") -> Iterator[tuple[str, Any]]:
+    """The GPUs with rows of their own, and the rest by engine and stage: a name, and the places."""
+    own, rest = found.order[:_MOST], found.order[_MOST:]
+    for place in own.tolist():
+        yield f"GPU {found.gpus[place]}", [place]
+    for key in dict.fromkeys(zip(found.engines[rest].tolist(), found.pipeline_stages[rest].tolist(), strict=True)):
+        places = rest[(found.engines[rest] == key[0]) & (found.pipeline_stages[rest] == key[1])]
+        yield f"{len(places)} others, mean", places
+
+
+def _path(found: "Ranks") -> Table:
+    made = Table.of("", ">seconds", ">of the steps", title="What the critical path of steps consists of")
+    for name, seconds in found.path.items():
+        share = seconds / found.step_seconds if found.step_seconds else 0.0
+        if name not in _WHY or abs(share) >= _LEAST:
+            made.add_row(f"{name}: {_WHY[name]}" if name in _WHY else name, number(seconds), percent(share))
+    return made
+
+
+def _costs(priced: "RankCosts") -> Table:
+    """A row for the run as it is, and one for the run without each cause, with how much less or more that is."""
+    from ksim.study.ranks import COSTS
+
+    made = Table.of("", *(f">{number_of(key).title}" for key in COSTS),
+                    title="The same run without each cause, under the same random numbers")
+    made.add_row("as it is", *(written(number_of(key), priced.base[key]) for key in COSTS))
+    for cause, row in priced.without.items():
+        made.add_row(f"{cause}: {_OFF[cause]}" if cause in _OFF else f"without {cause}", *(
+            f"{written(number_of(key), row[key])} ({_relative(row[key], priced.base[key])})" for key in COSTS))
+    return made
+
+
+def _relative(value: float | None, base: float | None) -> str:
+    return "-" if value is None or not base else f"{value / base - 1:+.1%}"
+
+
+def _said(found: "Ranks", priced: "RankCosts | None") -> Iterator[str]:
+    """Who is the last most often, and what cannot be switched off."""
+    first = found.order[0]
+    if found.last[first] > 0:
+        yield f"GPU {found.gpus[first]} is the last in {percent(float(found.last[first]), 0)} of its steps' time"
+    else:
+        yield "no GPU waited for another"
+    for cause in _causes(found) if priced else ():
+        if cause not in priced.without:  # type: ignore[union-attr]
+            yield (f"{cause}: {_WHY[cause]}, which cannot be switched off; GPUs wait for it"
+                   f" {percent(found.shares()[cause])} of the time")
+
+
+def _content(run: Path, found: "Ranks", priced: "RankCosts | None") -> dict[str, Any]:
+    rows = [{"gpu": int(found.gpus[place]), "engine": int(found.engines[place]),
+             "stage": int(found.pipeline_stages[place]), "last_share": float(found.last[place]),
+             "seconds": {name: float(seconds[place]) for name, seconds in found.seconds.items()}}
+            for place in found.order.tolist()]
+    return {"run": str(run), "duration": found.duration, "gpus": rows, "shares": found.shares(),
+            "critical_path": {"seconds": found.step_seconds, "parts": found.path},
+            **({"costs": priced.content} if priced else {})}
+
+
+def _drawn(result: "Result", output: Path) -> str:
+    from ksim.views.figures.ranks import rank_charts
+
+    for _, picture in rank_charts(result.history, result.subject):
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            return f"drawn to {picture.save(output)}"
+        except OSError as error:
+            raise ConfigError("-o", f"{output}: cannot be written: {error.strerror or error}") from error
+    return "! no step has a timeline, so nothing is drawn"

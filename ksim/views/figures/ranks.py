@@ -1,0 +1,75 @@
+"""Figures of ranks that differ: one step, in which each computes, waits for others, or is in a collective.
+
+Where experts are drawn, a figure of their load by layer belongs here, too: `rank_charts` yields whatever a run has data
+for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ksim.results.history import History
+from ksim.results.ranks import ShownStep
+from ksim.results.steps import Floats
+from ksim.views.charts import BLUE, GREY, ORANGE, TEAL, Axis, Bars, Mark, Panel
+from ksim.views.figures import Picture
+from ksim.views.wording import number, percent
+
+#: The most ranks in a picture: those that others wait for, and those that wait.
+MOST = 16
+#: Meetings on either side of the one with the longest wait, in the panel that is closer.
+_BESIDE = 3
+#: What ranks do, and its colour.
+_LOOKS = {"computes": BLUE, "waits for others": ORANGE, "in a collective": TEAL, "not launched": GREY}
+
+
+def rank_charts(history: History, subject: str) -> Iterator[tuple[str, Picture]]:
+    """Every figure of ranks that a run has data for, with its name."""
+    if (step := ShownStep.slowest(history.log, MOST)) is not None:
+        yield "ranks", step_chart(step, f"Ranks: {subject}")
+
+
+def step_chart(step: ShownStep, title: str = "") -> Picture:
+    """A row for each rank of *step* over its time; with many meetings, the longest wait also from close by."""
+    stage = f", stage {step.stage}" if step.stage else ""
+    note = (f"the step of engine {step.engine}{stage} at {number(step.start)} s, in which ranks waited"
+            f" {percent(_waited(step))} of the time")
+    names = [f"GPU {gpu}" for gpu in step.gpus.tolist()]
+    panels = [Panel("The whole step", Axis("milliseconds from its start", 0, 1e3 * step.seconds), Axis.names(names),
+                    _marks(step, 0.0, step.seconds), legend="above")]
+    if len(step.names) > 4 * _BESIDE:
+        begin, end, label = _close(step)
+        panels.append(Panel(f"Around the longest wait after the first, for {label or 'the end of the step'}",
+                            Axis("milliseconds from the start of the step", 1e3 * begin, 1e3 * end), Axis.names(names),
+                            _marks(step, begin, end)))
+    return Picture(title, panels, note, 10, 1.6 + len(panels) * (1.1 + 0.21 * len(names)))
+
+
+def _waited(step: ShownStep) -> float:
+    return float(np.nansum(step.waiting)) / max(len(step.gpus) * step.seconds, 1e-300)
+
+
+def _close(step: ShownStep) -> tuple[float, float, str]:
+    """From when to when some meetings around the one with the longest wait last, and what that is called.
+
+    It is not the first one, for which ranks wait that begin late: the whole step shows those.
+    """
+    place = 1 + int(np.nan_to_num(step.waiting[:, 1:]).max(axis=0).argmax())
+    first, last = max(0, place - _BESIDE), min(len(step.names) - 1, place + _BESIDE)
+    return float(np.nanmin(step.ready[:, first])), float(np.nanmax(step.left[:, last])), step.names[place]
+
+
+def _marks(step: ShownStep, begin: float, end: float) -> Sequence[Mark]:
+    """What ranks do from *begin* to *end*, as bars of milliseconds."""
+    parts = {"computes": (step.ready, step.came), "waits for others": (step.came, np.maximum(step.came, step.latest)),
+             "in a collective": (np.maximum(step.came, step.latest), step.left),
+             "not launched": (np.zeros((len(step.gpus), 1)), step.started[:, None])}
+    return [mark for name, (since, until) in parts.items() for mark in _bars(name, since, until, begin, end)]
+
+
+def _bars(name: str, since: Floats, until: Floats, begin: float, end: float) -> Iterator[Bars]:
+    since, until = np.maximum(since, begin), np.minimum(until, end)
+    rows, places = np.nonzero(until - since > 0)  # nan is not above 0
+    if len(rows):
+        yield Bars(rows.astype(float), 1e3 * (until - since)[rows, places], name, _LOOKS[name],
+                   begins=1e3 * since[rows, places], across=True, hover="%{customdata:,.4~g} ms")
