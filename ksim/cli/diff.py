@@ -12,7 +12,7 @@ from attrs import frozen
 from ksim.cli.flags import JsonInFolder, Wide, console, write_json
 from ksim.cli.run import Figures
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.results.numbers import COMPARED, number_of
+from ksim.results.numbers import COMPARED, RANK_WAITS, number_of
 from ksim.views.tables import Table
 from ksim.views.wording import number, percent
 
@@ -28,6 +28,8 @@ Pairs = dict[str, "tuple[Floats, Floats]"]
 
 #: From this factor on, and below its inverse, a change is shown as a factor.
 _MULTIPLE = 2.0
+#: Percentage points below which a share of waiting is as before.
+_POINTS = 0.05
 
 
 def diff(
@@ -178,10 +180,24 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
                 rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))
         rows.add_section()
     yield rows
+    if waits := rank_changes(one.summary, other.summary):
+        yield waits
     for run in (one, other):
         if run.pools:
             yield f"[bold]{run.directory}[/] by pool"
             yield from pool_tables(run.summary)
+
+
+def rank_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Which causes of waiting differ between two runs that both have ranks, most first; "" for all others."""
+    keys = {"": "rank_wait_share", **RANK_WAITS}
+    if any(summary.get(key) is None for summary in (first, second) for key in keys.values()):
+        return ""
+    whole, *_ = changes = {name: 100 * (second[key] - first[key]) for name, key in keys.items()}.items()
+    parts = [f"{name} {points:+.1f} pp" for name, points in sorted(changes, key=lambda item: -abs(item[1]))
+             if name and abs(points) >= _POINTS]
+    return (f"* GPUs wait for others {whole[1]:+.1f} pp of the time ({', '.join(parts)})" if parts else
+            "* GPUs wait for others as long as before, for the same causes")
 
 
 def _both(key: str, one: "Whole", other: "Whole") -> tuple[float | None, float | None]:

@@ -10,7 +10,7 @@ from ksim.cli.flags import JsonInFolder, Wide, console, write_json
 from ksim.cli.run import Seed, Settings, changed
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
-from ksim.results.numbers import RANK_WAITS, number_of
+from ksim.results.numbers import number_of
 from ksim.views.tables import Table
 from ksim.views.wording import number, percent, written
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 #: The most GPUs with a row of their own.
 _MOST = 16
-#: Causes of which ranks wait less than this share of the time are left out.
-_LEAST = 5e-4
-_WHY = {"requests": "others have longer batches", "experts": "others have fuller experts",
-        "clock": "others are slower", "host": "others' hosts are late", "link": "links are slower"}
 _OFF = {"clock": "all GPUs as fast", "host": "no late hosts", "link": "all links as fast",
         "experts": "all experts as full", "processes": "no processes of your own"}
 _ENDS = (".png", ".svg")
@@ -73,32 +69,20 @@ def _played(scenario: "Scenario", costs: bool) -> "tuple[Result, RankCosts | Non
         return result, rank_costs(result, scenario, progress.advance) if costs else None
 
 
-def _causes(found: "Ranks") -> list[str]:
-    """The causes of waiting that are there, most seconds first."""
-    shares = found.shares()
-    there = [cause for cause in RANK_WAITS if abs(shares[cause]) >= _LEAST]
-    return sorted(there, key=lambda cause: -shares[cause])
-
-
 def _of_each(found: "Ranks") -> Table:
     """A row for each GPU, those that others wait for first, and one for the rest of each engine."""
-    causes = _causes(found)
-    stages = bool(found.pipeline_stages.any())
-    made = Table.of("", ">engine", *([">stage"] if stages else []), ">last", ">busy", ">in collectives",
-                    *(f">waits: {cause}" for cause in causes), ">begins late", ">idle",
-                    title="What each GPU did, of the run; \"last\": others waited for it, of its steps",
+    from ksim.views.figures.ranks import TITLES, share, shown_parts
+
+    parts, stages = shown_parts(found), bool(found.pipeline_stages.any())
+    made = Table.of("", ">engine", *([">stage"] if stages else []), ">last", *(f">{TITLES[part]}" for part in parts),
+                    title="What each GPU did, of the run; \"last\": the others waited for it, of its steps",
                     hide=("stage", "idle", "engine"))
     for name, places in _grouped(found):
-        parts = [float(found.seconds[part][places].mean()) / found.duration if found.duration else 0.0
-                 for part in ("busy", "collectives", *causes, "late", "idle")]
-        made.add_row(name, str(found.engines[places[0]]),
-                     *([str(found.pipeline_stages[places[0]])] if stages else []),
-                     _share(float(found.last[places].sum())), *map(_share, parts))
+        stage = [str(found.pipeline_stages[places[0]])] if stages else []
+        shares = (float(found.seconds[part][places].mean()) / max(found.duration, 1e-300) for part in parts)
+        made.add_row(name, str(found.engines[places[0]]), *stage, share(float(found.last[places].sum())),
+                     *map(share, shares))
     return made
-
-
-def _share(share: float) -> str:
-    return percent(share if abs(share) >= _LEAST else 0.0)
 
 
 def _grouped(found: "Ranks") -> Iterator[tuple[str, Any]]:
@@ -112,12 +96,10 @@ def _grouped(found: "Ranks") -> Iterator[tuple[str, Any]]:
 
 
 def _path(found: "Ranks") -> Table:
-    made = Table.of("", ">seconds", ">of the steps", title="What the critical path of steps consists of")
-    for name, seconds in found.path.items():
-        share = seconds / found.step_seconds if found.step_seconds else 0.0
-        if name not in _WHY or abs(share) >= _LEAST:
-            made.add_row(f"{name}: {_WHY[name]}" if name in _WHY else name, number(seconds), percent(share))
-    return made
+    from ksim.views.figures.ranks import path_rows
+
+    rows = ((name, number(seconds), percent(share)) for name, seconds, share in path_rows(found))
+    return Table.of("", ">seconds", ">of the steps", rows=rows, title="What the critical path of steps consists of")
 
 
 def _costs(priced: "RankCosts") -> Table:
@@ -139,14 +121,18 @@ def _relative(value: float | None, base: float | None) -> str:
 
 def _said(found: "Ranks", priced: "RankCosts | None") -> Iterator[str]:
     """Who is the last most often, and what cannot be switched off."""
+    from ksim.views.figures.ranks import WHY, shown_parts
+
     first = found.order[0]
     if found.last[first] > 0:
         yield f"GPU {found.gpus[first]} is the last in {percent(float(found.last[first]), 0)} of its steps' time"
     else:
         yield "no GPU waited for another"
-    for cause in _causes(found) if priced else ():
-        if cause not in priced.without:  # type: ignore[union-attr]
-            yield (f"{cause}: {_WHY[cause]}, which cannot be switched off; GPUs wait for it"
+    if priced is None:
+        return
+    for cause in shown_parts(found):
+        if cause in WHY and cause not in priced.without:
+            yield (f"{cause}: {WHY[cause]}, which cannot be switched off; GPUs wait for it"
                    f" {percent(found.shares()[cause])} of the time")
 
 

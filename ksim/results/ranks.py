@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 from ksim.flow.events import WAITS, RanksMet, RankTimeline
 from ksim.flow.log import Columns, Log
 from ksim.foundation.errors import DataError
+from ksim.foundation.files import parquet_table
 from ksim.results.arrow import table
 from ksim.results.numbers import RANK_WAITS, Summary
 from ksim.results.steps import Floats, Ints, each, ratio
@@ -63,7 +64,8 @@ class RankSteps:
 
         Of engines that share experts, one may be in the next step before all have left this one, which ends then.
         """
-        return np.minimum(self.end, np.append(self.start[1:], np.inf)) - self.start
+        seconds: Floats = np.minimum(self.end, np.append(self.start[1:], np.inf)) - self.start
+        return seconds
 
     @cached_property
     def waited(self) -> Floats:
@@ -78,7 +80,8 @@ class RankSteps:
         Ranks wait for the host of the last one as much less as their own was late, and the first was not.
         """
         waits: Floats = self.waits[:, _HOST]
-        return waits.max(axis=1, keepdims=True, initial=0.0) - waits
+        late: Floats = waits.max(axis=1, keepdims=True, initial=0.0) - waits
+        return late
 
     @cached_property
     def collectives(self) -> Floats:
@@ -94,11 +97,12 @@ class RankSteps:
         least = self.waited.min(axis=1, keepdims=True)
         ties = self.waited <= least + _TIE * np.maximum(self.seconds, 0.0)[:, None]
         ties[ties.all(axis=1)] = False
-        return ties / np.maximum(ties.sum(axis=1, keepdims=True), 1)
+        last: Floats = ties / np.maximum(ties.sum(axis=1, keepdims=True), 1)
+        return last
 
     @cached_property
     def path(self) -> dict[str, float]:
-        """The seconds of all steps by what their critical path consists of: kernels, collectives, and causes of waiting.
+        """The seconds of all steps by what their critical path consists of: kernels, collectives, causes of waiting.
 
         The path is that of the last rank.  Kernels are what it would compute if it were as the median of all ranks; by
         each cause, there is what the median rank waits; of an even number, that is the faster one of both.
@@ -135,14 +139,12 @@ class Ranks:
         path = directory / FILE
         if not path.is_file():
             return None
-        from pyarrow import ArrowException, parquet
-
         try:
-            found = parquet.read_table(path)
+            found = parquet_table(path)
             rows = {name: found[name].to_numpy() for name in _COLUMNS}
             return cls([_saved({name: column[which] for name, column in rows.items()})
                         for which in _by_stage(rows["engine"], rows["stage"])], duration)
-        except (OSError, ArrowException, KeyError, ValueError) as error:
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise DataError(str(path), f"cannot be read as a table of ranks ({error}); run it again") from None
 
     def __len__(self) -> int:
@@ -178,7 +180,8 @@ class Ranks:
     @property
     def waited(self) -> Floats:
         """The seconds that each GPU waited for others."""
-        return np.sum([self.seconds[cause] for cause in WAITS], axis=0)
+        waited: Floats = np.sum([self.seconds[cause] for cause in WAITS], axis=0)
+        return waited
 
     @cached_property
     def step_seconds(self) -> float:

@@ -13,7 +13,7 @@ from ksim.flow.steps import BOUNDS
 from ksim.results.attribution import groups, members
 from ksim.results.history import History
 from ksim.results.kernels import KernelUsage
-from ksim.results.numbers import Summary
+from ksim.results.numbers import RANK_WAITS, Summary, number_of
 from ksim.results.series import busiest
 from ksim.results.steps import Bools, Floats
 from ksim.views.run_directory import Whole
@@ -26,6 +26,8 @@ _APART = 0.3
 #: Transfers take so many times as long as alone before links are worth a word; shares of a latency, and of all changes
 #: between two runs, that are.
 _CONTENDED, _WORTH = 1.2, 0.1
+#: GPUs that wait for others for so much of a run are worth a word.
+_UNEVEN = 0.03
 
 
 def fleet_insights(history: History, summary: Summary) -> Iterator[Insight]:
@@ -116,6 +118,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
         *_warnings(history, summary),
         *step_bounds(history, usage).values(),
         *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
+        *_ranks(summary),
         *_cache(summary),
         *_late_end(history, summary),
         *_gateway(summary),
@@ -127,7 +130,8 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
 def summary_insights(summary: Summary) -> list[Insight]:
     """The insights that the numbers of a run alone tell, for runs of which nothing else is known; warnings first."""
     told = [*_growing(summary), *_aborted(summary), *_unfinished(summary),
-            *(() if "pools" in summary else _waiting(summary)), *_cache(summary), *_gateway(summary)]
+            *(() if "pools" in summary else _waiting(summary)), *_ranks(summary), *_cache(summary),
+            *_gateway(summary)]
     return sorted(told, key=lambda insight: not insight.warning)
 
 
@@ -253,6 +257,14 @@ def _waiting(summary: Summary) -> Iterator[Insight]:
     if summary["steps"] and 1 - busy - host >= 0.25:
         idle = percent(1 - busy - host, 0)
         yield Insight(f"The GPUs have nothing to do {idle} of the run: there is room for more load.")
+
+
+def _ranks(summary: Summary) -> Iterator[Insight]:
+    """How long GPUs wait for others, and mostly why."""
+    if (share := summary.get("rank_wait_share") or 0.0) >= _UNEVEN:
+        key = max(RANK_WAITS.values(), key=lambda key: summary[key])
+        yield Insight(f"GPUs wait for others {percent(share, 0)} of the run, most of it for"
+                      f" {number_of(key).short.strip()}: `ksim ranks` says which, and what that costs.")
 
 
 def _cache(summary: Summary) -> Iterator[Insight]:

@@ -8,19 +8,47 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ksim.flow.events import WAITS
 from ksim.results.history import History
-from ksim.results.ranks import ShownStep
+from ksim.results.ranks import Ranks, ShownStep
 from ksim.results.steps import Floats
 from ksim.views.charts import BLUE, GREY, ORANGE, TEAL, Axis, Bars, Mark, Panel
 from ksim.views.figures import Picture
 from ksim.views.wording import number, percent
 
+#: How tables call the parts of a GPU's time, and say what causes are.
+TITLES = {"busy": "busy", "collectives": "in collectives", "late": "begins late",
+          **{cause: f"waits: {cause}" for cause in WAITS}, "idle": "idle"}
+WHY = {"requests": "others have longer batches", "experts": "others have fuller experts", "clock": "others are slower",
+       "host": "others' hosts are late", "link": "links are slower"}
+#: Shares of the time below which a cause is not worth a column or a row.
+LEAST = 5e-4
 #: The most ranks in a picture: those that others wait for, and those that wait.
 MOST = 16
 #: Meetings on either side of the one with the longest wait, in the panel that is closer.
 _BESIDE = 3
 #: What ranks do, and its colour.
 _LOOKS = {"computes": BLUE, "waits for others": ORANGE, "in a collective": TEAL, "not launched": GREY}
+
+
+def shown_parts(ranks: Ranks) -> list[str]:
+    """The parts of GPUs' time that tables show: what all have, and what is there; causes in order of their seconds."""
+    shares = ranks.shares()
+    there = [part for part in (*WAITS, "late") if abs(shares[part]) >= LEAST]
+    return ["busy", "collectives", *sorted(there, key=lambda part: (part == "late", -shares[part])), "idle"]
+
+
+def path_rows(ranks: Ranks) -> Iterator[tuple[str, float, float]]:
+    """What the critical path of steps consists of: a name, its seconds, and their share of all steps."""
+    for name, seconds in ranks.path.items():
+        share = seconds / ranks.step_seconds if ranks.step_seconds else 0.0
+        if name not in WHY or abs(share) >= LEAST:
+            yield (f"{name}: {WHY[name]}" if name in WHY else name), seconds, share
+
+
+def share(value: float) -> str:
+    """*value* in per cent, 0 where rounding alone makes it something else."""
+    return percent(value if abs(value) >= LEAST else 0.0)
 
 
 def rank_charts(history: History, subject: str) -> Iterator[tuple[str, Picture]]:

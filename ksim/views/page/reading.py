@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ from ksim.results.steps import Bools, Floats, Ints
 from ksim.views.insights import summary_insights
 from ksim.views.run_directory import Whole
 from ksim.views.wording import Insight, model_name
+
+if TYPE_CHECKING:
+    from ksim.results.ranks import Ranks
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
 #: Why a streamed run has no kernels, phases and energy of requests.
@@ -86,6 +89,13 @@ class SavedRun:
         """routing.parquet; None for runs without it."""
         path = self.directory / "routing.parquet"
         return _table(path) if path.is_file() else None
+
+    @cached_property
+    def ranks(self) -> "Ranks | None":
+        """What each GPU did, from ranks.parquet; None for runs whose GPUs cannot differ."""
+        from ksim.results.ranks import Ranks
+
+        return Ranks.read(self.directory, self.duration)
 
     @cached_property
     def kernels(self) -> pa.Table | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from ksim.flow.events import Copied
+from ksim.flow.events import Copied, RanksMet
 from ksim.flow.steps import KernelColumns, KernelKind, PricedBlock
 from ksim.results.history import History
 from ksim.results.steps import Floats, Ints, StageSteps, each, offsets
@@ -88,6 +88,10 @@ def trace(history: History, window: tuple[float, float] | None = None, model: st
     yield from counters(history, stride)
     yield from link_counters(history, stride)
     yield from copy_slices(history, stride)
+    if history.log.has(RanksMet):
+        from ksim.views.perfetto.ranks import rank_tracks  # few runs have ranks that differ
+
+        yield from rank_tracks(history, window, stride)
     yield from kernel_slices(timed, kernels)
     yield from cut_marks(timed, kernels)
     yield b"\n]}\n"
