@@ -10,7 +10,7 @@ from ksim.cli.flags import JsonInFolder, Wide, console, write_json
 from ksim.cli.run import Seed, Settings, changed
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
-from ksim.results.numbers import number_of
+from ksim.results.numbers import OF_RANKS, number_of
 from ksim.views.tables import Table
 from ksim.views.wording import number, percent, written
 
@@ -104,14 +104,12 @@ def _path(found: "Ranks") -> Table:
 
 def _costs(priced: "RankCosts") -> Table:
     """A row for the run as it is, and one for the run without each cause, with how much less or more that is."""
-    from ksim.study.ranks import COSTS
-
-    made = Table.of("", *(f">{number_of(key).title}" for key in COSTS),
+    made = Table.of("", *(f">{number_of(key).title}" for key in OF_RANKS),
                     title="The same run without each cause, under the same random numbers")
-    made.add_row("as it is", *(written(number_of(key), priced.base[key]) for key in COSTS))
+    made.add_row("as it is", *(written(number_of(key), priced.base[key]) for key in OF_RANKS))
     for cause, row in priced.without.items():
         made.add_row(f"{cause}: {_OFF[cause]}" if cause in _OFF else f"without {cause}", *(
-            f"{written(number_of(key), row[key])} ({_relative(row[key], priced.base[key])})" for key in COSTS))
+            f"{written(number_of(key), row[key])} ({_relative(row[key], priced.base[key])})" for key in OF_RANKS))
     return made
 
 

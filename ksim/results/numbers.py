@@ -300,6 +300,8 @@ OF_ROUTERS = (
 DRAWN_OF_ROUTERS = (
     "mean_regret_ms", "p90_ttft_ms", "prefix_cache_hit_rate", "p90_tpot_ms", "engine_tokens_cv",
     "joules_per_output_token")
+#: The numbers that say what a cause of waiting costs.
+OF_RANKS = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "joules_per_output_token")
 #: The numbers in the block that `vllm bench serve` prints, with its labels and formats.
 IN_VLLM_BLOCK = (
     ("Successful requests:", "completed", ""),

@@ -6,16 +6,14 @@ from typing import Any
 from attrs import evolve, frozen
 
 from ksim.foundation.errors import ConfigError
-from ksim.results.numbers import Summary
+from ksim.results.numbers import OF_RANKS, Summary
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.ranks import RankSettings, SlowGpu
 from ksim.views.result import Result
 
-__all__ = ["ALL", "COSTS", "RankCosts", "played", "rank_costs", "without"]
+__all__ = ["ALL", "RankCosts", "played", "rank_costs", "without"]
 
-#: The numbers of a run that say what a cause costs.
-COSTS = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "joules_per_output_token")
 #: All causes that can be switched off, together.
 ALL = "all of them"
 #: What is switched off with each cause: of each slow GPU, and of all GPUs.
@@ -30,7 +28,7 @@ _OFF: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @frozen(eq=False)
 class RankCosts:
-    """The numbers `COSTS` of a run as it is, and of the same run without each cause by its name."""
+    """The numbers `OF_RANKS` of a run as it is, and of the same run without each cause by its name."""
 
     base: Mapping[str, float | None]
     without: Mapping[str, Mapping[str, float | None]]
@@ -44,7 +42,7 @@ class RankCosts:
     def content(self) -> dict[str, Any]:
         """All of it for a JSON file."""
         return {"as_it_is": dict(self.base), "without": {cause: dict(row) for cause, row in self.without.items()},
-                "costs": {cause: {key: self.change(cause, key) for key in COSTS} for cause in self.without}}
+                "costs": {cause: {key: self.change(cause, key) for key in OF_RANKS} for cause in self.without}}
 
 
 def played(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
@@ -67,7 +65,8 @@ def without(settings: RankSettings, drawn: bool = True) -> dict[str, RankSetting
 
     That experts are *drawn* is a cause only where they are.
     """
-    made, rest = {}, settings
+    settings = rest = _less(settings, {}, {})
+    made = {}
     for cause, (of_slow, of_all) in _OFF.items():
         if cause == "experts" and not drawn:
             continue
@@ -78,9 +77,10 @@ def without(settings: RankSettings, drawn: bool = True) -> dict[str, RankSetting
 
 
 def _less(settings: RankSettings, of_slow: dict[str, Any], of_all: dict[str, Any]) -> RankSettings:
+    """*settings* with these values of each slow GPU and of all GPUs; GPUs that are like all others are left out."""
     changed = (evolve(slow, **of_slow) for slow in settings.slow)
     differ = tuple(slow for slow in changed if slow != SlowGpu(slow.gpu, start=slow.start, end=slow.end))
-    return evolve(settings, slow=differ if differ != settings.slow else settings.slow, **of_all)
+    return evolve(settings, slow=differ, **of_all)
 
 
 def rank_costs(result: Result, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> RankCosts:
@@ -98,4 +98,4 @@ def rank_costs(result: Result, scenario: Scenario, on_end: Callable[[], None] = 
 
 
 def _numbers(summary: Summary) -> dict[str, float | None]:
-    return {key: summary[key] for key in COSTS}
+    return {key: summary[key] for key in OF_RANKS}

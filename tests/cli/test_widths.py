@@ -23,6 +23,8 @@ SLOW = [
     "run s.toml -o one --no-plots", "run s.toml --explain-defaults",
     "replay t.csv --model llama-3.2-1b --gpu h200 -o other --no-plots",
     "explain one", "diff one other", "report one",
+    "ranks s.toml --set detail=rank --set serve.tensor_parallel_size=4 --set ranks.speed_spread=0.05"
+    " --set ranks.launch_jitter=1ms",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
     *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),

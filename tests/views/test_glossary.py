@@ -5,15 +5,16 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ksim.flow.events import TIERS, Arrived, Chosen, Seen
+from ksim.flow.events import TIERS, Arrived, Chosen, RanksMet, Seen
 from ksim.flow.log import Log
 from ksim.results.attribution import phases
 from ksim.results.measured import routing_table
 from ksim.results.numbers import NUMBERS, LatencyTargets, derived
+from ksim.results.ranks import rank_rows
 from ksim.study import rows
 from ksim.study.routers import Waits, imbalance, regrets
 from ksim.views.result import Result
-from tests.results import by_hand, fleet
+from tests.results import by_hand, fleet, ranks_by_hand
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
 
@@ -84,6 +85,12 @@ def test_what_tiers_add_is_explained():
     assert {*entries("requests.parquet with tiers")} == {*more.requests.column_names} - {*plain.requests.column_names}
 
 
+def test_what_ranks_add_is_explained():
+    plain, more = Result(by_hand.small(), {}, LatencyTargets()), Result(ranks_by_hand.small(), {}, LatencyTargets())
+    assert {*entries("summary.json with ranks")} == {*more.summary} - {*plain.summary}
+    assert entries("ranks.parquet") == rank_rows(more.log.columns(RanksMet)).column_names
+
+
 def test_every_column_of_a_study_is_explained():
     result = Result(by_hand.small())
     routers = imbalance(result.history) | regrets(Waits.of(result), None)
@@ -96,7 +103,7 @@ def test_every_phase_is_explained():
 
 
 def test_every_plot_is_explained(tmp_path):
-    plain, found = Result(by_hand.small()).plots(tmp_path), Result(fleet.log(count=20)).plots(tmp_path)
+    plain, found = Result(ranks_by_hand.small()).plots(tmp_path), Result(fleet.log(count=20)).plots(tmp_path)
     names = {*(path.name for path in plain), *(path.name.replace("prefill", "POOL") for path in found)}
     assert {*entries("plots")} == names - {"composition-decode.png"}
 

@@ -3,17 +3,22 @@ import json
 from collections import defaultdict
 from functools import cache
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from ksim.flow.log import Log
 from ksim.results.history import History
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from ksim.views import perfetto
+from ksim.views.perfetto import ranks as rank_views
 from ksim.views.perfetto import trace, write_trace
 from ksim.views.perfetto.requests import BEFORE, DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
-from tests.results import by_hand, fabricate, fleet
+from tests.results import by_hand, fabricate, fleet, ranks_by_hand
 from tests.results.fleet import by_hand as by_hand_split
+from tests.results.test_ranks import SLOW
 
 
 @cache
@@ -33,7 +38,7 @@ FLEETS = [fleet.log(count=25, rate=60, preempt_every=9), fleet.log(count=25, rat
           fleet.log(count=25, rate=60, style=fleet.Style(hands_over=True), decode_first=True)]
 LOGS = [by_hand.small(), *FLEETS, fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2),
         fabricate.pipelined(), fabricate.cut(fabricate.log(count=20), 1.0), by_hand.overlapped(), Log(),
-        Log([by_hand.ENGINE])]
+        Log([by_hand.ENGINE]), ranks_by_hand.small()]
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -104,6 +109,54 @@ def test_kernels_side_by_side_are_on_two_tracks_of_each_rank():
     assert {event["args"]["sms"] for track in tracks.values() for event in track if "waves" in event["args"]} == {1, 3}
 
 
+def of_ranks(log: Log, window=None) -> tuple[dict, list[dict]]:
+    """The slices of each rank, as (name, begin, seconds), and the arrows between ranks."""
+    events = load(log, window)["traceEvents"]
+    named, tracks = track_names(events), slices(events)
+    process = next((e["pid"] for e in events if e["name"] == "process_name" and "ranks:" in e["args"]["name"]), None)
+    shown = {name: [(e["name"], e["ts"] / 1e6, e["dur"] / 1e6) for e in tracks[track]]
+             for track, name in named.items() if track[0] == process}
+    return shown, [event for event in events if event["ph"] in "sf" and event["cat"] == "ranks"]
+
+
+def test_each_rank_computes_waits_and_meets_others():
+    shown, arrows = of_ranks(ranks_by_hand.small())
+    assert shown == {
+        "GPU 0, engine 4": [("computing", 1.5, 0.3), ("waiting", 1.8, 0.1), ("sum", 1.9, 0.05),
+                            ("computing", 1.95, 0.05)],
+        "GPU 1, engine 4": [("computing", 1.5, 0.4), ("sum", 1.9, 0.05), ("computing", 1.95, 0.05)]}
+    assert [(event["ph"], event["tid"]) for event in arrows] == [("s", 2), ("f", 1)]
+    assert all(event["ts"] == pytest.approx(1.9e6, abs=0.2) for event in arrows)
+
+
+def test_ranks_have_counters_of_what_share_of_a_step_they_wait():
+    waiting = [(event["ts"] / 1e6, event["args"]["value"]) for event in load(ranks_by_hand.small())["traceEvents"]
+               if event["name"].startswith("waiting, %")]
+    assert waiting == [(1.5, 10), (3.5, 0)]
+
+
+def test_a_window_chooses_the_steps_of_ranks_too():
+    shown, arrows = of_ranks(ranks_by_hand.small(), (2.2, 3.0))
+    assert not any(shown.values()) and not arrows
+    assert of_ranks(by_hand.small()) == ({}, [])
+
+
+@pytest.mark.parametrize("budget", [1, 5_000])
+def test_arrows_of_ranks_are_few_and_lie_within_slices(budget):
+    """From where the last one computes to where another waits; of ranks that are alike, to one of them."""
+    result = simulate(Scenario.of(SLOW))
+    with mock.patch.multiple(rank_views, BUDGET=9 * budget, ARROWS=budget):
+        events = json.loads(b"".join(trace(result.history)))["traceEvents"]
+    tracks = slices([event for event in events if event.get("cat") == "ranks"])
+    arrows = [event for event in events if event["ph"] in "sf" and event["cat"] == "ranks"]
+    assert 0 < len(arrows) // 2 <= budget
+    found = [next(s["name"] for s in tracks[event["pid"], event["tid"]] if s["ts"] <= event["ts"] <= s["ts"] + s["dur"])
+             for event in arrows]
+    assert found == ["computing", "waiting"] * (len(arrows) // 2)
+    assert {event["tid"] for event in arrows if event["ph"] == "s"} == {3}, "GPU 2 is the slow one"
+    assert [event["id"] for event in arrows] == [number // 2 for number in range(len(arrows))]
+
+
 def test_steps_carry_their_batch():
     step = next(event for event in load(by_hand.small())["traceEvents"] if event["name"] == "mixed")
     assert (step["ts"], step["dur"]) == (2.5e6, 0.5e6)
@@ -130,7 +183,7 @@ def test_arrows_of_a_request_begin_at_its_arrival_and_bind_to_steps(log):
     events = load(log)["traceEvents"]
     tracks, arrows = slices(events), defaultdict(list)
     for event in events:
-        if event["ph"] in ("s", "t", "f"):
+        if event["ph"] in ("s", "t", "f") and event["cat"] != "ranks":
             assert (event["name"], event["cat"]) == ("request", "request")
             arrows[event["id"]].append(event)
     completed = {event["id"] for event in events if event["name"] == "request" and event["ph"] == "b"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ksim.results.numbers import RANK_WAITS
 from ksim.views.page.document import Document, missing, note, table, told
 from ksim.views.page.reading import STREAMED, SavedRun
 from ksim.views.tables import Markup, element
@@ -19,16 +20,28 @@ def add_ranks(document: Document, run: SavedRun) -> None:
     """Add what each GPU did and whom it waited for; nothing for runs whose GPUs cannot differ."""
     if run.summary.get("rank_wait_share") is None or (ranks := run.ranks) is None:
         return
+    document.section(
+        "ranks", "Ranks", element("p", *_sentence(run)), _picture(document, run),
+        table(*_of_each(ranks), "What each GPU did, of the run", sortable=True), *_notes(ranks), _path(ranks))
+
+
+def _sentence(run: SavedRun) -> Iterator[Markup | str]:
+    """How long GPUs wait, and for what."""
+    wait = run.summary["rank_wait_share"]
+    yield "GPUs wait for others "
+    yield told(wait, percent(wait), "rank_wait_share")
+    yield " of the run"
+    for place, (cause, key) in enumerate(RANK_WAITS.items()):
+        yield f"{', ' if place else ': '}{cause} "
+        yield told(run.summary[key], percent(run.summary[key]), key)
+    yield "."
+
+
+def _path(ranks: "Ranks") -> Markup:
     from ksim.views.figures.ranks import path_rows
 
-    wait = run.summary["rank_wait_share"]
-    path = [[name, number(seconds), percent(share)] for name, seconds, share in path_rows(ranks)]
-    document.section(
-        "ranks", "Ranks",
-        element("p", "GPUs wait for others ", told(wait, percent(wait), "rank_wait_share"), " of the time."),
-        _picture(document, run), table(*_of_each(ranks), "What each GPU did, of the run", sortable=True),
-        *_notes(ranks),
-        table(("", ">seconds", ">of the steps"), path, "What the critical path of steps consists of"))
+    rows = [[name, number(seconds), percent(share)] for name, seconds, share in path_rows(ranks)]
+    return table(("", ">seconds", ">of the steps"), rows, "What the critical path of steps consists of")
 
 
 def _picture(document: Document, run: SavedRun) -> Markup:
