@@ -8,6 +8,14 @@ from ksim.flow.log import Log
 
 from . import by_hand
 
+#: A scenario in which one GPU of four is 10 % slower.
+SLOW = {"model": "llama-3.2-1b", "gpu": "h200", "detail": "rank",
+        "serve": {"tensor_parallel_size": 4, "max_model_len": 4096},
+        "workload": {"synthetic": {"count": 6, "arrivals": {"process": "poisson", "rate": 50.0},
+                                   "prompt": {"kind": "uniform", "low": 50, "high": 400},
+                                   "output": {"kind": "uniform", "low": 2, "high": 12}}},
+        "ranks": {"slow": [{"gpu": 2, "speed": 0.9}]}}
+
 
 def waits(ranks: int = 2, **by_cause):
     """Seconds of each rank by cause."""

@@ -21,15 +21,7 @@ from ksim.views.result import Result
 from tests.properties import examples
 
 from . import by_hand
-from .ranks_by_hand import TIMELINE, met, small, stages
-
-#: One GPU of four is 10 % slower, and now and then a host is late.
-SLOW = {"model": "llama-3.2-1b", "gpu": "h200", "detail": "rank",
-        "serve": {"tensor_parallel_size": 4, "max_model_len": 4096},
-        "workload": {"synthetic": {"count": 6, "arrivals": {"process": "poisson", "rate": 50.0},
-                                   "prompt": {"kind": "uniform", "low": 50, "high": 400},
-                                   "output": {"kind": "uniform", "low": 2, "high": 12}}},
-        "ranks": {"slow": [{"gpu": 2, "speed": 0.9}]}}
+from .ranks_by_hand import SLOW, TIMELINE, met, small, stages
 
 
 def test_what_gpus_of_the_small_log_did():

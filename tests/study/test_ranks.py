@@ -12,7 +12,7 @@ from ksim.simulation.simulate import simulate
 from ksim.specs.ranks import RankSettings, SlowGpu
 from ksim.study.ranks import ALL, played, rank_costs, without
 from tests.properties import examples
-from tests.results.test_ranks import SLOW
+from tests.results.ranks_by_hand import SLOW
 
 SLOWS = st.builds(SlowGpu, st.integers(0, 7), speed=st.sampled_from([1.0, 0.9]), watts=st.sampled_from([0.0, 30.0]),
                   delay=st.sampled_from([0.0, 1e-3]), link=st.sampled_from([1.0, 0.5]),

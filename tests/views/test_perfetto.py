@@ -18,7 +18,7 @@ from ksim.views.perfetto import trace, write_trace
 from ksim.views.perfetto.requests import BEFORE, DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
 from tests.results import by_hand, fabricate, fleet, ranks_by_hand
 from tests.results.fleet import by_hand as by_hand_split
-from tests.results.test_ranks import SLOW
+from tests.results.ranks_by_hand import SLOW
 
 
 @cache
