@@ -238,8 +238,8 @@ class DrawnLayers(Protocol):
         ...
 
     @property
-    def fullness(self) -> Floats:
-        """The rows of the fullest rank over the mean of all ranks: (layers,)."""
+    def rows(self) -> NDArray[np.int64]:
+        """The rows of each rank."""
         ...
 
 
@@ -427,8 +427,9 @@ class Play:
         timed = program.timed(share.step_cost)
         if self._drawn is None or program.sent.max() < 0:
             return timed
-        growing = program.growing(share.collectives, self.stage.growing)
-        fuller = np.append(self._drawn.fullness - 1.0, 0.0)  # the last one is of what carries no experts' tokens
+        growing, rows = program.growing(share.collectives, self.stage.growing), self._drawn.rows
+        fullest = rows.max(axis=1) / np.maximum(rows.mean(axis=1), 1e-9)
+        fuller = np.append(fullest - 1.0, 0.0)  # the last one is of what carries no experts' tokens
         return timed._replace(together=timed.together + fuller[program.sent] * growing)
 
     def _experts(self, program: RankProgram, gpu: int, pace: float) -> tuple[Floats, Floats] | None:
@@ -504,7 +505,9 @@ class Play:
             columns[0, number, :len(part.came)] = part.came
             columns[1:, number, :len(part.came)] = np.array([(each.latest, each.end) for each in part.meetings]).T
         names = max((share.names for share in self.shares), key=len)
-        return RankTimeline(names, np.array([part.started for part in parts])[row], *columns[:, row])
+        came, latest, left = columns[:, row]
+        return RankTimeline(names, np.array([part.started for part in parts])[row], came, latest, left,
+                            None if self._drawn is None else self._drawn.rows)
 
 
 @frozen(eq=False)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import simpy
 from attrs import define, field, frozen
+from numpy.typing import NDArray
 
 from ksim.compute.expert_draws import ExpertDraws, mixture_layers
 from ksim.compute.graph import Collective
@@ -43,14 +44,12 @@ SLOWEST = 0.05
 
 @frozen(eq=False)
 class RankCosts:
-    """What the experts of one step cost each rank: `seconds` and, of these, those `clocked`, (layers, ranks).
+    """The `rows` of the experts of each rank in one step, their `seconds` and, of these, those `clocked`: (layers,
+    ranks)."""
 
-    `fullness` is the rows of the fullest rank over the mean of all: (layers,).
-    """
-
+    rows: NDArray[np.int64]
     seconds: Floats
     clocked: Floats
-    fullness: Floats
 
 
 @frozen(eq=False)
@@ -77,9 +76,8 @@ class DrawnExperts:
         drawn = [self.draws.draw(tokens // parts) for _ in range(parts)]
         times = self.times if parts == 1 else self.half_times
         costs, rows = [times.costs(each) for each in drawn], np.concatenate([each.rows for each in drawn])
-        return RankCosts(np.concatenate([each.seconds for each in costs]),
-                         np.concatenate([each.compute_bound for each in costs]),
-                         rows.max(axis=1) / np.maximum(rows.mean(axis=1), 1e-9))
+        return RankCosts(rows, np.concatenate([each.seconds for each in costs]),
+                         np.concatenate([each.compute_bound for each in costs]))
 
     def rearrange(self, network: FleetNetwork, gpus: Sequence[int], note: Callable[[ExpertsMoved], object]
                   ) -> simpy.Event | None:

@@ -232,13 +232,16 @@ WAITS = ("requests", "experts", "clock", "host", "link")
 class RankTimeline:
     """A step rank by rank: when each `started`, (ranks,), and of each meeting when a rank `came` and `left`, and when
     its `latest` came, (ranks, meetings); nan where a rank had fewer.  `names` has the collective of each meeting, ""
-    for the end of the step."""
+    for the end of the step.  Where experts are drawn, `rows` has those of each group of GPUs that slices the same ones,
+    (layers, groups).
+    """
 
     names: Sequence[str]
     started: Any
     came: Any
     latest: Any
     left: Any
+    rows: Any = None
 
 
 @frozen

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def outlasting(laps: Laps, route: Route) -> Laps:
     made = []
     for spans, repeat in laps:
         longer = list(spans)
-        for place, (span, product) in enumerate(zip(spans, spans[1:], strict=False), 1):
+        for place, (span, product) in enumerate(pairwise(spans), 1):
             if not isinstance(span, int) and span.group and span.hidden:
                 assert isinstance(product, KernelCost)
                 longer[place] = product.replaced(seconds=max(product.seconds, route.seconds(span.lasts)))
