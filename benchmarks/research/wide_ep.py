@@ -1,6 +1,7 @@
 """Wide expert parallelism: tokens/s a GPU of public deployments beside one priced step.
 
-All ranks of a deployment have as much to do, so one rank's step is the step of all: ``tokens of a rank / its seconds``.
+With expected values, all ranks of a deployment have as much to do, so one rank's step is the step of all: ``tokens of
+a rank / its seconds``.  Beside that, all ranks play a few steps with the rows of experts drawn, which EPLB has placed.
 Nothing is fitted to these rows.  What each deployment is taken to be is in recipes/wide_ep.toml.
 """
 
@@ -10,17 +11,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from benchmarks.research import RECIPES
 from ksim.calibration.reading.frames import load
 from ksim.cli.parts import counted
+from ksim.engine.loop_times import Horizon
+from ksim.engine.ranks import LaunchTimes
+from ksim.features.ranks import PoolRanks
 from ksim.flow.batch import Batch
+from ksim.flow.events import RanksMet
+from ksim.flow.log import Log
 from ksim.flow.steps import StepCost
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, KsimError
+from ksim.network.flows import Flows
+from ksim.network.network import FleetNetwork
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
+from ksim.simulation.fleet import Fleet
 
 #: Kinds of messages that bring tokens to experts and back.
 EXCHANGES = ("dispatch", "combine", "low_latency_dispatch", "low_latency_combine")
@@ -79,7 +88,10 @@ class Recipe:
         return catalog.value(cls, "recipes", str(RECIPES / "wide_ep.toml"))
 
     def scenario(self, case: Case, gpu: str) -> Scenario:
-        """The scenario of *case* on *gpu*; on as many nodes as it needs, and its workload is of no account."""
+        """The scenario of *case* on *gpu*; on as many nodes as it needs, and its workload is of no account.
+
+        Steps are of two batches that overlap where the deployment's were.
+        """
         parts = [self.common, getattr(self, case.phase), {"serve": case.serve}]
         serve = {key: value for part in parts for key, value in part.get("serve", {}).items()}
         others = {key: value for part in parts for key, value in part.items() if key != "serve"}
@@ -87,17 +99,24 @@ class Recipe:
         nodes = -(-serve["data_parallel_size"] // 8)
         if case.decodes:
             serve = {"max_cudagraph_capture_size": case.decodes[0], **serve}
+        serve = {**serve, "enable_dbo": case.two_batch, **REARRANGED}
         wired = {"nodes": nodes} if gpu.startswith("h") else {}
         return Scenario.of({**others, **named, "gpu": gpu, **wired, "serve": serve, "workload": ANY_WORKLOAD})
 
 
 @frozen
 class Result:
-    """A case with the measured tokens/s a GPU, and the priced step of one rank."""
+    """A case with the measured tokens/s a GPU, and the priced step of one rank.
+
+    `undivided` are the seconds of a step of one batch, and `drawn` those of a step of all ranks whose experts' rows are
+    drawn.
+    """
 
     case: Case
     measured: float
     step: StepCost
+    undivided: float
+    drawn: float
     #: Why the step does not fit in memory; "" if it does.
     shortage: str
 
@@ -109,6 +128,10 @@ class Result:
     @property
     def ratio(self) -> float:
         return self.predicted / self.measured
+
+    def ratio_of(self, seconds: float) -> float:
+        """The ratio if a step took so many *seconds*."""
+        return self.case.batch.tokens / seconds / self.measured
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -129,11 +152,6 @@ class Result:
     def exchanged(self) -> float:
         """The share of the step in which tokens are on their way to experts and back."""
         return self.parts.get("exchange", 0.0) / self.step.seconds
-
-    @property
-    def best(self) -> float:
-        """The ratio if either the exchange or all else were hidden: no overlap can do more."""
-        return self.ratio / max(self.exchanged, 1 - self.exchanged)
 
 
 @frozen
@@ -183,15 +201,43 @@ def _find(rows: Sequence[Mapping[str, str]], wanted: Mapping[str, str], path: Pa
 
 
 def _result(recipe: Recipe, case: Case, row: Mapping[str, str]) -> Result:
-    deployment = Deployment.of(recipe.scenario(case, row["gpu"].lower()))
+    scenario = recipe.scenario(case, row["gpu"].lower())
+    deployment = Deployment.of(scenario)
     shortage = ""
     try:
         deployment.check_step(case.batch)
     except KsimError as error:
         shortage = str(error)
     (timer,) = deployment.timers()
-    step = timer.step_cost(case.batch, [case.batch.tokens] * deployment.serve.data_parallel_size)
-    return Result(case, case.factor * _measured(case, row), step, shortage)
+    tokens = [case.batch.tokens] * deployment.serve.data_parallel_size
+    step = timer.step_cost(case.batch, tokens)
+    (alone,) = Deployment.of(evolve(scenario, serve=evolve(scenario.serve, enable_dbo=False))).timers()
+    return Result(case, case.factor * _measured(case, row), step, alone.step_cost(case.batch, tokens).seconds,
+                  drawn_seconds(evolve(scenario, detail="rank"), case.batch), shortage)
+
+
+#: EPLB, where it is on, places experts after the first steps.
+REARRANGED = {"eplb_step_interval": 8, "eplb_window_size": 8}
+#: Steps that ranks play, and how many of them count.
+PLAYED, COUNTED = 6, 3
+
+
+def drawn_seconds(scenario: Scenario, batch: Batch) -> float:
+    """Seconds of a step in which every rank computes *batch*, and rows of experts are drawn: the mean of some."""
+    fleet, env, log = Fleet.of(scenario), Horizon(), Log()
+    (pool,) = fleet.pools
+    ranks = PoolRanks(pool, env, log, lambda: FleetNetwork(env, fleet.links, Flows(env, fleet.links)))
+    tokens = [batch.tokens] * pool.deployment.serve.data_parallel_size
+    timers = pool.deployment.timers(pool.places[0].first, pool.places[0].firsts)
+    costs = [timer.step_cost(batch, tokens) for timer in timers]
+    at_once = [LaunchTimes(0.0, 0.0)] * len(costs)
+    for number, place in zip(pool.numbers, pool.places, strict=True):
+        stages = ranks.stages(number, place, timers, None)
+        for _ in range(PLAYED):
+            stages.launch(costs, at_once, batch=batch, tokens_by_rank=tokens)
+    env.run()
+    met = log.columns(RanksMet)
+    return float((met["time"] - met["start"])[-COUNTED:].mean())
 
 
 def _measured(case: Case, row: Mapping[str, str]) -> float:

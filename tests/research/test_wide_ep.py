@@ -6,10 +6,12 @@ import pytest
 
 from benchmarks.research import wide_ep
 from benchmarks.research.wide_ep import EXCHANGES, Recipe, Result
+from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from tests.research.command import research
 
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "cluster" / "large_ep.csv"
@@ -59,14 +61,25 @@ def test_every_case_can_be_deployed(name):
     assert serve.data_parallel_size > 1 and serve.enable_expert_parallel and "deepep" in serve.all2all_backend
 
 
-def test_no_overlap_does_more_than_to_hide_the_exchange_or_all_else():
+def test_a_step_is_told_by_its_parts_and_as_it_would_be_otherwise():
     kernels = [KernelCost(label, family, Costs.of(seconds=seconds)) for label, family, seconds in (
         ("dispatch", EXCHANGES[0], 0.3), ("experts_down", "grouped_gemm", 0.5), ("attention_prompts", "mla", 0.2))]
     step = StepCost((PricedBlock.of(kernels),), (), Costs.of(seconds=1.0), "eager", 0.0)
     case = CASES["SGLang, prefill EP32, 1K"]
-    result = Result(case, case.batch.tokens / 2.0, step, "")
+    result = Result(case, case.batch.tokens / 2.0, step, 2.0, 4.0, "")
     assert result.parts == {"experts": 0.5, "exchange": 0.3, "attention": 0.2}
-    assert (result.ratio, result.exchanged) == (2.0, 0.3) and result.best == pytest.approx(2.0 / 0.7)
+    assert (result.ratio, result.ratio_of(result.undivided), result.ratio_of(result.drawn)) == (2.0, 1.0, 0.5)
+    assert result.exchanged == 0.3
+
+
+def test_drawn_steps_of_equal_ranks_are_those_of_expected_values():
+    """Of 4 ranks with many rows each, the fullest has hardly more than the mean."""
+    table = {"model": "qwen3-30b-a3b", "gpu": "h200", "workload": ANY_WORKLOAD, "serve": {
+        "data_parallel_size": 4, "enable_expert_parallel": True, "all2all_backend": "deepep_high_throughput"}}
+    batch = Batch.of(*[(1000, 0)] * 8)
+    (timer,) = Deployment.of(Scenario.of(table)).timers()
+    expected = timer.step_cost(batch, [batch.tokens] * 4).seconds
+    assert wide_ep.drawn_seconds(Scenario.of({**table, "detail": "rank"}), batch) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the table of deployments is not here")
