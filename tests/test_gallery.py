@@ -33,12 +33,17 @@ CLAIMS = {
     "long_documents": (60, [("20 documents", "20, no prefix cache", "median_ttft_ms")]),
     "mixture_without_nvlink": (60, [("TP2, PP2", "TP4", "median_ttft_ms"),
                                     ("two L40S, TP2, FP8", "TP4", "median_tpot_ms")]),
+    "nvl72": (480, [("NVFP4", "no overlap", "median_tpot_ms"), ("no overlap", "BF16 sent, too", "median_ttft_ms"),
+                    ("NVFP4", "FP8", "joules_per_output_token")]),
     "offload": (130, [("256 GiB", "GPU alone", "p99_ttft_ms")]),
     "power_cap": (60, [("400 W", "700 W", "joules_per_output_token"), ("700 W", "400 W", "p99_ttft_ms"),
                        ("slack", "400 W", "p99_tpot_ms")]),
     "reasoning": (60, [("FP8 weights and cache", "BF16", "preemptions"), ("FP8 weights", "BF16", "median_e2el_ms")]),
     "split": (80, [("split, 1.5/s", "together, 1.5/s", "p99_itl_ms"),
                    ("together, 1.5/s", "split, 1.5/s", "median_ttft_ms")]),
+    "wide_ep": (64, [("DeepEP", "all tokens to all ranks", "median_tpot_ms"),
+                     ("DeepEP", "all tokens to all ranks", "median_ttft_ms"),
+                     ("popular experts", "DeepEP", "median_tpot_ms")]),
     "upgrade": (60, [("2 H100, FP8", "4 A100", "median_tpot_ms"),
                      ("2 H100, FP8", "4 A100", "dollars_per_million_output_tokens")]),
 }
@@ -51,8 +56,8 @@ def test_every_scenario_has_a_claim():
 
 
 #: Whose runs take longest, and are left to `make explore`.
-LONG = {"agents", "capacity_plan", "deepseek_v3", "gpt_oss", "mixture_without_nvlink", "offload", "power_cap",
-        "reasoning", "upgrade"}
+LONG = {"agents", "capacity_plan", "deepseek_v3", "gpt_oss", "mixture_without_nvlink", "nvl72", "offload", "power_cap",
+        "reasoning", "upgrade", "wide_ep"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.explore] * (name in LONG)) for name in CLAIMS])

@@ -3,8 +3,10 @@
 import re
 import shlex
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import get_args, get_origin
 
 import attrs
 import click
@@ -19,6 +21,7 @@ from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.errors import DISTRIBUTION
 from ksim.foundation.keys import keys
 from ksim.scenario.scenario import Scenario
+from ksim.specs.settings import EngineSettings, PoolSettings
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,6 +64,10 @@ def _find(path, cls=Scenario):
     kind = known[path[0]].part_of or known[path[0]].kind
     if path[1:] and attrs.has(kind) and kind is not Choice:
         _find(path[1:], kind)
+    elif path[1:] and get_origin(kind) is Mapping and attrs.has(entry := get_args(kind)[1]):  # one of a name, as a pool
+        _find(path[2:], entry)
+    elif path[1:] and cls is PoolSettings and path[0] == "serve":
+        _find(path[1:], EngineSettings)
     elif path[1:]:
         assert kind is Choice or kinds_of(kind)
 

@@ -24,7 +24,7 @@ from ksim.cost.pricer import (
     paired,
     priced_part,
 )
-from ksim.cost.single_batch import Beside
+from ksim.cost.single_batch import StreamPair
 from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
@@ -33,7 +33,9 @@ from ksim.specs.shard import Shard
 _Body = tuple[int, int | None, frozenset[Op]]
 #: The rest of a `_Body` that goes over a rank's own tokens alone, and whose batch has something for every launch.
 _WHOLE = (None, frozenset[Op]())
-_Launched = Sequence[tuple[Sequence[Op | Summed | Beside], int]]
+#: What is priced at once: a launch, or several that overlap.
+_Priced = Op | Summed | StreamPair
+_Launched = Sequence[tuple[Sequence[_Priced], int]]
 #: So many numbers of samples, or of tokens, are priced together: of tokens, once a share (`MANY`) of a stretch of so
 #: many has been asked for one by one.  A further number costs a seventh of the first, so what is never used pays off.
 AROUND, STRETCH, MANY = 16, 256, 1 / 8
@@ -56,7 +58,7 @@ class Plans:
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _bodies: dict[_Body, Part] = field(factory=dict, init=False)
     _heads: dict[int, Part] = field(factory=dict, init=False)
-    _launches: dict[Op | Summed | Beside, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
+    _launches: dict[_Priced, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
     _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
     _lacking: dict[frozenset[Op], SweptPart | None] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
@@ -204,13 +206,13 @@ class Plans:
         return Plan.of(shape, body, head, launches.gaps(launching, self.host.inputs),
                        launches.seconds(launching, self.host.worker))
 
-    def price(self, ops: Sequence[Op | Summed | Beside]) -> Mapping[Op | Summed | Beside, tuple[PricedLaunch, ...]]:
+    def price(self, ops: Sequence[_Priced]) -> Mapping[_Priced, tuple[PricedLaunch, ...]]:
         """Price all of *ops* that are new, most in one question to the oracle; attention waits for its batch.
 
         Where ranks differ, an op has the time of the fullest rank, unless that of the `average` one is asked for, and
         the work and energy of the average one.
         """
-        groups = [op for op in ops if isinstance(op, Beside) and op not in self._launches]
+        groups = [op for op in ops if isinstance(op, StreamPair) and op not in self._launches]
         ops = [*ops, *(op for group in groups for op in (group.message, *group.computed))]
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new

@@ -19,14 +19,14 @@ from ksim.cost.pricer import PricedLaunch, Pricer, left
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Beside", "SHARED", "side_by_side", "priced", "sending_sms"]
+__all__ = ["StreamPair", "SHARED", "side_by_side", "priced", "sending_sms"]
 
 #: How labels of shared experts begin.
 SHARED = "shared_"
 
 
 @frozen
-class Beside:
+class StreamPair:
     """A collective, and the launches that run on another stream meanwhile: `down` on what SMs it leaves, if any."""
 
     message: Op
@@ -44,7 +44,7 @@ def sending_sms(gpu: Gpu) -> int:
     return 32 if gpu.architecture == "blackwell" else 3
 
 
-def side_by_side(ops: Sequence[Op], gpu: Gpu) -> Iterator[Op | Beside]:
+def side_by_side(ops: Sequence[Op], gpu: Gpu) -> Iterator[Op | StreamPair]:
     """*ops* in order, with those of each layer together that SGLang runs side by side on *gpu*: none, where there are
     no low-latency kernels of DeepEP."""
     layer: list[Op] = []
@@ -56,13 +56,13 @@ def side_by_side(ops: Sequence[Op], gpu: Gpu) -> Iterator[Op | Beside]:
     yield from layer
 
 
-def _of_layer(ops: Sequence[Op], gpu: Gpu) -> Iterator[Op | Beside]:
+def _of_layer(ops: Sequence[Op], gpu: Gpu) -> Iterator[Op | StreamPair]:
     """The ops of one layer up to the combine."""
     combine, blackwell = ops[-1], gpu.architecture == "blackwell"
     (dispatch,) = (op for op in ops if isinstance(op.kernel, Collective) and op.kernel.kind == "low_latency_dispatch")
     shared = tuple(op for op in ops if op.label.rpartition(".")[2].startswith(SHARED))
-    groups = (Beside(dispatch, () if blackwell else shared),
-              Beside(combine, shared if blackwell else (), _down(ops, gpu)))
+    groups = (StreamPair(dispatch, () if blackwell else shared),
+              StreamPair(combine, shared if blackwell else (), _down(ops, gpu)))
     together = {group.message: group for group in groups if group.computed}
     moved = {op for group in together.values() for op in group.computed}
     yield from (together.get(op, op) for op in ops if op not in moved)
@@ -74,7 +74,7 @@ def _down(ops: Sequence[Op], gpu: Gpu) -> Op | None:
     return op if gpu.architecture != "blackwell" or kernel.activations is DType.NVFP4 else None
 
 
-def priced(pricer: Pricer, group: Beside, known: Mapping[Any, tuple[PricedLaunch, ...]]) -> list[PricedLaunch]:
+def priced(pricer: Pricer, group: StreamPair, known: Mapping[Any, tuple[PricedLaunch, ...]]) -> list[PricedLaunch]:
     """Price *group*, of which all launches are *known* as they are alone; those of the shorter stream are hidden."""
     (message,) = known[group.message]
     computed = [launch for op in group.others for launch in known[op]]

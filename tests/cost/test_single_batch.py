@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.compute.graph import Collective
-from ksim.cost.single_batch import Beside, side_by_side
+from ksim.cost.single_batch import StreamPair, side_by_side
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Deployment
@@ -48,10 +48,10 @@ def test_what_runs_beside_what_depends_on_gpu_and_format(gpu, serve, beside):
     """SGLang 0ac832c3, batch_overlap/single_batch_overlap.py."""
     made = deployment(gpu, **serve)
     layer = made.model.graph(64, 64, made.shards[0]).blocks[-2]
-    together = [op for op in side_by_side(layer.ops, gpu_of(gpu)) if isinstance(op, Beside)]
+    together = [op for op in side_by_side(layer.ops, gpu_of(gpu)) if isinstance(op, StreamPair)]
     assert {group.message.label: [op.label for op in group.computed] for group in together} == beside
     flat = [one for op in side_by_side(layer.ops, gpu_of(gpu))
-            for one in ((*op.computed, op.message) if isinstance(op, Beside) else (op,))]
+            for one in ((*op.computed, op.message) if isinstance(op, StreamPair) else (op,))]
     assert sorted(op.label for op in flat) == sorted(op.label for op in layer.ops)
 
 
