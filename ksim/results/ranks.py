@@ -273,6 +273,9 @@ class ShownStep:
 
     Its ranks are on `gpus`, (ranks,), and of each meeting there is when a rank `came` and `left`, and when its `latest`
     came, (ranks, meetings), nan where a rank had fewer.  `names` has the collective of each meeting.
+
+    Where experts are drawn, `loads` has the rows of the fullest, the median and the emptiest rank of the stage over the
+    mean, (3, layers); else it has no layers.
     """
 
     engine: int
@@ -285,6 +288,7 @@ class ShownStep:
     came: Floats
     latest: Floats
     left: Floats
+    loads: Floats = field(factory=lambda: np.zeros((3, 0)))
 
     @classmethod
     def slowest(cls, log: Log, most: int) -> "ShownStep | None":
@@ -308,7 +312,8 @@ class ShownStep:
                               for column in (timeline.came, timeline.latest, timeline.left))
         return cls(int(met["engine"]), int(met["stage"]), start, float(met["time"]) - start,
                    gpus=np.asarray(met["gpus"])[rows], names=list(timeline.names),
-                   started=np.asarray(timeline.started, float)[rows] - start, came=came, latest=latest, left=left)
+                   started=np.asarray(timeline.started, float)[rows] - start, came=came, latest=latest, left=left,
+                   loads=_loads(timeline.rows))
 
     @property
     def ready(self) -> Floats:
@@ -327,7 +332,8 @@ class ShownStep:
 
         return {"engine": self.engine, "stage": self.stage, "start": self.start, "seconds": self.seconds,
                 "gpus": self.gpus.tolist(), "names": list(self.names),
-                **{name: listed(getattr(self, name)) for name in ("started", "came", "latest", "left")}}
+                **{name: listed(getattr(self, name)) for name in ("started", "came", "latest", "left")},
+                **({"loads": np.round(self.loads, 5).tolist()} if self.loads.size else {})}
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> "ShownStep":
@@ -338,4 +344,14 @@ class ShownStep:
         came, latest, left = (column.reshape(shape) for column in rest)
         return cls(content["engine"], content["stage"], content["start"], content["seconds"],
                    gpus=np.array(content["gpus"]), names=content["names"], started=started, came=came, latest=latest,
-                   left=left)
+                   left=left, loads=np.array(content.get("loads", np.zeros((3, 0))), float))
+
+
+def _loads(rows: Any) -> Floats:
+    """The fullest, the median and the emptiest of *rows*, (layers, ranks), over the mean: (3, layers)."""
+    if rows is None:
+        return np.zeros((3, 0))
+    by_rank = np.asarray(rows, float)
+    chosen = np.stack([by_rank.max(axis=1), np.median(by_rank, axis=1), by_rank.min(axis=1)])
+    loads: Floats = chosen / np.maximum(by_rank.mean(axis=1), 1e-300)
+    return loads

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from ksim.flow.events import WAITS, RanksMet, RankTimeline
+from ksim.flow.events import WAITS, ExpertsMoved, RanksMet, RankTimeline
 from ksim.flow.log import Log
 
 from . import by_hand
@@ -15,6 +15,14 @@ SLOW = {"model": "llama-3.2-1b", "gpu": "h200", "detail": "rank",
                                    "prompt": {"kind": "uniform", "low": 50, "high": 400},
                                    "output": {"kind": "uniform", "low": 2, "high": 12}}},
         "ranks": {"slow": [{"gpu": 2, "speed": 0.9}]}}
+
+#: A scenario in which some experts get more tokens than others, and EPLB moves them three times.
+EPLB = {"model": "qwen3-30b-a3b", "gpu": "h200", "detail": "rank", "routing": {"name": "zipf", "exponent": 0.5},
+        "serve": {"data_parallel_size": 4, "enable_expert_parallel": True, "max_model_len": 4096, "enable_eplb": True,
+                  "num_redundant_experts": 4, "eplb_step_interval": 8, "eplb_window_size": 8},
+        "workload": {"synthetic": {"count": 16, "arrivals": {"process": "burst"},
+                                   "prompt": {"kind": "uniform", "low": 50, "high": 100},
+                                   "output": {"kind": "uniform", "low": 20, "high": 20}}}}
 
 
 def waits(ranks: int = 2, **by_cause):
@@ -39,6 +47,14 @@ def small() -> Log:
     for event in (met(1.5, 2.0, (0.35, 0.45), TIMELINE, clock=[0.1, 0.0]),
                   met(2.5, 3.0, (0.35, 0.35), host=[0.0, 0.1]), met(3.5, 4.0, (0.45, 0.45))):
         log.add(event)
+    return log
+
+
+def moved() -> Log:
+    """`small`, where EPLB moves experts of one stage twice and of another once."""
+    log = small()
+    for time, stage, start in ((2.25, 0, 2.0), (2.5, 1, 2.0), (3.5, 0, 3.0)):
+        log.add(ExpertsMoved(time, 4, stage, start, experts=3, bytes=3000.0, before=1.5, after=1.125))
     return log
 
 

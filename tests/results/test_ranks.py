@@ -5,10 +5,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
 
-from ksim.flow.events import WAITS, RanksMet, RankTimeline
+from ksim.flow.events import WAITS, ExpertsMoved, RanksMet, RankTimeline
 from ksim.flow.log import Log
 from ksim.foundation.errors import DataError
 from ksim.results import streaming
@@ -21,7 +24,7 @@ from ksim.views.result import Result
 from tests.properties import examples
 
 from . import by_hand
-from .ranks_by_hand import SLOW, TIMELINE, met, small, stages
+from .ranks_by_hand import EPLB, SLOW, TIMELINE, met, small, stages
 
 
 def test_what_gpus_of_the_small_log_did():
@@ -143,6 +146,45 @@ def test_the_shown_step_is_the_one_in_which_ranks_waited_longest():
     assert shown.ready == pytest.approx(np.array([[0.0, 0.45], [0.0, 0.45]]))
     again = ShownStep.of_content(json.loads(json.dumps(shown.content())))
     assert again.came == pytest.approx(shown.came) and again.names == list(shown.names)
+    assert again.loads.shape == (3, 0) and "loads" not in shown.content()
+
+
+def with_rows(rows) -> ShownStep:
+    """`TIMELINE` with these rows of experts, (layers, ranks), as it is shown."""
+    return ShownStep.slowest(Log([by_hand.ENGINE], [met(1.5, 2.0, (0.35, 0.45), evolve(TIMELINE, rows=rows))]), 16)
+
+
+def test_the_shown_step_has_the_loads_of_all_ranks_layer_by_layer():
+    """Also of those that are not among the ranks that are shown."""
+    shown = with_rows(np.array([[30, 10, 20, 20, 0], [4, 4, 4, 4, 4]]))
+    assert shown.loads == pytest.approx(np.array([[30 / 16, 1], [20 / 16, 1], [0, 1]]))
+
+
+@given(arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(2, 9)), elements=st.integers(0, 10**6)),
+       st.integers(1, 1000))
+@examples(30)
+def test_loads_are_relative_and_do_not_depend_on_the_order_of_ranks(rows, more):
+    shown = with_rows(rows)
+    fullest, median, emptiest = shown.loads
+    known = rows.any(axis=1)
+    assert (fullest[known] >= 1 - 1e-12).all() and (emptiest <= 1 + 1e-12).all()
+    assert (fullest >= median).all() and (median >= emptiest).all()
+    assert with_rows(more * rows[:, ::-1]).loads == pytest.approx(shown.loads)
+    again = ShownStep.of_content(json.loads(json.dumps(shown.content())))
+    assert again.loads == pytest.approx(shown.loads, abs=1e-5)
+
+
+def test_a_run_keeps_the_loads_of_its_slow_step(tmp_path):
+    result = simulate(Scenario.of(EPLB))
+    result.save(tmp_path / "run", plots=False, trace=False)
+    step = ShownStep.of_content(json.loads((tmp_path / "run" / "overview.json").read_text())["slow_step"])
+    assert step.loads.shape == (3, 48)  # layers of the model, all with experts
+    steps = [met for met in result.log.of(RanksMet) if met.timeline is not None]
+    (rows,) = (met.timeline.rows for met in steps if met.start == step.start)
+    assert step.loads[0] == pytest.approx(rows.max(axis=1) / rows.mean(axis=1), abs=1e-5)
+    first = next(iter(result.log.of(ExpertsMoved)))
+    window = np.sum([met.timeline.rows for met in steps if met.start < first.start], axis=0)  # each has a timeline
+    assert (window.max(axis=1) / window.mean(axis=1)).mean() == pytest.approx(first.before, rel=1e-3)
 
 
 def test_of_many_ranks_those_that_wait_least_and_most_are_shown():

@@ -1,7 +1,6 @@
 """Figures of ranks that differ: one step, in which each computes, waits for others, or is in a collective.
 
-Where experts are drawn, a figure of their load by layer belongs here, too: `rank_charts` yields whatever a run has data
-for.
+Where experts are drawn, a panel has the rows of the fullest, the median and the emptiest rank, layer by layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from ksim.flow.events import WAITS
 from ksim.results.history import History
 from ksim.results.ranks import Ranks, ShownStep
 from ksim.results.steps import Floats
-from ksim.views.charts import BLUE, GREY, ORANGE, TEAL, Axis, Bars, Mark, Panel
+from ksim.views.charts import BLUE, GREEN, GREY, ORANGE, RED, TEAL, Axis, Bars, Mark, Panel, Polyline, RuleLine
 from ksim.views.figures import Picture
 from ksim.views.wording import number, percent
 
@@ -29,6 +28,10 @@ MOST = 16
 _BESIDE = 3
 #: What ranks do, and its colour.
 _LOOKS = {"computes": BLUE, "waits for others": ORANGE, "in a collective": TEAL, "not launched": GREY}
+#: The ranks of `ShownStep.loads`, and their colours.
+_LOADS = {"fullest rank": RED, "median rank": BLUE, "emptiest rank": GREEN}
+#: Inches of the panel that shows them.
+_LOADS_HEIGHT = 2.4
 
 
 def shown_parts(ranks: Ranks) -> list[str]:
@@ -70,7 +73,22 @@ def step_chart(step: ShownStep, title: str = "") -> Picture:
         panels.append(Panel(f"Around the longest wait after the first, for {label or 'the end of the step'}",
                             Axis("milliseconds from the start of the step", 1e3 * begin, 1e3 * end), Axis.names(names),
                             _marks(step, begin, end)))
-    return Picture(title, panels, note, 10, 1.6 + len(panels) * (1.1 + 0.21 * len(names)))
+    each = 1.1 + 0.21 * len(names)
+    height = 1.6 + len(panels) * each
+    if step.loads.size:
+        panels.append(_loads_panel(step.loads, _LOADS_HEIGHT / each))
+        height += _LOADS_HEIGHT
+    return Picture(title, panels, note, 10, height)
+
+
+def _loads_panel(loads: Floats, tall: float) -> Panel:
+    """The rows of the fullest, the median and the emptiest rank over the mean, layer by layer."""
+    layers = np.arange(loads.shape[1])
+    marks = [Polyline(layers, load, name, colour, width=1.4, dots=3.0, hover="%{y:,.3~f} x the mean in layer %{x}")
+             for (name, colour), load in zip(_LOADS.items(), loads, strict=True)]
+    return Panel("Rows by layer", Axis("layers with experts, of this stage", -0.5, len(layers) - 0.5),
+                 Axis("x the mean", 0, 1.08 * float(loads.max())), [RuleLine(1.0, across=True), *marks],
+                 legend="above", tall=tall)
 
 
 def _waited(step: ShownStep) -> float:
