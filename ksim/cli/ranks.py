@@ -1,6 +1,6 @@
 """`ksim ranks`: which GPUs the others wait for, why, what that costs, and a picture of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,16 +12,17 @@ from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
 from ksim.results.numbers import OF_RANKS, number_of
 from ksim.views.tables import Table
-from ksim.views.wording import number, percent, written
+from ksim.views.wording import measure, number, percent, written
 
 if TYPE_CHECKING:
+    from ksim.flow.events import ExpertsMoved
     from ksim.results.ranks import Ranks
     from ksim.scenario.scenario import Scenario
     from ksim.study.ranks import RankCosts
     from ksim.views.result import Result
 
-#: The most GPUs with a row of their own.
-_MOST = 16
+#: The most GPUs, and the most rearrangements of experts, with a row of their own.
+_MOST, _MOVES = 16, 5
 _OFF = {"clock": "all GPUs as fast", "host": "no late hosts", "link": "all links as fast",
         "experts": "all experts as full", "processes": "no processes of your own"}
 _ENDS = (".png", ".svg")
@@ -39,21 +40,23 @@ def ranks(
                                                 " rank, as .png or .svg")] = None,
 ) -> None:
     """Say which GPUs the others wait for, why, and what each cause costs in latency, throughput and joules."""
+    from ksim.flow.events import ExpertsMoved
     from ksim.scenario.scenario import Scenario
 
     if output is not None and output.suffix.lower() not in _ENDS:
         raise ConfigError("-o", f"{output} is no picture; name a file that ends in {' or '.join(_ENDS)}")
     scenario = changed(Scenario.read(run / "scenario.toml" if run.is_dir() else run), settings, seed)
     result, priced = _played(scenario, costs)
-    found, screen = result.ranks, console()
+    found, moves, screen = result.ranks, [*result.log.of(ExpertsMoved)], console()
     assert found is not None, "its GPUs may differ"
     screen.print(f"\n[bold]{run}[/]: {result.subject}; GPUs waited for others"
                  f" {percent(result.summary['rank_wait_share'])} of the time")
-    for shown in (_of_each(found), _path(found), *([_costs(priced)] if priced and priced.without else [])):
+    for shown in (_of_each(found), _path(found), *([_moves(moves)] if moves else []),
+                  *([_costs(priced)] if priced and priced.without else [])):
         screen.print(shown)
     for sentence in _said(found, priced):
         screen.print(f"* {sentence}", markup=False)
-    write_json(json_file, _content(run, found, priced), make_folder=True)
+    write_json(json_file, _content(run, found, moves, priced), make_folder=True)
     if output is not None:
         screen.print(_drawn(result, output), markup=False)
 
@@ -102,6 +105,30 @@ def _path(found: "Ranks") -> Table:
     return Table.of("", ">seconds", ">of the steps", rows=rows, title="What the critical path of steps consists of")
 
 
+def _moves(moves: "Sequence[ExpertsMoved]") -> Table:
+    """A row for each of the first rearrangements of experts, and one for all of them together."""
+    stages = any(move.stage for move in moves)
+    made = Table.of("", ">engine", *([">stage"] if stages else []), ">ms", ">experts", ">bytes", ">before", ">after",
+                    title="What EPLB moved; \"before\", \"after\": rows of the fullest rank over the mean",
+                    hide=("stage", "engine"))
+    for move in moves[:_MOVES]:
+        stage = [str(move.stage)] if stages else []
+        made.add_row(f"at {number(move.start)} s", str(move.engine), *stage, *_moved([move]))
+    if len(moves) > 1:
+        made.add_section()
+        made.add_row(f"all {len(moves):,}, mean before and after", "", *([""] if stages else []), *_moved(moves))
+    return made
+
+
+def _moved(moves: "Sequence[ExpertsMoved]") -> Iterator[str]:
+    """The milliseconds, experts and bytes of *moves* together, and the mean of how full ranks are before and after."""
+    yield number(1e3 * sum(move.time - move.start for move in moves))
+    yield number(sum(move.experts for move in moves))
+    yield measure(sum(move.bytes for move in moves), "B")
+    for fullest in ([move.before for move in moves], [move.after for move in moves]):
+        yield f"{sum(fullest) / len(fullest):.3f}"
+
+
 def _costs(priced: "RankCosts") -> Table:
     """A row for the run as it is, and one for the run without each cause, with how much less or more that is."""
     made = Table.of("", *(f">{number_of(key).title}" for key in OF_RANKS),
@@ -134,14 +161,21 @@ def _said(found: "Ranks", priced: "RankCosts | None") -> Iterator[str]:
                    f" {percent(found.shares()[cause])} of the time")
 
 
-def _content(run: Path, found: "Ranks", priced: "RankCosts | None") -> dict[str, Any]:
+def _content(run: Path, found: "Ranks", moves: "Sequence[ExpertsMoved]", priced: "RankCosts | None"
+             ) -> dict[str, Any]:
     rows = [{"gpu": int(found.gpus[place]), "engine": int(found.engines[place]),
              "stage": int(found.pipeline_stages[place]), "last_share": float(found.last[place]),
              "seconds": {name: float(seconds[place]) for name, seconds in found.seconds.items()}}
             for place in found.order.tolist()]
     return {"run": str(run), "duration": found.duration, "gpus": rows, "shares": found.shares(),
             "critical_path": {"seconds": found.step_seconds, "parts": found.path},
+            **({"rearrangements": [_rearrangement(move) for move in moves]} if moves else {}),
             **({"costs": priced.content} if priced else {})}
+
+
+def _rearrangement(move: "ExpertsMoved") -> dict[str, Any]:
+    return {"start": move.start, "seconds": move.time - move.start, "engine": move.engine, "stage": move.stage,
+            "experts": move.experts, "bytes": move.bytes, "before": move.before, "after": move.after}
 
 
 def _drawn(result: "Result", output: Path) -> str:

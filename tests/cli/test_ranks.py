@@ -1,9 +1,18 @@
 """`ksim ranks` and what `ksim diff` and the report say of ranks, as a user meets them."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 from pyarrow import parquet
+
+from ksim.flow.events import ExpertsMoved
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.simulate import simulate
+from ksim.views.wording import number
+from tests.results.ranks_by_hand import EPLB
 
 from .command import SCENARIO, ksim
 
@@ -87,3 +96,34 @@ def test_the_page_and_the_report_have_ranks_only_where_there_are_some(folder):
         ksim("report", name, "-o", f"{name}.html", folder=folder)
     slow, alike = ((folder / f"{name}.html").read_text() for name in ("slow", "alike"))
     assert 'id="ranks"' in slow and "GPU 2" in slow and 'id="figure-ranks"' in slow and 'id="ranks"' not in alike
+
+
+def panels(folder, run) -> list[str]:
+    """The titles of the panels in the figure of ranks on the page of *run*."""
+    ksim("report", run, "-o", "page.html", folder=folder)
+    (packed,) = re.findall('id="data">([^<]*)<', (folder / "page.html").read_text(encoding="utf-8"))
+    figure = json.loads(gzip.decompress(base64.b64decode(packed)))["figures"]["ranks"]
+    return [text["text"] for text in figure["layout"]["annotations"]]
+
+
+def test_rearrangements_of_experts_are_listed_with_what_they_move_and_gain(tmp_path):
+    result = simulate(Scenario.of(EPLB))
+    result.save(tmp_path / "run", plots=False, trace=False)
+    out = ksim("ranks", "run", "--no-costs", "--json", "ranks.json", folder=tmp_path)
+    moves = [*result.log.of(ExpertsMoved)]
+    lines = out.partition("What EPLB moved")[2].splitlines()
+    rows = [line.split() for line in lines if line.startswith(("at ", "all "))]
+    assert len(rows) == 1 + len(moves) == 4
+    assert [row[-5] for row in rows] == [number(move.experts) for move in moves] + [
+        number(sum(move.experts for move in moves))]
+    assert [row[-2:] for row in rows[:-1]] == [[f"{move.before:.3f}", f"{move.after:.3f}"] for move in moves]
+    assert json.loads((tmp_path / "ranks.json").read_text())["rearrangements"] == [
+        {"start": move.start, "seconds": move.time - move.start, "engine": 0, "stage": 0, "experts": move.experts,
+         "bytes": move.bytes, "before": move.before, "after": move.after} for move in moves]
+    assert "Rows by layer" in panels(tmp_path, "run")
+
+
+def test_runs_without_eplb_tell_of_no_rearrangements(folder):
+    out = ksim("ranks", "slow.toml", "--no-costs", "--json", "plain.json", folder=folder)
+    assert "EPLB" not in out and "rearrangements" not in json.loads((folder / "plain.json").read_text())
+    assert (shown := panels(folder, "slow")) and "Rows by layer" not in shown

@@ -38,7 +38,7 @@ FLEETS = [fleet.log(count=25, rate=60, preempt_every=9), fleet.log(count=25, rat
           fleet.log(count=25, rate=60, style=fleet.Style(hands_over=True), decode_first=True)]
 LOGS = [by_hand.small(), *FLEETS, fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2),
         fabricate.pipelined(), fabricate.cut(fabricate.log(count=20), 1.0), by_hand.overlapped(), Log(),
-        Log([by_hand.ENGINE]), ranks_by_hand.small()]
+        Log([by_hand.ENGINE]), ranks_by_hand.small(), ranks_by_hand.moved()]
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -139,6 +139,18 @@ def test_a_window_chooses_the_steps_of_ranks_too():
     shown, arrows = of_ranks(ranks_by_hand.small(), (2.2, 3.0))
     assert not any(shown.values()) and not arrows
     assert of_ranks(by_hand.small()) == ({}, [])
+
+
+def test_rearrangements_of_experts_have_tracks_of_their_own():
+    log = ranks_by_hand.moved()
+    shown, _ = of_ranks(log)
+    assert list(shown)[-2:] == ["EPLB, engine 4", "EPLB, engine 4, stage 1"]
+    assert shown["EPLB, engine 4"] == [("rearrange experts", 2.0, 0.25), ("rearrange experts", 3.0, 0.5)]
+    assert shown["EPLB, engine 4, stage 1"] == [("rearrange experts", 2.0, 0.5)]
+    assert shown["GPU 0, engine 4"] == of_ranks(ranks_by_hand.small())[0]["GPU 0, engine 4"]
+    first = next(event for event in load(log)["traceEvents"] if event["name"] == "rearrange experts")
+    assert first["args"] == {"experts": 3, "bytes": 3000, "fullest_before": 1.5, "fullest_after": 1.125}
+    assert not any(name.startswith("EPLB") for name in of_ranks(ranks_by_hand.small())[0])
 
 
 @pytest.mark.parametrize("budget", [1, 5_000])

@@ -1,6 +1,7 @@
 """Ranks that differ on tracks of a trace: where each computes, waits or is in a collective, and for whom it waits.
 
-Only steps with a timeline have slices: the first ones, and those in which ranks waited longest.
+Only steps with a timeline have slices: the first ones, and those in which ranks waited longest.  All rearrangements of
+experts have one, on tracks below those of the ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from attrs import frozen
 
-from ksim.flow.events import RanksMet, RankTimeline
+from ksim.flow.events import ExpertsMoved, RanksMet, RankTimeline
 from ksim.results.history import History
 from ksim.results.ranks import Ranks
 from ksim.results.steps import Floats, Ints
@@ -66,9 +67,27 @@ def rank_tracks(history: History, window: tuple[float, float] | None, stride: in
         waiting = stage.waited.mean(axis=1) / np.maximum(stage.end - stage.start, 1e-300)
         name = f"waiting, %: engine {stage.engine}{f', stage {stage.stage}' if stage.stage else ''}"
         yield from counter(name, of, stage.start[::stride], np.rint(100 * waiting).astype(np.int64)[::stride])
+    if history.log.has(ExpertsMoved):
+        yield from _rearrangements(of, 2 + int(found.gpus.max(initial=0)), history)
     if steps:
         yield _slices(of, steps)
         yield _arrows(of, steps)
+
+
+def _rearrangements(of: int, first: int, history: History) -> Iterator[bytes | memoryview]:
+    """A track for each stage whose experts EPLB moves, from thread *first* on, and a slice for each time it does."""
+    moved = history.log.columns(ExpertsMoved)
+    stages, track = np.unique(np.stack([moved["engine"], moved["stage"]], axis=1), axis=0, return_inverse=True)
+    for thread, (engine, stage) in enumerate(stages.tolist(), first):
+        name = f"EPLB, engine {engine}{f', stage {stage}' if stage else ''}"
+        yield (",\n" + name_of("thread", of, thread, name)).encode()
+    begin, end = _nanoseconds(moved["start"]), _nanoseconds(moved["time"])
+    permille = [np.rint(1000 * moved[name]).astype(np.int64) for name in ("before", "after")]
+    yield lines(f',\n{{"name":"rearrange experts","cat":"eplb","ph":"X","pid":{of},"tid":',
+                whole(first + track.reshape(-1)), ',"ts":', thousandths(begin), ',"dur":', thousandths(end - begin),
+                ',"args":{"experts":', whole(moved["experts"]), ',"bytes":',
+                whole(np.rint(moved["bytes"]).astype(np.int64)), ',"fullest_before":', thousandths(permille[0]),
+                ',"fullest_after":', thousandths(permille[1]), "}}")
 
 
 def _shown(history: History, window: tuple[float, float] | None) -> list[MetTimes]:
