@@ -19,7 +19,7 @@ from ksim.foundation.keys import Key, keys
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.schema import FILE, schema, toml
 from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, MmProcessorKwargs, SpeculativeConfig
-from ksim.specs.hardware import Footprint, PowerSettings
+from ksim.specs.hardware import Footprint, PowerSettings, RankSettings, SlowGpu
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.workload.arrivals import Arrivals, Phase
 from ksim.workload.distributions import Lengths
@@ -36,7 +36,7 @@ SECTIONS: Mapping[str, type] = {
     "[serve.speculative_config]": SpeculativeConfig, "[[serve.lora_modules]]": LoraModule,
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
     "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
-    "[power]": PowerSettings, "[energy]": Footprint,
+    "[power]": PowerSettings, "[energy]": Footprint, "[ranks]": RankSettings, "[[ranks.slow]]": SlowGpu,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.retries]": Retries,
     "[workload.synthetic]": Synthetic, "arrivals": Arrivals, "phases": Phase,
     "prefixes": Prefixes, "sessions": Sessions, "adapters": Adapters, "images": Images,

@@ -138,6 +138,13 @@ class StepTimer:
         self._pricer, self._batches, self._plans = other._pricer, other._batches, other._plans
         self._summaries = other._summaries
 
+    def plan_as(self, other: "StepTimer") -> None:
+        """Share the plans of *other*, which prices the steps of another engine at the same time.
+
+        Prices of batches go on from one batch to the next, so each engine has its own.
+        """
+        self._plans = other._plans
+
     def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
                  ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of *batch* in order, the cost of each, and how often it runs."""
@@ -307,11 +314,11 @@ class Passes:
         """Share the prices of batches' kernels with the timer of another stage, which has the same oracle and GPU."""
         self.main.share_with(other.main if isinstance(other, Passes) else other)
 
-    def price_as(self, other: "Passes") -> None:
-        """Share the tables of prices of *other*, as the timers of its passes do."""
-        self.main.price_as(other.main)
+    def plan_as(self, other: "Passes") -> None:
+        """Share the plans of *other*, as the timers of its passes do."""
+        self.main.plan_as(other.main)
         for own, known in zip(self.others, other.others, strict=True):
-            own.timer.price_as(known.timer)
+            own.timer.plan_as(known.timer)
 
     @overload
     def summarize(self, batches: Batch) -> StepSummary: ...

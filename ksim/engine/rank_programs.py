@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ksim.compute.graph import Collective
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 
-__all__ = ["ACROSS", "KernelSequence", "RankProgram", "Timed"]
+__all__ = ["ACROSS", "KernelSequence", "RankProgram", "SegmentTimes"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -65,7 +65,7 @@ class SegmentTemplate:
         return self.experts + self.experts_beside > 0
 
 
-class Timed(NamedTuple):
+class SegmentTimes(NamedTuple):
     """The segments of a step: columns of (segments,), in seconds at the boost clock."""
 
     at_boost: Floats
@@ -193,16 +193,16 @@ class RankProgram:
             self._growing = np.array(by_segment)[self.distinct[1]]
         return self._growing
 
-    def timed(self, step: StepCost) -> Timed:
+    def timed(self, step: StepCost) -> SegmentTimes:
         """The segments of *step*."""
         if self.halves and step.halves:
             both = [half.timed(own) for half, own in zip(self.halves, step.halves, strict=True)]
-            return Timed(*(np.concatenate(columns)[self.order] for columns in zip(*both, strict=True)))
+            return SegmentTimes(*(np.concatenate(columns)[self.order] for columns in zip(*both, strict=True)))
         fills = step.batch_kernels
         distinct, which = self.distinct
         rows = [(*segment.alone.seconds(fills), segment.message.lasts if segment.message else 0.0,
                  *segment.beside.seconds(fills)) for segment in distinct]
-        return Timed(*np.array(rows).T[:, which])
+        return SegmentTimes(*np.array(rows).T[:, which])
 
     def _take(self, block: PricedBlock) -> None:
         """Append *block*; from its second repetition on, all are the same."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import simpy
 from attrs import define, field
 
 from ksim.engine.engine import Engine
-from ksim.engine.rank_processes import Rank, RankStages
+from ksim.engine.rank_processes import Rank
+from ksim.engine.rank_stages import RankStages
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -95,7 +95,7 @@ def start(choices: Sequence[Choice], running: "RunningFleet") -> None:
         running.env.process(_driven(choice.name, process, running))
 
 
-def _driven(name: str, process: Generator[simpy.Event, Any, Any], running: "RunningFleet") -> Any:
+def _driven(name: str, process: Generator[Any, Any, Any], running: "RunningFleet") -> Any:
     """Run *process* until it ends or the run is over; raises KsimError, with its *name*, for what it raises."""
     value = None
     while True:

@@ -404,7 +404,8 @@ class Deployment:
         """What decides how long collectives of *groups* take: () for an engine that has none."""
         if self.serve.gpus == 1 and self.shards[0].data == 1:
             return ()
-        return tuple((name, self.network.pattern(ranks)) for name, ranks in sorted(groups.items()))
+        return tuple((name, self.network.pattern(ranks)) for name, ranks in sorted(groups.items())
+                     if name != "pipeline" or self.serve.pipeline_parallel_size > 1)
 
     def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.

@@ -15,8 +15,7 @@ from ksim.cost.step import Pass, StepTimer
 from ksim.foundation import catalog
 from ksim.scenario.cache_layout import Memory
 from ksim.scenario.scenario import Scenario
-from ksim.specs.hardware import Gpu, System
-from ksim.specs.ranks import RankSettings
+from ksim.specs.hardware import Gpu, RankSettings, System
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 from ksim.workload.replay import Workload

@@ -21,8 +21,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownKey
 from ksim.foundation.files import LONGEST, is_there, nearest, regular_file
-from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings
-from ksim.specs.ranks import RankSettings
+from ksim.specs.hardware import MOST, Footprint, Gpu, PowerSettings, RankSettings
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.replay import Replay, Workload

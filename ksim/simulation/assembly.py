@@ -146,7 +146,7 @@ class _Assembly:
                 key = place.replica if shared else number
                 if key not in collective_flows:
                     collective_flows[key] = self._collective_flows(pool, place)
-                timers = _timers(deployment, place, priced)
+                timers = _timers(deployment, place, priced if shared else {})
                 stages = (maker.stages(number, place, timers, collective_flows[key]) if maker else
                           _whole_steps(deployment, self.env))
                 yield self._engine(pool, number, place, (self._cache(deployment, blocks), timers),
@@ -264,12 +264,16 @@ def _known_clock(gpu: Gpu) -> float:
 
 
 def _timers(deployment: Deployment, place: EnginePlace, priced: dict[Hashable, list[Timer]]) -> list[Timer]:
-    """The timers of the engine at *place*, with the prices of those before whose GPUs have the same links."""
+    """The timers of the engine at *place*, with the plans of those of its replica whose GPUs have the same links.
+
+    Replicas share none: in a process of its own, each prices what it does alone, and rounds alike.
+    """
     timers: list[Any] = deployment.timers(place.first, place.firsts)
-    known = priced.setdefault(tuple(deployment.patterns(timer.groups) for timer in timers), timers)
+    key = (place.replica, *(deployment.patterns(timer.groups) for timer in timers))
+    known = priced.setdefault(key, timers)
     for timer, other in zip(timers, known, strict=True):
         if timer is not other:
-            timer.price_as(other)
+            timer.plan_as(other)
     return timers
 
 

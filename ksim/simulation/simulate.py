@@ -120,6 +120,11 @@ class Running:
         return self.cluster.log
 
     @property
+    def scenario(self) -> Scenario:
+        """What runs."""
+        return self.fleet.scenario
+
+    @property
     def over(self) -> bool:
         """Whether all requests have come and ended."""
         return self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)

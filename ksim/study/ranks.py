@@ -9,7 +9,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.results.numbers import OF_RANKS, Summary
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.specs.ranks import RankSettings, SlowGpu
+from ksim.specs.hardware import RankSettings, SlowGpu
 from ksim.views.result import Result
 
 __all__ = ["ALL", "RankCosts", "played", "rank_costs", "without"]

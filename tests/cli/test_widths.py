@@ -25,6 +25,7 @@ SLOW = [
     "explain one", "diff one other", "report one",
     "ranks s.toml --set detail=rank --set serve.tensor_parallel_size=4 --set ranks.speed_spread=0.05"
     " --set ranks.launch_jitter=1ms",
+    "routing counts.csv --model qwen3-30b-a3b --ranks 8",
     "step --model llama-3.2-1b --gpu h200 --decode 3x100 --oracle roofline --speculative ngram,k=3,acceptance=0.8",
     "trace t.csv", "trace shared.jsonl --cache-curve --tier gpu=2 --tier cpu=4",
     *(f"list {kind}" for kind in ("systems", "models", "drafters", "engines", "grids", "traces", "templates")),
@@ -66,6 +67,7 @@ def inputs(folder):
     (folder / "s.toml").write_text(SCENARIO)
     (folder / "t.csv").write_text(TRACE)
     (folder / "vllm.sh").write_text("vllm serve meta-llama/Llama-3.2-1B --max-model-len 8192\n")
+    (folder / "counts.csv").write_text((",".join(map(str, range(1, 129))) + "\n") * 48)
     (folder / "shared.jsonl").write_text("".join(
         f'{{"timestamp": {at}, "input_length": 1500, "output_length": 9, "hash_ids": [1, 2, {at}]}}\n'
         for at in range(20)))

@@ -54,7 +54,7 @@ CASES = [
 @pytest.mark.parametrize("oracle", ["measured", "learned", "own"])
 @pytest.mark.parametrize("model, serve, placement, routing", CASES)
 def test_interpolated_costs_are_those_of_the_rows_priced_directly(model, serve, placement, routing, oracle):
-    """Within 2 % in seconds and 6 % in joules: tiles of energy are filled up otherwise than those of time."""
+    """Within 2 % in seconds and 8 % in joules: tiles of energy are filled up otherwise than those of time."""
     made = timer(model, routing, placement, oracle, **serve)
     times, draws = ExpertTimes(made), ExpertDraws.of(made.model, made.shard, 1)
     layers, random = mixture_layers(made.model, made.shard), np.random.default_rng(1)
@@ -66,7 +66,7 @@ def test_interpolated_costs_are_those_of_the_rows_priced_directly(model, serve, 
         for place, rank in random.permutation(np.argwhere(drawn.rows))[:25]:
             direct = directly(made, times.labels, layers[place], tokens, drawn.slots[place, rank])
             assert costs.seconds[place, rank] == pytest.approx(sum(each.seconds for each in direct), rel=0.02)
-            assert costs.joules[place, rank] == pytest.approx(sum(each.joules for each in direct), rel=0.06)
+            assert costs.joules[place, rank] == pytest.approx(sum(each.joules for each in direct), rel=0.08)
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "gpt-oss-20b"])

@@ -8,7 +8,8 @@ import simpy
 from attrs import frozen
 
 from ksim.cost.energy import FREE, Setting
-from ksim.engine.rank_processes import Lane, Meeting, Rank, RankStage, Share
+from ksim.engine.rank_processes import Meeting, Rank
+from ksim.engine.rank_stages import RankStage, StageShare, TensorGroup
 from ksim.engine.ranks import LaunchTimes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
@@ -64,12 +65,12 @@ class Ranks:
             ranks = [Rank(env, [gpu], clock=Pace(paces[gpu]) if paces else None, speed=1.0 / slow)
                      for gpu, slow in zip(gpus, own, strict=True)]
             first += len(own)
-            lanes[member] = Lane(ranks, delays or partial(never, len(own)))
+            lanes[member] = TensorGroup(ranks, delays or partial(never, len(own)))
         return cls(env, RankStage(env, number, lanes, lambda collective: 0.0, met.append), met)
 
-    def send(self, *step_costs: StepCost, times: Sequence[LaunchTimes] = ()) -> list[Share]:
+    def send(self, *step_costs: StepCost, times: Sequence[LaunchTimes] = ()) -> list[StageShare]:
         """Have each engine compute its step, without waiting for the end."""
-        shares = [Share(member, step_cost, times[member] if times else AT_ONCE, FREE, 0, dict,
+        shares = [StageShare(member, step_cost, times[member] if times else AT_ONCE, FREE, 0, dict,
                         Meeting(self.env, len(self.stage.lanes[member].ranks), 0.0))
                   for member, step_cost in enumerate(step_costs)]
         for share in shares:

@@ -14,7 +14,7 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.events import WAITS
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
-from ksim.specs.ranks import SlowGpu
+from ksim.specs.hardware import SlowGpu
 from tests.cost.toys import network
 from tests.engine.by_hand import timeline
 from tests.engine.process_by_process import Exchange

@@ -3,7 +3,7 @@
 import pytest
 import simpy
 
-from ksim.engine.rank_processes import RankStages
+from ksim.engine.rank_stages import RankStages
 from ksim.engine.ranks import LaunchTimes, WholeSteps
 from ksim.flow.costs import ClockScaling
 from ksim.flow.steps import KernelCost, PricedBlock, StepCost

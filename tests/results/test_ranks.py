@@ -121,12 +121,14 @@ def test_a_streamed_run_of_a_slow_gpu_waits_as_long(tmp_path):
 
 
 def test_a_dense_model_waits_for_a_slow_gpu_as_long_as_its_kernels_take_longer():
-    """A GPU of 90 % the speed takes a ninth longer for all of its kernels, and the others wait for just that."""
+    """A GPU of 90 % the speed takes a ninth longer for all of its kernels, and the others wait for just that, but for
+    what the launches of the last ones keep all ranks for."""
     ranks = simulate(Scenario.of(SLOW)).ranks
     slow = int(np.flatnonzero(ranks.gpus == 2)[0])
     others = np.arange(4) != slow
     busy, waits = ranks.seconds["busy"], ranks.seconds["clock"]
-    assert waits[others] == pytest.approx(busy[slow] - busy[others])
+    assert waits[others] == pytest.approx(busy[slow] - busy[others], rel=0.02)
+    assert (waits[others] <= (busy[slow] - busy[others]) * (1 + 1e-9)).all()
     (stage,) = ranks.stages
     longer = stage.busy[:, slow, None] / stage.busy[:, others]
     assert np.median(longer, axis=0) == pytest.approx(1 / 0.9)  # some steps wait for their launches besides

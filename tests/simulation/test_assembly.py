@@ -5,7 +5,7 @@ import json
 import pytest
 import simpy
 
-from ksim.engine.rank_processes import RankStages
+from ksim.engine.rank_stages import RankStages
 from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.catalog import plugin

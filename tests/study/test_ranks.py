@@ -9,7 +9,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.results.numbers import OF_RANKS
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.specs.ranks import RankSettings, SlowGpu
+from ksim.specs.hardware import RankSettings, SlowGpu
 from ksim.study.ranks import ALL, played, rank_costs, without
 from tests.properties import examples
 from tests.results.ranks_by_hand import SLOW
