@@ -29,7 +29,6 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import Cache
 from ksim.kv.cache.vllm import VllmCache
 from ksim.network.flows import Flows
-from ksim.network.links import Links
 from ksim.network.network import FleetNetwork
 from ksim.oracles import peak
 from ksim.scenario.defaults import Deployment
@@ -97,7 +96,7 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     signals = signals_of(gateway.sharing(chooser, key) if gateway else chooser, key)
     moves = _first(feature.moves(fleet.pools, fleet.links, env, log) for feature in fleet.features)
     watched = (fleet.engines > 1 or gateway is not None) and watches(signals, scenario.signals)
-    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves, fleet.links)
+    assembly = _Assembly(env, log, watched, here, tells or late_events(signals, scenario.signals), moves, fleet)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     _tell_measured(engines, chooser, gateway and gateway.control)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
@@ -129,7 +128,7 @@ class _Assembly:
     here: Container[int] | None
     tells: bool
     moves: KvMoves | None
-    links: Links
+    fleet: Fleet
     _keys: dict[int, BlockKeys] = field(factory=dict, init=False)
 
     def engines(self, pool: EnginePool) -> Iterator[Engine | RemoteReplica]:
@@ -161,7 +160,8 @@ class _Assembly:
 
     def _network(self) -> FleetNetwork:
         """What moves between GPUs: the network of KV, if that moves."""
-        return self.moves.network if self.moves else FleetNetwork(self.env, self.links, Flows(self.env, self.links))
+        links = self.fleet.links
+        return self.moves.network if self.moves else FleetNetwork(self.env, links, Flows(self.env, links))
 
     def _collective_flows(self, pool: EnginePool, place: EnginePlace) -> "CollectiveFlows | None":
         return self.moves.collective_flows(pool, place) if self.moves and self.moves.transfers else None
