@@ -6,7 +6,7 @@
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ def workloads() -> dict[str, Workload]:
                                         prefixes={"groups": 8, "tokens": 2048}), "completed"),
         "saturated": Workload(_table(rate=500.0, prompt=_between(200, 600), output=_between(10, 40),
                                      serve={"max_num_seqs": 32, "num_gpu_blocks_override": 700}), "steps"),
-        "kernel by kernel, TP8": Workload(_table(count=20, prompt=short, output=few, detail="kernel",
-                                                 serve={"tensor_parallel_size": 8}), "steps"),
+        "rank by rank, TP8": Workload(_table(count=20, prompt=short, output=few, slow=[{"gpu": 3, "speed": 0.9}],
+                                             serve={"tensor_parallel_size": 8}), "steps"),
     }
 
 
@@ -85,10 +85,11 @@ def batch(running: int) -> float:
     return (lines(long.run) - lines(short.run)) / steps
 
 
-def _table(count: int = 300, rate: float = 8.0, serve: Mapping[str, Any] | None = None, detail: str = "step",
-           power: Mapping[str, Any] | None = None, **parts: Any) -> Table:
+def _table(count: int = 300, rate: float = 8.0, serve: Mapping[str, Any] | None = None,
+           slow: Sequence[Mapping[str, Any]] = (), power: Mapping[str, Any] | None = None, **parts: Any) -> Table:
     synthetic = {"count": count, "arrivals": {"process": "poisson", "rate": rate}, **parts}
-    return {"model": "llama-3.1-8b", "gpu": "h200", "detail": detail, "workload": {"synthetic": synthetic},
+    ranks = {"detail": "rank", "ranks": {"slow": slow}} if slow else {}
+    return {"model": "llama-3.1-8b", "gpu": "h200", **ranks, "workload": {"synthetic": synthetic},
             "serve": {"max_model_len": 16384, **(serve or {})}, "power": power or {}}
 
 

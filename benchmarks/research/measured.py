@@ -279,8 +279,8 @@ def wide_ep(
 ) -> None:
     """Price a step of public deployments that spread experts over many GPUs, beside their tokens per second.
 
-    Nothing is fitted to them.  Ratios are of predicted to measured tokens per second: with expected values, with experts
-    drawn rank by rank and, where two batches overlap, with expected values and one batch.
+    Nothing is fitted to them.  Ratios are of predicted to measured tokens per second: with expected values, with
+    experts drawn rank by rank and, where two batches overlap, with expected values and one batch.
     """
     from benchmarks.research.wide_ep import validate
 

@@ -74,6 +74,8 @@ class TensorGroup:
     delays: Callable[[float], Sequence[float]]
 
 
+#: Programs that a stage keeps.
+MOST_PROGRAMS = 2048
 #: The first so many steps have timelines, and those in which ranks wait so many times as much as in any before.
 SHOWN, WORSE = 8, 1.1
 
@@ -133,6 +135,8 @@ class RankStage:
                 program = RankProgram.alternating((self.program(step.halves[0]), self.program(step.halves[1])))
             else:
                 program = RankProgram.of(step.blocks, self.experts.labels if self.experts else frozenset())
+            if len(self._programs) >= MOST_PROGRAMS:
+                self._programs.clear()
             known = self._programs[id(step.blocks)] = step.blocks, program
         return known[1]
 
