@@ -28,6 +28,8 @@ CLAIMS = {
     "carbon": (40, [("in Sweden", "L40S", "carbon_grams_per_request"),
                     ("at 8 requests/s", "H100 in Poland", "carbon_grams_per_request")]),
     "deepseek_v3": (24, [("TP8, 32 in flight", "DP8, 32 in flight", "median_tpot_ms")]),
+    "eplb": (768, [("equally popular", "no EPLB", "median_ttft_ms"), ("16 copies", "EPLB", "median_tpot_ms"),
+                   ("EPLB", "no EPLB", "median_tpot_ms")]),
     "gpt_oss": (128, [("16 in flight", "64 in flight", "median_tpot_ms"),
                       ("64 in flight", "16 in flight", "joules_per_output_token")]),
     "long_documents": (60, [("20 documents", "20, no prefix cache", "median_ttft_ms")]),
@@ -39,6 +41,8 @@ CLAIMS = {
     "power_cap": (60, [("400 W", "700 W", "joules_per_output_token"), ("700 W", "400 W", "p99_ttft_ms"),
                        ("slack", "400 W", "p99_tpot_ms")]),
     "reasoning": (60, [("FP8 weights and cache", "BF16", "preemptions"), ("FP8 weights", "BF16", "median_e2el_ms")]),
+    "slow_gpu": (48, [("TP8, all alike", "TP8, 90 %", "median_tpot_ms"), ("TP8, 90 %", "TP8, half", "median_tpot_ms"),
+                      ("replicas, all alike", "replicas, half", "p99_tpot_ms")]),
     "split": (80, [("split, 1.5/s", "together, 1.5/s", "p99_itl_ms"),
                    ("together, 1.5/s", "split, 1.5/s", "median_ttft_ms")]),
     "wide_ep": (64, [("DeepEP", "all tokens to all ranks", "median_tpot_ms"),
@@ -56,8 +60,8 @@ def test_every_scenario_has_a_claim():
 
 
 #: Whose runs take longest, and are left to `make explore`.
-LONG = {"agents", "capacity_plan", "deepseek_v3", "gpt_oss", "mixture_without_nvlink", "nvl72", "offload", "power_cap",
-        "reasoning", "upgrade", "wide_ep"}
+LONG = {"agents", "capacity_plan", "deepseek_v3", "eplb", "gpt_oss", "mixture_without_nvlink", "nvl72", "offload",
+        "power_cap", "reasoning", "upgrade", "wide_ep"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.explore] * (name in LONG)) for name in CLAIMS])
