@@ -18,6 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes commands short: of an option given twice, the last counts.
 SHORT = {"capacity": "--requests 40 --replications 2 --no-model-error", "sweep": "--sample latin:2",
          "tune": "--trials 2",
+         "ranks": "--set workload.synthetic.count=8",
          "routers": "--set workload.synthetic.count=10 --set serve.data_parallel_size=2"}
 COMMANDS = [line.partition("  #")[0].strip() for line in README.splitlines() if line.startswith("    ksim ")]
 
@@ -42,10 +43,10 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_answers_fourteen_questions():
-    section = README.partition("## Fourteen questions")[2].partition("\n## ")[0]
+def test_the_readme_answers_fifteen_questions():
+    section = README.partition("## Fifteen questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
-    assert len(questions) == 14
+    assert len(questions) == 15
 
 
 @pytest.mark.parametrize("command", COMMANDS)
