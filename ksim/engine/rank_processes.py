@@ -171,7 +171,7 @@ class Rank:
 
     def link_at(self, moment: float) -> float:
         """The share of the others' bandwidth that its links have at *moment*."""
-        return prod((self.link, *(change.link for change in self.suffers(moment))))
+        return prod((self.link, *(change.link for change in self.suffers(moment)))) if self.changes else self.link
 
     def pace(self, step_cost: StepCost, begin: float, setting: Setting) -> ClockScaling:
         """How its SM clock scales a step that begins at *begin* (s)."""

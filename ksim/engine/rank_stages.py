@@ -4,6 +4,7 @@ Ranks of an engine that are alike are one process.  Collectives among them need 
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -379,8 +380,8 @@ class RankStages:
         prepared = max(self.env.now, sent.launches[number].prepared)
         return StageShare(self.member, sent.step_costs[number], LaunchTimes(prepared, sent.launches[number].launched),
                      sent.settings[number] if sent.settings else FREE, timer.everywhere(batch, tokens),
-                     lambda: {cost.label: launch for launch, cost, _ in timer.launches(batch, tokens)
-                              if isinstance(launch, Collective)},
+                     cache(lambda: {cost.label: launch for launch, cost, _ in timer.launches(batch, tokens)
+                                    if isinstance(launch, Collective)}),
                      Meeting(self.env, len(stage.lanes[self.member].ranks), 0.0))
 
 

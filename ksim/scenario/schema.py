@@ -156,7 +156,7 @@ def _of_parts(origin: Any, parts: tuple[Any, ...], tables: dict[str, Schema]) ->
     if origin is Literal:
         return {"const": parts[0]} if len(parts) == 1 else {"enum": list(parts)}
     if origin in (tuple, list, Sequence):
-        return {"type": "array", "items": _of_type(parts[0], tables)}
+        return {"type": "array", "items": _CHOICE if parts[0] is Choice else _of_type(parts[0], tables)}
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _of_type(parts[1], tables)}
     if origin in (Union, UnionType):
