@@ -145,7 +145,7 @@ class ConnectedEngine(LookaheadEngine):
         may still be awaited.
         """
         batches = sum(turn.work is not None for turn in self._loop.in_flight)
-        if self.settling is None or self._times.in_flight < batches:
+        if self.settling is None or self.settling.work is None or self._times.in_flight < batches:
             return self._times
         times = self._times.copy()
         times.finish()

@@ -139,6 +139,10 @@ DRAFTS = {"prefix_cache": "vllm", "speculative_config": {"method": "ngram", "num
 OFFLOADS = {"prefix_cache": "vllm", "kv_offloading_size": 0.01, "tensor_parallel_size": 2}
 AMPLE = {"max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 256, "num_gpu_blocks_override": 500}
 LONG = requests(16, 500, uniform(5, 120), uniform(30, 90))
+#: Two engines share a disk behind little room in host memory.
+TIERS = {"prefix_cache": "vllm", "tensor_parallel_size": 2, "kv_transfer_config": {
+    "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {
+        "cpu_bytes_to_use": 491520, "spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs"}]}}}
 FULL = {"async_scheduling": False, "max_num_seqs": 8, "max_model_len": 256, "num_gpu_blocks_override": 20}
 
 
@@ -157,7 +161,10 @@ def assert_the_same_choices(skipped, stepped):
 @example(serve={**FULL, "max_num_seqs": 2, "max_num_batched_tokens": 32, "enable_prefix_caching": False},  # it polls
          more=OFFLOADS, seed=0,
          workload=requests(18, 20, uniform(1, 150), uniform(1, 10), prefixes={"groups": 2, "tokens": 40}))
-@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS]),
+@example(serve={**FULL, "max_num_batched_tokens": 64}, more=TIERS, seed=52,  # a batch waits for stores
+         workload=requests(18, 300, uniform(40, 150), uniform(1, 25),
+                           sessions={"turns": uniform(1, 4), "think": uniform("0 s", "0.1 s")}))
+@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS, TIERS]),
        workload=workloads, seed=st.integers(0, 1000))
 @examples(24)
 def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, more, workload, seed):
