@@ -104,7 +104,7 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "kv": (1, 100, 0), "foundation": (9, 1_800, 8), "specs": (6, 1_600, 5), "flow": (7, 1_900, 6),
     "workload": (25, 4_600, 7), "compute": (49, 7_900, 13), "oracles": (21, 4_000, 6), "network": (8, 1_600, 4),
     "cost": (9, 2_000, 4), "calibration": (30, 4_600, 4), "kv.cache": (8, 2_500, 6), "scheduling": (27, 4_100, 13),
-    "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_800, 9), "cluster": (39, 5_200, 6),
+    "kv.transfer": (5, 1_000, 3), "kv.offload": (19, 3_400, 4), "engine": (11, 2_900, 9), "cluster": (39, 5_200, 6),
     "features": (11, 1_800, 2), "results": (16, 5_100, 9), "views": (17, 4_600, 11), "scenario": (15, 3_600, 11),
     "simulation": (7, 1_300, 6), "validation": (17, 3_200, 4), "testing": (18, 2_400, 2), "study": (27, 6_200, 8),
     "views.page": (14, 2_200, 1), "server": (23, 4_900, 4), "deploy": (35, 7_100, 4), "cli": (26, 5_800, 0),

@@ -159,9 +159,19 @@ class ConnectedEngine(LookaheadEngine):
             self._receive_sent(times.now)
             self.connector.begin_turn(times.now)
             turn = yield from self._loop.run_turn(self)
-            if turn.work and not self._awaits_transfers and (more := self._forecast.repeats_left()) > 1:
+            if turn.work and (more := self._repeats_left(turn)) > 1:
                 batch, seconds = turn.work
                 self._go_on(batch, seconds, more)
+
+    def _repeats_left(self, turn: Turn) -> int:
+        """How many more turns are just like *turn*, if there is no news.
+
+        The engine does not know while a transfer is under way.  Nor does it once anything has happened since *turn*
+        began, where another engine may have made room or stored what its requests wait for.
+        """
+        if self._awaits_transfers or (self.connector.waits_for_peers and self.env.now >= turn.now):
+            return 0
+        return self._forecast.repeats_left()
 
     def launch(self, turn: Turn) -> Process:
         times = self._times

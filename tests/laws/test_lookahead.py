@@ -164,6 +164,8 @@ def assert_the_same_choices(skipped, stepped):
 @example(serve={**FULL, "max_num_batched_tokens": 64}, more=TIERS, seed=52,  # a batch waits for stores
          workload=requests(18, 300, uniform(40, 150), uniform(1, 25),
                            sessions={"turns": uniform(1, 4), "think": uniform("0 s", "0.1 s")}))
+@example(serve={**FULL, "max_num_batched_tokens": 256}, more=TIERS, seed=6,  # another engine writes what a job lacks
+         workload=requests(12, 1000, uniform(40, 150), uniform(1, 25), prefixes={"groups": 2, "tokens": 64}))
 @given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS, TIERS]),
        workload=workloads, seed=st.integers(0, 1000))
 @examples(24)
