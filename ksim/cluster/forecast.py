@@ -339,8 +339,13 @@ def forecast(engine: Any, request: Request, model: StepModel, hits: Mapping[int,
 
 
 def _times(engine: Any, now: float) -> LoopTimes:
-    """The engine's clock as it is; one that begins *now* where the engine does not know when its batches end."""
-    return (getattr(engine, "times", None) or LoopTimes(engine.host, engine.workers, now, now, now, now)).copy()
+    """The engine's clock as it is; one that begins *now* where the engine does not know when its batches end.
+
+    An engine that waits for a transfer goes on no earlier than *now*.
+    """
+    times = (getattr(engine, "times", None) or LoopTimes(engine.host, engine.workers, now, now, now, now)).copy()
+    times.now = max(times.now, now)
+    return times
 
 
 def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[list[int]]]:

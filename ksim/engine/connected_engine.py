@@ -34,6 +34,7 @@ class ConnectorWaits(Engine):
     """Its requests that have come wait in an inbox; its workers' threads launch its steps."""
 
     _threads: Workers = field(init=False)
+    _begins: float = field(default=0.0, init=False)  # when the loop can go on, as far as is known
     _inbox: list[Job] = field(factory=list, init=False)
 
     @property
@@ -48,7 +49,7 @@ class ConnectorWaits(Engine):
         if schedule.hurried:
             yield from self._hurry(schedule, now + making)
             making = max(0.0, now + making - self.env.now)
-        yield self.env.timeout(making)
+        yield from self._stay(making)
         self.connector.launch(schedule, now, self.env.now, self._computed)
         return self.env.now
 
@@ -58,6 +59,11 @@ class ConnectorWaits(Engine):
         if ended := self.connector.hurry(schedule, max(ready, self._threads.free), self._computed):
             yield ended
         return max(ready, self.env.now if ended else 0.0)
+
+    def _stay(self, seconds: float) -> Process:
+        """Stay for so many *seconds*; then the loop can go on."""
+        self._begins = self.env.now + seconds
+        yield self.env.timeout(seconds)
 
     @property
     def _computed(self) -> simpy.Event | None:
@@ -80,10 +86,10 @@ class ConnectorWaits(Engine):
             yield self._news
         yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
         if connector.due > env.now:
-            yield env.timeout(self.host.core.wake if slept else 0.0)
+            yield from self._stay(self.host.core.wake if slept else 0.0)
             return
         turn.output = connector.report(env.now)
-        yield env.timeout(self._polling)
+        yield from self._stay(self._polling)
 
 
 NOTHING = Batch.of()
@@ -133,10 +139,13 @@ class ConnectedEngine(LookaheadEngine):
 
     @property
     def times(self) -> LoopTimes:
-        """When its turns begin and end, with the batch that is taken in next already taken in, though the workers'
-        report on it may be awaited."""
+        """When its turns begin and end.
+
+        A batch that has been sent, and is taken in before the next turn, is already taken in: the workers' report on it
+        may still be awaited.
+        """
         batches = sum(turn.work is not None for turn in self._loop.in_flight)
-        if self.settling is None or self._times.in_flight < batches:
+        if self.settling is None or self.settling.work is None or self._times.in_flight < batches:
             return self._times
         times = self._times.copy()
         times.finish()
@@ -150,9 +159,19 @@ class ConnectedEngine(LookaheadEngine):
             self._receive_sent(times.now)
             self.connector.begin_turn(times.now)
             turn = yield from self._loop.run_turn(self)
-            if turn.work and not self._awaits_transfers and (more := self._forecast.repeats_left()) > 1:
+            if turn.work and (more := self._repeats_left(turn)) > 1:
                 batch, seconds = turn.work
                 self._go_on(batch, seconds, more)
+
+    def _repeats_left(self, turn: Turn) -> int:
+        """How many more turns are just like *turn*, if there is no news.
+
+        The engine does not know while a transfer is under way.  Nor does it once anything has happened since *turn*
+        began, where another engine may have made room or stored what its requests wait for.
+        """
+        if self._awaits_transfers or (self.connector.waits_for_peers and self.env.now >= turn.now):
+            return 0
+        return self._forecast.repeats_left()
 
     def launch(self, turn: Turn) -> Process:
         times = self._times
@@ -188,8 +207,7 @@ class ConnectedEngine(LookaheadEngine):
             return
         taken, delivered = self._times.finish()
         self._recorder.complete(taken, delivered)
-        if self.watched and self.env.news < taken:
-            yield from self._pause(taken)
+        yield from self._pause_if_watched(taken)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
         times = self._times
@@ -246,6 +264,11 @@ class ConnectedEngine(LookaheadEngine):
         yield quiet if news is None else quiet | news
         self._pausing = self.env.promises[self.number] = inf
 
+    def _pause_if_watched(self, moment: float) -> Process:
+        """Wait until no event is left before *moment*, if a router may look at the engine before it."""
+        if self.watched and self.env.news < moment:
+            yield from self._pause(moment)
+
     def _next_effect(self) -> float:
         """Before when nothing that the engine does concerns others, if it waits now."""
         now, first = self._pausing, self._sent[0][0] if self._sent else inf
@@ -277,5 +300,6 @@ class ConnectedEngine(LookaheadEngine):
         if connector.due <= moment:
             turn.output, times.now = connector.report(moment), moment
             times.now += self._polling
+            yield from self._pause_if_watched(times.now)
         elif first > times.now:
             times.wake(first)

@@ -317,8 +317,8 @@ class Engine(ABC):
 
     @property
     def settling(self) -> Turn | None:
-        """The turn that is taken in before the next one begins."""
-        return self._loop.in_flight[0] if self._loop.full and self._loop.in_flight[0].work else None
+        """The turn that is taken in before the next one begins; its batch may still wait to be sent."""
+        return self._loop.in_flight[0] if self._loop.full and not self._loop.in_flight[0].empty else None
 
     @property
     def waiting(self) -> int:

@@ -291,7 +291,6 @@ class EventEngine(Inbox):
 
     stages: Stages
     collective_flows: CollectiveFlows | None = None
-    _begins: float = field(default=0.0, init=False)  # when the loop can go on, once its turn has been launched
     _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
     def __attrs_post_init__(self) -> None:
@@ -329,12 +328,12 @@ class EventEngine(Inbox):
 
     def launch(self, turn: Turn) -> Process:
         schedule, now = turn.schedule, self.env.now
+        self._begins = now
         self._log_changes(self._changes(schedule), now)
         if not turn.empty:
             turn.work = self._work(turn.index, schedule.batch())
             yield from self._send(turn)
             return
-        self._begins = now
         if self.group:
             self.group.rest(self.number)
         if self.connector is not None:
@@ -408,8 +407,7 @@ class EventEngine(Inbox):
             raise self._stuck(self.env.now, waiting, running)
         self._news = self.env.event()
         yield self._news
-        self._begins = self.env.now + self.host.core.wake
-        yield self.env.timeout(self.host.core.wake)
+        yield from self._stay(self.host.core.wake)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:
         """The latest batch in flight whose tokens *schedule* may need.

@@ -7,7 +7,9 @@ import pytest
 from ksim import Scenario, simulate
 from ksim.cluster.forecast import forecast, models_of
 from ksim.flow.batch import Batch
-from tests.cluster.idle import idle_engines
+from ksim.flow.request import Request
+from ksim.scheduling.job import Job
+from tests.cluster.idle import built, idle_engines
 from tests.laws.tiny import TINY
 
 #: Arrival in ms, prompt, output; all but the first go to an engine that is busy.
@@ -75,6 +77,16 @@ def test_a_request_begins_when_another_has_its_last_token(model, tmp_path, seen,
     end = 1e3 * float(result(model, rows, "omniscient", tmp_path, **serve).history.requests.e2e[1])
     assert_the_last_one_is_foreseen(seen, result(
         model, [*rows, (round(end - before, 3), 900, 20)], "omniscient", tmp_path, **serve).history.requests)
+
+
+def test_an_engine_that_waits_for_kv_goes_on_no_earlier_than_it_is_asked():
+    """Its last turn began at 0 s; what waits there is before a later request, too."""
+    engine = built({"router": "omniscient"}).engines[0]
+    engine.scheduler.add(Job.of(Request(0, 0.0, prompt=900, output=60), 0, engine.scheduler.cache.block_tokens))
+    models = models_of([engine])
+    first, later = (forecast(engine, Request(1, now, prompt=900, output=20), models[engine.number], {}, now)
+                    for now in (0.0, 5.0))
+    assert (later.first - 5, later.last - 5, later.delays) == pytest.approx((first.first, first.last, first.delays))
 
 
 def test_it_sees_what_is_to_come(model, tmp_path):

@@ -18,6 +18,7 @@ from ksim.foundation.errors import KsimError
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import play, simulate
+from tests.kv.transfer import fleets
 from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
@@ -122,10 +123,14 @@ def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     assert facts(skipped.log) == facts(stepped.log)
 
 
+def requests(count, rate, prompt, output, **more):
+    return {"synthetic": {"arrivals": {"process": "poisson", "rate": rate}, "prompt": prompt, "output": output,
+                          "count": count, "max_tokens": 250, **more}}
+
+
 def one_by_one(output):
     """A workload of requests that stand in a queue, with at most *output* tokens each."""
-    return {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "prompt": uniform(40, 50),
-                          "output": uniform(1, output), "count": 16, "max_tokens": 250}}
+    return requests(16, 500, uniform(40, 50), uniform(1, output))
 
 
 TIGHT = {"max_num_seqs": 1, "max_num_batched_tokens": 64, "max_model_len": 256, "num_gpu_blocks_override": 20}
@@ -133,24 +138,58 @@ DRAFTS = {"prefix_cache": "vllm", "speculative_config": {"method": "ngram", "num
                                                          "acceptance": {"name": "geometric", "rate": 0.7}}}
 OFFLOADS = {"prefix_cache": "vllm", "kv_offloading_size": 0.01, "tensor_parallel_size": 2}
 AMPLE = {"max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 256, "num_gpu_blocks_override": 500}
-LONG = {"synthetic": {"arrivals": {"process": "poisson", "rate": 500}, "prompt": uniform(5, 120),
-                      "output": uniform(30, 90), "count": 16, "max_tokens": 250}}
+LONG = requests(16, 500, uniform(5, 120), uniform(30, 90))
+#: Two engines share a disk behind little room in host memory.
+TIERS = {"prefix_cache": "vllm", "tensor_parallel_size": 2, "kv_transfer_config": {
+    "kv_connector": "OffloadingConnector", "kv_connector_extra_config": {
+        "cpu_bytes_to_use": 491520, "spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs"}]}}}
+FULL = {"async_scheduling": False, "max_num_seqs": 8, "max_model_len": 256, "num_gpu_blocks_override": 20}
+
+
+def assert_the_same_choices(skipped, stepped):
+    """A router chose and scored alike in both runs."""
+    ahead, steps = (result.routing.to_pydict() for result in (skipped, stepped))
+    assert [ahead[key] for key in ("request", "engine", "prefill_engine")] == [
+        steps[key] for key in ("request", "engine", "prefill_engine")]
+    assert [*chain(*ahead["score"])] == pytest.approx([*chain(*steps["score"])], rel=1e-9, abs=1e-9)
 
 
 @example(serve={**TIGHT, "async_scheduling": True}, more={}, workload=one_by_one(4), seed=0)
 @example(serve={**TIGHT, "async_scheduling": False}, more={}, workload=one_by_one(4), seed=0)
 @example(serve={**TIGHT, "async_scheduling": False, "max_num_seqs": 2}, more=DRAFTS, workload=one_by_one(10), seed=1)
 @example(serve={**AMPLE, "async_scheduling": True}, more=OFFLOADS, workload=LONG, seed=0)
-@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS]),
+@example(serve={**FULL, "max_num_seqs": 2, "max_num_batched_tokens": 32, "enable_prefix_caching": False},  # it polls
+         more=OFFLOADS, seed=0,
+         workload=requests(18, 20, uniform(1, 150), uniform(1, 10), prefixes={"groups": 2, "tokens": 40}))
+@example(serve={**FULL, "max_num_batched_tokens": 64}, more=TIERS, seed=52,  # a batch waits for stores
+         workload=requests(18, 300, uniform(40, 150), uniform(1, 25),
+                           sessions={"turns": uniform(1, 4), "think": uniform("0 s", "0.1 s")}))
+@example(serve={**FULL, "max_num_batched_tokens": 256}, more=TIERS, seed=6,  # another engine writes what a job lacks
+         workload=requests(12, 1000, uniform(40, 150), uniform(1, 25), prefixes={"groups": 2, "tokens": 64}))
+@given(serve=serves, more=st.sampled_from([{}, {"max_num_seqs": 1}, {"max_num_seqs": 2}, DRAFTS, OFFLOADS, TIERS]),
        workload=workloads, seed=st.integers(0, 1000))
 @examples(24)
 def test_the_truth_about_equal_engines_is_the_same_however_they_are_played(model, serve, more, workload, seed):
     """The yardstick of all routers must not depend on shortcuts: it foresees what an engine has under way."""
-    skipped, stepped = (result.routing.to_pydict() for result in both({
+    assert_the_same_choices(*both({
         "model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload, "nodes": 1,
         "serve": {**serve, **more, "data_parallel_size": 2, "pipeline_parallel_size": 1}, "router": "omniscient"}))
-    assert (skipped["request"], skipped["engine"]) == (stepped["request"], stepped["engine"])
-    assert [*chain(*skipped["score"])] == pytest.approx([*chain(*stepped["score"])], rel=1e-9, abs=1e-9)
+
+
+@example(connector="nixl", serve={**FULL, "max_num_batched_tokens": 64}, policy="fail", seed=33,
+         workload=requests(8, 500, uniform(1, 150), uniform(1, 10)))
+@given(connector=st.sampled_from(["nixl", "mooncake"]), serve=serves, workload=workloads, seed=st.integers(0, 1000),
+       policy=st.sampled_from(["fail", "recompute"]))
+@examples(8)
+def test_the_truth_about_engines_that_split_requests_is_the_same_however_they_are_played(
+        model, connector, serve, workload, seed, policy):
+    """They wait for KV that others send, and until others have fetched theirs."""
+    made = fleets.scenario(
+        str(model), connector, pools={side: {"role": side, "replicas": 2} for side in ("prefill", "decode")},
+        workload=workload, seed=seed, policy=policy,
+        **{**serve, "prefix_cache": "vllm", "data_parallel_size": 1, "pipeline_parallel_size": 1})
+    made["pair_router"] = {"name": "each_side", "prefill": "omniscient", "decode": "omniscient"}
+    assert_the_same_choices(*(fleets.run(made, skips) for skips in (True, False)))
 
 
 def test_a_client_has_no_more_requests_in_flight_than_it_may(model):
