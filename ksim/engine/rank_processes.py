@@ -8,6 +8,7 @@ they wait for can be told.  Between two collectives, a rank has the speed with w
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -59,7 +60,7 @@ class Meeting(simpy.Event):
         self.env.schedule(self, delay=max(0.0, end - self.env.now))
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class RankWork:
     """What one rank does in a step, from `begin` on: it computes `own` seconds at full speed, lets `more` pass in
     collectives of its like, and joins a meeting, again and again.
@@ -86,12 +87,17 @@ class RankWork:
     began: list[float] = field(factory=list, init=False)
     came: list[float] = field(factory=list, init=False)
 
-    @property
+    @cached_property
     def computed(self) -> Floats:
-        """Seconds of its kernels before each meeting."""
+        """Seconds of its kernels before each meeting, once it is done."""
         computed: Floats = np.array(self.came) - self.began - self.more
         computed[-1] -= self.held
         return computed
+
+    @property
+    def busy(self) -> float:
+        """Seconds of all of its kernels."""
+        return float(self.computed.sum()) + self.slowness * sum(self.beside)
 
     @property
     def free(self) -> Floats:
@@ -198,12 +204,14 @@ class Rank:
         before: list[Meeting | None] = [None, None]
         columns = zip(part.own, part.more, part.beside, part.meetings, part.strands, strict=True)
         for own, more, beside, meeting, strand in columns:
-            for earlier in (before if strand == 2 else (before[strand],)):
+            for earlier in before if strand == 2 else before[strand:strand + 1]:
                 if earlier is not None:
-                    if not earlier.processed:
+                    if earlier.callbacks is not None:  # it has not ended
                         yield earlier
-                    ready = max(ready, earlier.end)
-            slowness = self.slowness_at(ready) if varies else slowness
+                    if earlier.end > ready:
+                        ready = earlier.end
+            if varies:
+                slowness = self.slowness_at(ready)
             moment = ready + own * slowness + more
             if len(came) == last:
                 part.held = max(0.0, part.launched - moment)

@@ -263,7 +263,7 @@ class Play:
         first, waits = min(part.started for part in parts), waits_of(parts)
         gpus = np.array([gpu for rank in ranks for gpu in rank.gpus])
         row = np.repeat(np.arange(len(ranks)), [len(rank.gpus) for rank in ranks])
-        busy = np.array([part.computed.sum() + (part.free - part.came).sum() for part in parts])
+        busy = np.array([part.busy for part in parts])
         end = max(share.done.end for share in self.shares)
         waiting = waits.sum() / len(parts) / (end - first) if end > first else 0.0
         timeline = self._timeline(parts, row) if self.stage.shows(waiting) else None
