@@ -208,8 +208,7 @@ class Rank:
                 if earlier is not None:
                     if earlier.callbacks is not None:  # it has not ended
                         yield earlier
-                    if earlier.end > ready:
-                        ready = earlier.end
+                    ready = max(ready, earlier.end)
             if varies:
                 slowness = self.slowness_at(ready)
             moment = ready + own * slowness + more

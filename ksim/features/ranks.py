@@ -146,7 +146,7 @@ class PoolRanks:
         return lambda moment: [rank.delay_at(moment) + (draws.exponential(jitter) if draws else 0.0) for rank in ranks]
 
     def _links(self, groups: Mapping[int, Mapping[str, Sequence[int]]], lanes: Mapping[int, TensorGroup],
-                 shared: CollectiveFlows | None) -> "UnlikeLinks | None":
+               shared: CollectiveFlows | None) -> UnlikeLinks | None:
         """What makes meetings over links that are slow, or shared with KV; None if none is."""
         narrow = {gpu - self.pool.offset: rank for lane in lanes.values() for rank in lane.ranks for gpu in rank.gpus
                   if self.settings.processes or any(change.link != 1.0 for change in rank.changes)}
@@ -178,6 +178,9 @@ class RanksFeature(WiredFeature):
                 from ksim.cost.energy import Setting
                 from ksim.engine.governors import checked
                 checked(Setting(clock=slow.clock), gpu, f"ranks.slow[{number}]")
+
+    def coupling(self, pools: Sequence[EnginePool]) -> str:
+        return "processes of your own may look at all engines" if pools[0].deployment.scenario.ranks.processes else ""
 
     def begin(self, running: RunningFleet) -> None:
         """Start the processes that the scenario names."""

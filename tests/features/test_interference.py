@@ -94,6 +94,15 @@ def test_what_a_process_slows_is_what_others_wait_for():
     assert met.waits[WAITS.index("clock"), fast] > 0.1 * met.busy[fast]
 
 
+def test_replicas_run_in_one_process_where_a_process_may_look_at_all():
+    table = {"model": "llama-3.2-1b", "gpu": "h200", "detail": "rank", "serve": {"data_parallel_size": 2},
+             "ranks": {"processes": [f"{__name__}:late"]}, "workload": {"synthetic": {
+                 "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 9},
+                 "output": {"kind": "fixed", "value": 2}, "count": 2}}}
+    (remark,) = (remark for remark in simulate(Scenario.of(table), jobs=2).remarks if "one process" in remark)
+    assert "processes of your own may look at all engines" in remark
+
+
 def test_a_request_that_a_process_sends_is_served():
     assert run("send").summary["completed"] == run().summary["completed"] + 1
 
