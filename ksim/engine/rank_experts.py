@@ -1,5 +1,6 @@
 """The experts of a stage's ranks: their rows drawn step by step, what they cost each rank, and how EPLB moves them."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -58,15 +59,21 @@ class DrawnExperts:
                   ) -> simpy.Event | None:
         """Have EPLB move experts among *gpus*, if it is time; the event fires when all weights have arrived.
 
-        All layers move at once, and all ranks wait, as in vLLM without `use_async`.
+        All layers move at once, and all ranks wait, as in vLLM without `use_async`.  What moves is one flow over all of
+        its links, as slow as the fullest of them.
         """
         if not self.draws.due:
             return None
         moves, slices, start = self.draws.rebalance(), len(gpus) // self.draws.mixture.ranks, network.env.now
-        flows = [network.copy(size, f"gpu{gpus[source * slices + part]}", f"gpu{gpus[target * slices + part]}")
-                 for (source, target), size in moves.bytes.items() for part in range(slices)]
-        total, arrived = sum(flow.size for flow in flows), network.env.all_of([flow.done for flow in flows])
+        loads: defaultdict[int, float] = defaultdict(float)
+        for (source, target), size in moves.bytes.items():
+            for part in range(slices):
+                ends = (f"gpu{gpus[rank * slices + part]}" for rank in (source, target))
+                for link in network.links.path(*ends):
+                    loads[link] += size
+        most = max(loads.values(), default=0.0)
+        arrived = network.flows.start(most, [*loads], weights=[load / most for load in loads.values()]).done
         arrived.callbacks.append(lambda _: note(ExpertsMoved(
-            network.env.now, engine=self.engine, stage=self.stage, start=start, experts=moves.experts, bytes=total,
-            before=moves.before, after=moves.after)))
+            network.env.now, engine=self.engine, stage=self.stage, start=start, experts=moves.experts,
+            bytes=slices * sum(moves.bytes.values()), before=moves.before, after=moves.after)))
         return arrived

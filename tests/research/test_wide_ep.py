@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from benchmarks.research import wide_ep
 from benchmarks.research.wide_ep import EXCHANGES, Recipe, Result
@@ -83,7 +84,11 @@ def test_drawn_steps_of_equal_ranks_are_those_of_expected_values():
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the table of deployments is not here")
-def test_deployments_are_compared_and_misses_shown(tmp_path):
+def test_deployments_are_compared_and_misses_shown(tmp_path, monkeypatch):
+    whole = Recipe.read()
+    names = "SGLang, decode EP72", "SGLang, GB200, prefill EP2, NVFP4"
+    some = evolve(whole, cases=tuple(CASES[name] for name in names))
+    monkeypatch.setattr(Recipe, "read", lambda: some)
     out = research("wide_ep", TABLE, "--markdown", folder=tmp_path)
     assert "| SGLang, decode EP72 | 2,785 |" in out
     assert "within 20%" in out
