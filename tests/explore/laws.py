@@ -267,10 +267,12 @@ def it_is_the_same_later(run: Run) -> None:
 
     Not so with scrapes that are late, of which none has arrived at first, or that are lost, which goes by their number;
     nor where clients hang up: the front end's constants are round, so what it does ties with turns of the engine; nor
-    with a host that takes no time, where all ties.
+    with a host that takes no time, where all ties; nor where GPUs are slow from or until a moment of the run.
     """
-    signals = run.scenario.signals
+    signals, ranks = run.scenario.signals, run.scenario.ranks
     if signals.delay or signals.loss or hangs_up(run) or run.scenario.host == "datasheet":
+        return
+    if any(gpu.start or gpu.end is not None for gpu in ranks.slow):
         return
     requests = [*run.scenario.workload.requests(run.scenario.seed)]
     hashed = "consistent_hash" in run.result.scenario
