@@ -33,7 +33,7 @@ from ksim.cost.pricer import left, of_host
 from ksim.cost.step import TOGETHER, StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs, StepSummary
-from ksim.flow.steps import Blocks, KernelColumns, KernelCost, PricedBlock, StepColumns, StepCost
+from ksim.flow.steps import Blocks, KernelColumns, KernelCost, PricedBlock, StepColumns, StepCost, runs_of
 from ksim.specs.hardware import Gpu
 from ksim.specs.shard import Shard
 
@@ -156,8 +156,7 @@ class _Both:
         for kernel, runs in chain(*(half.counted() for half in (_fixed(halves[0]), _fixed(halves[1])))):
             if not _is_exchange(kernel):
                 families[kernel.family] = families.get(kernel.family, Costs.of()) + runs * kernel.costs
-        step = StepCost(blocks, (), Costs.of())
-        repeats = _runs(step.blocks, begins[1] + len(second.messages))
+        repeats = tuple(runs_of(blocks, begins[1] + len(second.messages)))
         return cls(first, second, blocks, repeats, sum(families.values(), Costs.of()),
                    {family: costs.reach for family, costs in families.items()})
 
@@ -180,15 +179,6 @@ class _Both:
             costs = costs + all_runs
             reach[kernel.family] = reach.get(kernel.family, np.zeros(2)) + all_runs.reach
         return StepCost(self.blocks, kernels, costs.with_reach(reach.values()), launch, launch_seconds, halves)
-
-
-def _runs(blocks: Blocks, kernels: int) -> tuple[int, ...]:
-    runs = [0] * kernels
-    for block in blocks:
-        for place in block.places:
-            if place < 0:
-                runs[-1 - place] += block.repeat
-    return tuple(runs)
 
 
 def _fixed(step: StepCost) -> StepCost:

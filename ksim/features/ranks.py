@@ -13,10 +13,11 @@ from attrs import define, field
 
 from ksim.compute.expert_draws import ExpertDraws, mixture_layers
 from ksim.compute.graph import Collective
-from ksim.cost.energy import Clock
+from ksim.cost.energy import Clock, Setting
 from ksim.cost.expert_times import ExpertTimes
 from ksim.cost.step import Passes, Timer
 from ksim.engine.event_engine import CollectiveFlows
+from ksim.engine.governors import checked
 from ksim.engine.loop_times import Horizon
 from ksim.engine.rank_experts import DrawnExperts
 from ksim.engine.rank_links import UnlikeLinks
@@ -136,7 +137,7 @@ class PoolRanks:
         changes = [slow for slow in settings.slow if slow.gpu in gpus]
         return Rank(self.env, gpus, changes, Clock(power, power.clocks) if power.clocks else None,
                     settings.power_spread * drawn[1] * power.idle,
-                    bool(settings.processes) or any(change.start or change.end for change in changes),
+                    bool(settings.processes) or not all(change.always for change in changes),
                     max(SLOWEST, 1.0 + settings.speed_spread * drawn[0]))
 
     def _delays(self, ranks: Sequence[Rank]) -> Callable[[float], Sequence[float]]:
@@ -175,8 +176,6 @@ class RanksFeature(WiredFeature):
                                                                f" {_spans(sorted(used))}")
             gpu = next(pool.deployment.gpu for pool in pools for place in pool.places if slow.gpu in pool.gpus(place))
             if slow.clock is not None:
-                from ksim.cost.energy import Setting
-                from ksim.engine.governors import checked
                 checked(Setting(clock=slow.clock), gpu, f"ranks.slow[{number}]")
 
     def coupling(self, pools: Sequence[EnginePool]) -> str:
@@ -191,7 +190,7 @@ class RanksFeature(WiredFeature):
     def facts(self, pool: EnginePool, place: EnginePlace) -> Mapping[str, Any]:
         """The watts that its GPUs always draw, on average."""
         slow = [each.watts for each in pool.deployment.scenario.ranks.slow
-                if each.gpu in pool.gpus(place) and not each.start and each.end is None]
+                if each.gpu in pool.gpus(place) and each.always]
         idle = pool.deployment.gpu.power.idle
         return {"static_watts": idle + sum(slow) / pool.deployment.serve.gpus} if any(slow) else {}
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, Scalable
 
 __all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "KernelColumns", "KernelCost", "KernelKind", "Shapes", "AT_BOOST",
-           "BatchKernels", "ClockScaling", "PricedBlock", "Scalable", "StepColumns", "StepCost", "Ints", "Blocks"]
+           "BatchKernels", "ClockScaling", "PricedBlock", "Scalable", "StepColumns", "StepCost", "Ints", "Blocks",
+           "runs_of"]
 
 
 #: What limits a kernel or a collective, in the order of output columns; a name's place is its code.

@@ -168,6 +168,11 @@ class SlowGpu:
         """When it ends to differ; inf for never."""
         return inf if self.end is None else self.end
 
+    @property
+    def always(self) -> bool:
+        """Whether it differs for as long as the run lasts."""
+        return not self.start and self.end is None
+
 
 @frozen
 class RankSettings:

@@ -269,10 +269,10 @@ def it_is_the_same_later(run: Run) -> None:
     nor where clients hang up: the front end's constants are round, so what it does ties with turns of the engine; nor
     with a host that takes no time, where all ties; nor where GPUs are slow from or until a moment of the run.
     """
-    signals, ranks = run.scenario.signals, run.scenario.ranks
+    signals = run.scenario.signals
     if signals.delay or signals.loss or hangs_up(run) or run.scenario.host == "datasheet":
         return
-    if any(gpu.start or gpu.end is not None for gpu in ranks.slow):
+    if not all(gpu.always for gpu in run.scenario.ranks.slow):
         return
     requests = [*run.scenario.workload.requests(run.scenario.seed)]
     hashed = "consistent_hash" in run.result.scenario
