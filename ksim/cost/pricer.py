@@ -30,7 +30,7 @@ from ksim.flow.costs import NAMES, Costs, StepSummary
 from ksim.flow.steps import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, PricedBlock, Shapes, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.network.network import Network
-from ksim.oracles import Estimate, Estimates, estimates
+from ksim.oracles import Estimate, Estimates, estimates, peak
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Pricer", "of_host", "BatchLaunch", "Part", "Plan", "PricedLaunch", "Shape", "launched_of", "parts_of",
@@ -98,11 +98,14 @@ class Pricer:
     def _costs(self, kernel: Any, found: Any, computes: Any, cool: Any) -> tuple[Costs, Any]:
         """The costs of a kernel, or of many whose numbers are columns, by the estimates *found*.
 
-        A kernel that compute limits takes the share *cool* of its estimate at the boost clock; the share of each kernel
-        is returned, too.
+        A kernel that compute limits takes the share *cool* of its estimate at the boost clock, but no less than the
+        peak allows; the share of each kernel is returned, too.
         """
+        work = kernel.work
+        if np.any(cool < 1.0):
+            cool = np.maximum(cool, np.minimum(work.flops / peak(self.gpu, work.dtype) / found.seconds, 1.0))
         cool = cool * computes + (1 - computes)
-        seconds, work = cool * found.seconds, kernel.work
+        seconds = cool * found.seconds
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Costs.of(
             seconds=seconds, joules=energy.total, flops=work.flops, bytes=work.bytes,

@@ -67,6 +67,10 @@ class KernelUsage:
         slowed = self.counts(weights * (self.steps.stage_steps.scaling.time - 1.0)) * self.compute_bound
         return np.asarray((self.counts(weights) + slowed) * getattr(self.kernels.costs, name))
 
+    def lasts(self, weights: Floats | Ints) -> Floats:
+        """The seconds of each kernel from its start to its end, as `spent`, with what is hidden behind others."""
+        return self.spent(weights) + self.counts(weights) * self.kernels.hidden
+
     def joules(self, weights: Floats | Ints) -> Floats:
         """The joules of each kernel at the clock of its stage steps, which count as often as their weights say."""
         return np.asarray(sum(self.counts(weights * factor) * joules for factor, joules in self._joules()))
@@ -120,11 +124,6 @@ class KernelUsage:
         """Whether compute limits each kernel."""
         bound: Bools = self.of_kinds(lambda kind: kind.bound) == "compute"
         return bound
-
-    @property
-    def lasts(self) -> Floats:
-        """Seconds of each kernel from its start to its end."""
-        return np.asarray(self.kernels.costs.seconds + self.kernels.hidden)
 
     def of_kinds(self, value: Callable[[KernelKind], Any]) -> Any:
         """*value* of the kind of each kernel."""
@@ -279,12 +278,11 @@ class _Tally:
         columns = {name: self.total(everywhere * getattr(kernels.costs, name)) for name in ("flops", "bytes")}
         ranks = self.which[self.usage.steps.stage_step_rows] * self.usage.steps.stage_ranks
         columns["joules"] = self.total(self.usage.joules(ranks))
-        hidden = self.counts(self.usage.steps.stage_ranks) * kernels.hidden
-        columns["gpu_seconds"] = self.total(self.usage.spent(ranks) + hidden)
+        columns["gpu_seconds"] = self.total(self.usage.lasts(ranks))
         watts = self.usage.steps.per_engine("static_watts")[self.usage.steps.stage_step_rows]
         columns["static_joules"] = self.total(self.usage.spent(ranks * watts))
-        columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
-        columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
+        columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops", ranks))
+        columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth", ranks))
         return columns
 
     def estimates(self) -> dict[str, Floats]:
@@ -314,10 +312,10 @@ class _Tally:
                 "heaviest_shape": [names[name[shape]] for shape in chosen],
                 "heaviest_launch": [kernels.kinds[launch[shape]].launch for shape in chosen]}
 
-    def _possible(self, peak: str) -> Floats:
-        """The FLOP or bytes that all GPUs can do at their peak in each kernel's time."""
-        rates = self.usage.steps.stage_ranks * self.usage.steps.per_engine(peak)[self.usage.steps.stage_step_rows]
-        return self.total(self.counts(rates) * self.usage.lasts)
+    def _possible(self, peak: str, ranks: Ints) -> Floats:
+        """The FLOP or bytes that *ranks* of each stage step can do at their peak in each kernel's time."""
+        rates = self.usage.steps.per_engine(peak)[self.usage.steps.stage_step_rows]
+        return self.total(self.usage.lasts(ranks * rates))
 
     def sources(self) -> list[str]:
         """The sources of each kernel's times."""

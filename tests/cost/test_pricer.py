@@ -1,10 +1,13 @@
 """Spans of launches, one by one and together."""
 
+import numpy as np
 import pytest
+from attrs import evolve
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, KernelSweep
 from ksim.compute.kernels.basic import Gemm, Pointwise
 from ksim.cost.pricer import Pricer
+from ksim.oracles import Estimate, least_seconds
 from ksim.scenario.hardware import gpu_of
 from tests.cost.toys import network
 
@@ -33,6 +36,26 @@ def test_launches_are_priced_in_their_order_and_kernels_alone_by_the_oracle():
     assert oracle.asked == [NORM, GEMM]
     assert [(span.label, span.shape) for span in spans] == [("norm", str(NORM)), ("sum", str(SUM)), ("gemm", str(GEMM))]
     assert [spans[0].seconds, spans[2].seconds] == [1e-6, 2e-6]
+
+
+class Hot:
+    """Was measured at a clock lower than the boost clock: so many times what the peak allows."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def estimates(self, kernels, gpu):
+        return [Estimate(self.times * seconds, "compute", source="measured")
+                for seconds in least_seconds(kernels, gpu).tolist()]
+
+
+def test_products_measured_when_hot_are_at_the_boost_clock_no_faster_than_the_peak():
+    gpu, rows = gpu_of("h200"), KernelSweep.of(evolve(GEMM, m=np.array([588, 589])))
+    least, cool = least_seconds(rows, gpu), gpu.power.clocks.measured["gemm"]
+    for times in (1.0, 1.02, 2.0):
+        swept = pricer(Hot(times)).sweep(["gemm"], rows).costs.seconds
+        assert swept == pytest.approx(np.maximum(times * cool, 1.0) * least)
+        assert [pricer(Hot(times)).kernel("gemm", row).seconds for row in rows] == pytest.approx(swept, abs=0)
 
 
 def test_one_by_one_they_cost_the_same():

@@ -17,7 +17,7 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.steps import KernelCost, StepCost
 from ksim.foundation.errors import ConfigError
-from ksim.oracles import estimate
+from ksim.oracles import estimate, least_seconds
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from tests.properties import examples
@@ -55,6 +55,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
             found, cool = ask(kernel), timer.gpu.power.clocks.measured
             warm = found.bound == "compute" and found.source in ("measured", "learned")
             pace = cool.get(kernel.family, 1.0) if warm else 1.0
+            pace = max(pace, min(1.0, least_seconds([kernel], timer.gpu)[0] / found.seconds))
             energy = joules(actions(kernel, pace * found.seconds, timer.gpu), timer.gpu.power)
             amounts = [pace * found.seconds, energy.total, kernel.work.flops, kernel.work.bytes]
         totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]

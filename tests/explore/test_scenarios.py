@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from hypothesis import HealthCheck, given, note
+from hypothesis import HealthCheck, example, given, note
 
 from ksim import KsimError, Scenario, simulate
 from ksim.foundation import catalog
@@ -26,6 +26,13 @@ from tests.properties import examples, share
 pytestmark = [pytest.mark.explore, pytest.mark.filterwarnings("error")]
 #: Parts of a search, each a test, which processes share.
 PARTS = 10
+#: A GPU that is slow up to a moment of the run.
+SLOW_AT_FIRST = {
+    "gpu": "a100-40g", "model": "llama-3.2-1b", "oracle": "roofline", "detail": "rank",
+    "ranks": {"slow": [{"gpu": 0, "speed": 0.3, "end": "5 ms"}]},
+    "workload": {"synthetic": {
+        "count": 3, "arrivals": {"process": "constant", "rate": 10.0}, "prompt": {"kind": "fixed", "value": 64},
+        "output": {"kind": "fixed", "value": 16}}}}
 #: So many keys, one after the other, get other values; a scenario stays as it was where that is refused.
 CHANGES = 10
 
@@ -87,6 +94,7 @@ def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
 
 
 @given(table=fleets())
+@example(table=SLOW_AT_FIRST)
 @examples(150, suppress_health_check=list(HealthCheck))
 def test_a_fleet_is_refused_or_its_run_keeps_the_laws(table):
     refused_or_lawful(table)

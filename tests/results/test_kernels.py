@@ -132,6 +132,17 @@ def test_joules_follow_the_clock_of_their_step():
     assert rows["qkv"]["joules"] == pytest.approx(52.0)
 
 
+def test_shares_of_the_peaks_follow_the_clock_of_their_step():
+    """One step of three takes twice as long."""
+    log = by_hand.small()
+    paced = [evolve(event, scalings=(ClockScaling(2.0 if event.index == 1 else 1.0, 1.0),))
+             if isinstance(event, Stepped) else event for event in log.events]
+    rows, usual = ({row["label"]: row for row in table_of(History(each)).to_pylist()}
+                   for each in (Log(log.engines, paced), log))
+    for name in ("flops_share", "bandwidth_share"):
+        assert rows["qkv"][name] == pytest.approx(usual["qkv"][name] * 3 / 4)
+
+
 def test_a_run_without_steps_was_idle():
     rows = table_of(History(Log([by_hand.ENGINE]))).to_pylist()
     assert [(row["label"], row["seconds"]) for row in rows] == [("host", 0.0), ("idle", 0.0)]
