@@ -193,7 +193,7 @@ class PolicyGuard:
 
     def holding_queue(self) -> WaitingQueue:
         """An empty queue for jobs that hold blocks while they wait, which a policy's own kind of queue never sees."""
-        return SortedQueue(self._order) if hasattr(self.policy, "order") else ArrivalQueue()
+        return SortedQueue(self.order) if hasattr(self.policy, "order") else ArrivalQueue()
 
     def wishes(self, waiting: OpenQueue, running: Sequence[Job], now: float) -> Iterable[Wish]:
         """The wishes of a policy that `proposes`: jobs, and how many tokens each should compute at most, in order."""
@@ -222,7 +222,8 @@ class PolicyGuard:
                 raise self._mistake(f"answers {answer!r} for {_called(job)}, not whether it may start", name)
         return bool(answer)
 
-    def _order(self, job: Job) -> Any:
+    def order(self, job: Job) -> Any:
+        """The key of *job* by the policy's order."""
         with self._naming(self._policy):
             return self.policy.order(job)
 
