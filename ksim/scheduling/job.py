@@ -79,7 +79,8 @@ class Job:
     needs: int = -1
     emitted: list[Run] = field(factory=list)
     kv_transfer_params: KvTransferParams | None = None
-    failed: bool = False  # it ended because a load failed
+    failed: bool = False  # it ended because a load failed, or for the reason `why`
+    why: str = ""
     entered: int = 0  # when it entered SGLang's queue, as a number
     prefilled_before: int = 0  # tokens that were prefilled before that
     aborted: bool = False  # it ends with the next result that it is part of, as SGLang aborts running requests

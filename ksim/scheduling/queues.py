@@ -350,6 +350,34 @@ class JobQueues:
         """An empty block table for *request*."""
         return self.cache.block_table(request)
 
+    def job(self, request: Request, number: int, arrived: float) -> Job:
+        """The job of *request*, the *number*-th of its engine, which reached it at the time *arrived*."""
+        return Job.of(request, number, self.cache.block_tokens, block_table=self.block_table(request.keyed),
+                      arrived=arrived)
+
+    def length_refusal(self, request: Request) -> str:
+        """Why *request* is too long for this engine; "" if it is not."""
+        longest, cache = self.limits.max_model_len, self.cache
+        if request.prompt >= longest:
+            return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
+        tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
+        tokens = min(tokens + self.spare_slots, longest)
+        if cache.blocks(tokens) > cache.capacity:
+            return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
+                    f" and there are {cache.capacity}")
+        return ""
+
+    @property
+    def foreseen(self) -> list[list[int]]:
+        """Of each job of the decode set: the output tokens that it has yet to get, and those that it has computed."""
+        return [[job.end - self.steps, job.num_computed_tokens + min(self.steps, job.end) - job.start]
+                for job in self.running[:self.decodes.length]]
+
+    @property
+    def others(self) -> Sequence[Job]:
+        """The running jobs that are not in the decode set."""
+        return self.running[self.decodes.length:]
+
     def images_refusal(self, request: Request) -> str:
         """Why the images of *request* cannot be served; "" if they can."""
         return "it has images, and the model takes none"

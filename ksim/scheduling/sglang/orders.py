@@ -216,8 +216,8 @@ class SglangQueue:
         self.reject(rejected)
         return rejected
 
-    def reject(self, job: Job) -> None:
-        job.state = State.DONE
+    def reject(self, job: Job, why: str = "the request queue is full") -> None:
+        job.state, job.why = State.DONE, why
         self.rejected.append(job)
 
     def leave(self, jobs: Iterable[Job]) -> None:
