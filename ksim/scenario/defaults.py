@@ -31,6 +31,7 @@ from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_o
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
+from ksim.scenario.sglang import SglangServer, check_scheduler, decode_graphs
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -44,6 +45,7 @@ from ksim.scenario.sizing import (
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings, EngineVersion
+from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import PARTS, QUANTIZATIONS, Routing, Shard
 
 __all__ = ["capture_sizes", "graphs", "Derived", "Defaults", "Deployment"]
@@ -113,12 +115,15 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        complete = evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        own = self.settings.sglang if self.version.scheduler == "sglang" else None
+        complete = _with(evolve(self.settings, sglang=own), self.explain())
         check_quantized(self.model, complete, self.gpu, self.version)
         return complete
 
     def explain(self) -> list[Derived]:
-        """Every setting that may be left open, with its value and source."""
+        """Every setting that may be left open, with its value and source; `sglang.KEY` are of SGLang's scheduler."""
+        if self.version.scheduler == "sglang":
+            return self._of_sglang()
         usage, memory = self.settings.usage_context, f"{self.gpu.memory / GIB:.1f} GiB of GPU memory"
         step = self.version.step(usage, self.gpu.name, self.gpu.memory)
         length = self.settings.max_model_len or self.model.max_length
@@ -139,6 +144,30 @@ class Defaults:
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
         return [*self._within_cache([*rows, self._utilization(rows)])]
+
+    def _of_sglang(self) -> list[Derived]:
+        """The settings of an engine with SGLang's scheduler, and those that follow from them."""
+        formats = self._formats()
+        server = SglangServer(_with(self.settings, formats), self.version, self.model, self.gpu)
+        rows = [*formats, *(Derived(*row) for row in server.rows())]
+        return [*rows, *self._decodes(server), *self._fused(),
+                self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name)]
+
+    def _decodes(self, server: SglangServer) -> list[Derived]:
+        """The graphs of an engine of SGLang's, which are of decodes, by numbers of sequences; none on prefill servers.
+        """
+        settings, width = self.settings, 1 + self.settings.drafted
+        none = settings.enforce_eager or server.role == "prefill"
+        mode = settings.cudagraph_mode or ("NONE" if none else "FULL_DECODE_ONLY")
+        if settings.enforce_eager and mode != "NONE":
+            raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
+        why = "as set" if settings.cudagraph_mode else "enforce_eager" if settings.enforce_eager else self.version.name
+        sizes = settings.cudagraph_capture_sizes or tuple(
+            size * width for size in decode_graphs(server.largest_graph, settings.drafted))
+        source = "as set" if settings.cudagraph_capture_sizes else f"{self.version.name}: up to" \
+            f" {server.largest_graph} sequences"
+        return [Derived("cudagraph_mode", mode, why),
+                Derived("cudagraph_capture_sizes", () if mode == "NONE" else sizes, source)]
 
     def _within_cache(self, rows: Sequence[Derived]) -> Iterator[Derived]:
         """*rows* with no longer context than the KV cache holds, where the engine starts with less."""
@@ -256,6 +285,7 @@ class Defaults:
         return Derived(setting, value, source) if given is None else Derived(setting, given, "as set")
 
     def _check(self) -> None:
+        check_scheduler(self.settings, self.version)
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
@@ -281,6 +311,15 @@ class Defaults:
         for setting in self.version.unknown_settings:
             if getattr(self.settings, setting) != getattr(plain, setting):
                 raise ConfigError(f"serve.{setting}", f"{self.version.name} has no such setting")
+
+
+def _with(settings: EngineSettings, rows: Sequence[Derived]) -> EngineSettings:
+    """*settings* with the values of *rows*."""
+    own = {row.setting.removeprefix("sglang."): row.value for row in rows if row.setting.startswith("sglang.")}
+    values = {row.setting: row.value for row in rows if not row.setting.startswith("sglang.")}
+    if own:
+        values["sglang"] = evolve(settings.sglang or SglangSettings(), **own)
+    return evolve(settings, **values)
 
 
 def fused(settings: EngineSettings) -> tuple[Choice, ...]:
