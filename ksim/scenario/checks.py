@@ -119,6 +119,9 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     " the efficiencies known of it, and its joules per byte and FLOP")
     if gpu.architecture == "turing":
         told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
+    if deployment.version.scheduler == "sglang" and deployment.approximated:
+        told.append(f"SGLang's schedules with {' and '.join(deployment.approximated)} are approximated: vLLM's"
+                    " scheduler makes them, prompts first")
     unmeasured = [name for feature in deployment.features
                   for name in feature.unmeasured(deployment.scenario.workload)]
     if unmeasured := [*unmeasured, *(name for name, has in UNMEASURED.items() if has(deployment))]:

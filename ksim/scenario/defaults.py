@@ -402,9 +402,29 @@ class Deployment:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of the KV cache; SGLang's cache has pages of one token."""
+        """Tokens of a block of the KV cache; SGLang's cache has pages of one token where vLLM's scheduler uses it."""
         assert self.serve.block_size is not None, "settings are derived before engines are built"
-        return 1 if self.serve.prefix_cache == "sglang" else self.serve.block_size
+        of_tokens = self.serve.prefix_cache == "sglang" and self.approximated
+        return 1 if of_tokens else self.serve.block_size
+
+    @cached_property
+    def approximated(self) -> tuple[str, ...]:
+        """What an engine of SGLang's has for which ksim lacks SGLang's rules; vLLM's scheduler stands for them then."""
+        if self.version.scheduler != "sglang":
+            return ("another scheduler",)
+        serve = self.serve
+        lacking = {
+            "pipeline stages": serve.pipeline_parallel_size > 1,
+            "layers that keep different things": not self.layout.plain,
+            "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
+            "LoRA": serve.enable_lora, "images": self.takes_images, "speculation": serve.drafted > 0}
+        return tuple(name for name, lacks in lacking.items() if lacks)
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether prompts may have images."""
+        encoder = self.model.decoder.encoder
+        return encoder is not None and encoder.images is not None and not self.serve.language_model_only
 
     @cached_property
     def layout(self) -> CacheLayout:

@@ -48,6 +48,8 @@ class SglangJobs:
     _pending_abort: Job | None = field(default=None, init=False)
     _rows: int = field(default=0, init=False)  # jobs that hold memory
     _held_turns: int = field(default=0, init=False)  # turns without a prefill that are left
+    _coming: list[Job] = field(factory=list, init=False)  # who has come, and was not seen yet
+    _unseen: int = field(default=0, init=False)  # decodes since the scheduler looked who has come
     _ended: bool = field(default=False, init=False)  # have some of the batch ended since the latest turn?
     _prefilled: int = field(default=0, init=False)  # tokens, as SGLang counts them for `hrrn`
 
@@ -126,13 +128,25 @@ class SglangJobs:
     # Requests come and go.
 
     def add(self, job: Job) -> None:
-        """Put *job* at the end of the queue, or reject it or another where the queue is full."""
-        self._queue.add(job, self._prefilled)
+        """Let *job* come: it is seen at the latest so many decodes after others were."""
+        if self.limits.scheduler_recv_interval > 1:
+            self._coming.append(job)
+        else:
+            self._queue.add(job, self._prefilled)
+
+    def _look_for_jobs(self) -> None:
+        """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""
+        self._unseen += 1 if self.latest.decodes else self.limits.scheduler_recv_interval
+        if self._unseen >= self.limits.scheduler_recv_interval:
+            self._unseen = 0
+            for job in self._coming:
+                self._queue.add(job, self._prefilled)
+            self._coming.clear()
 
     @property
     def waiting(self) -> list[Job]:
         """Who waits, in the order in which the queue was last looked at."""
-        return self._queue.jobs
+        return [*self._queue.jobs, *self._coming] if self._coming else self._queue.jobs
 
     @property
     def rejected(self) -> list[Job]:
@@ -144,7 +158,7 @@ class SglangJobs:
         if job is self.chunked:
             self._pending_abort = job
         if job.state is State.WAITING:
-            self.waiting.remove(job)
+            (self._coming if job in self._coming else self._queue.jobs).remove(job)
             self._queue.reject(job)
         else:
             job.aborted = True

@@ -35,6 +35,7 @@ class SglangLimits:
     prefill_decode_interval: int | None = field(default=None, validator=optional(ge(0)))
     prefill_decode_interval_min_bs: int | None = field(default=None, validator=optional(ge(0)))
     min_free_slots_delay: int | None = field(default=None, validator=optional(gt(0)))
+    scheduler_recv_interval: int = field(default=1, validator=gt(0))
     random_seed: int = 0
     max_logprobs: int = -1
 

@@ -44,6 +44,7 @@ class RunningBatch:
     _foreseen: dict[int, list[Job]] = field(factory=dict)  # by decode: whose last token it is, as the scheduler knows
     _needs: Counter[int] = field(factory=Counter)  # by the remainder of a decode's number: who needs a page before it
     _ranks: int = 0
+    _planned: int = 0  # the number of the latest decode that was not a repeat
     # From which decode on the engine's steps have which numbers: prompts come between them.
     _decodes: list[int] = field(factory=list)
     _steps: list[int] = field(factory=list)
@@ -104,21 +105,31 @@ class RunningBatch:
         return self._needs[self.launched % self.cache.block_tokens]
 
     def launch(self, pages: int) -> None:
-        """Launch a decode, which takes so many empty *pages*."""
+        """Launch a decode, which takes so many empty *pages*; repeats of it may come back together."""
         self.cache.take(pages)
         self.launched += 1
+
+    def begin_repeats(self) -> None:
+        """Note that the next decode is planned, and not a repeat: the engine's steps before it may be of prompts."""
+        self._planned = self.launched + 1
 
     def come_back(self, decode: int, step: int) -> list[Job]:
         """Note that the decode of this number, the engine's step number *step*, has come back; return whom it ends."""
         self.returned = decode
+        first = max(min(self._planned, decode), self._decodes[-1] + 1 if self._decodes else 0)
         if not self._steps or self._steps[-1] + decode - self._decodes[-1] != step:
-            self._decodes.append(decode)
-            self._steps.append(step)
+            self._decodes.append(first)
+            self._steps.append(step - decode + first)
         ending = [job for job in self._ends.pop(decode, ()) if job.end == decode]
         if self._aborted:
             ending += [job for job in self._aborted if job.start < decode]
             self._aborted = [job for job in self._aborted if job.start >= decode]
         return sorted({job for job in ending if job.in_decode_set}, key=_rank)
+
+    def catch_up(self, decode: int, step: int) -> None:
+        """Note that repeats up to the decode of this number have come back, the engine's step number *step*."""
+        if self.launched > self._planned:
+            self.come_back(decode, step)
 
     def first_end(self) -> int:
         """The number of the first decode that ends a job, as far as that is known; of the latest one without jobs."""

@@ -36,6 +36,8 @@ class SglangScheduler(SglangJobs):
         self.preempted, self.retracted = [], []
         if self.idled:
             self.ratio.reset()
+        if self.limits.scheduler_recv_interval > 1:
+            self._look_for_jobs()
         self._drop_chunked()
         self._publish_chunk()
         self._merge()
@@ -98,7 +100,7 @@ class SglangScheduler(SglangJobs):
         batch, limits = self.batch, self.limits
         if limits.preempts or not len(batch):
             batch.full = False
-        if (batch.full or not self.waiting) and self.chunked is None:
+        if (batch.full or not self._queue.jobs) and self.chunked is None:
             return None
         if self.chunked is None:
             places = self._places()
@@ -111,7 +113,7 @@ class SglangScheduler(SglangJobs):
         admitted = self._admit_all()
         self._queue.leave(job for job, _, _ in admitted.jobs)
         for job in self.preempted:
-            self.add(job)
+            self._queue.add(job, self._prefilled)
         return self._launch(admitted) if admitted.jobs else None
 
     def _admit_all(self) -> PrefillPass:
@@ -127,7 +129,7 @@ class SglangScheduler(SglangJobs):
             most = self._queue.chunk_limit(self.chunked, admitted.chunk or 0, page)
             if not admitted.go_on(self.chunked, most):
                 self.chunked = None
-        for job in self.waiting:
+        for job in self._queue.jobs:
             if admitted.spent or not self._has_place(job, admitted):
                 break
             if limits.prefill_max_requests is not None and len(admitted.jobs) >= limits.prefill_max_requests:
@@ -253,6 +255,7 @@ class SglangScheduler(SglangJobs):
         if not len(batch):
             return self._nothing()
         self._room_for_decode()
+        batch.begin_repeats()
         batch.launch(batch.pages())
         self._prefilled += batch.grown_from
         return Schedule(batch.launched, batch.epoch, batch.members, batch.offsets)
@@ -276,7 +279,7 @@ class SglangScheduler(SglangJobs):
         if kept:
             batch.join(kept)
         for job in retracted:
-            self.add(job)
+            self._queue.add(job, self._prefilled)
 
     def _staying(self, job: Job) -> tuple[int, ...]:
         """Jobs with a larger key stay rather."""
@@ -305,13 +308,14 @@ class SglangScheduler(SglangJobs):
         self._room_for_decode()
         self.steps += 1
         self.ratio.decay()
+        self._unseen = (self._unseen + 1) % self.limits.scheduler_recv_interval
         batch.launch(batch.pages())
         self._prefilled += batch.grown_from
         return True
 
     def sync(self, index: int) -> Schedule:
         """Catch up after repeats: the engine's steps up to number *index* are back; return the latest schedule."""
-        self.batch.come_back(self.batch.launched - self.limits.async_scheduling, index)
+        self.batch.catch_up(self.batch.launched - self.limits.async_scheduling, index)
         return self.repeated()
 
     def repeated(self) -> Schedule:
@@ -325,13 +329,14 @@ class SglangScheduler(SglangJobs):
     def independent_of_arrivals(self, newcomers: bool) -> bool:
         """Whether the next schedule is the same whenever it is made, and whatever jobs come before it, if any may come
         (*newcomers*)."""
-        return not newcomers or (self._ignores_queue and self.limits.max_queued_requests is None)
+        retracts = self.cache.pool.free < len(self.batch)  # whoever is retracted waits behind those that came before
+        return not newcomers or (self._ignores_queue and not retracts and self.limits.max_queued_requests is None)
 
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         batch, decodes = self.batch, self.latest.decodes
-        ignored = self._ignores_queue if self.waiting else self._is_alone
-        if not ignored or not decodes or len(decodes) != len(batch):
+        ignored = self._ignores_queue if self._queue.jobs else self._is_alone
+        if self._coming or not ignored or not decodes or len(decodes) != len(batch):
             return 0
         return batch.first_end() - batch.launched - self.limits.disable_overlap_schedule
 
