@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ksim.engine.event_engine import EventEngine
 from ksim.flow.events import Admitted, Preempted
 from ksim.flow.request import Request
 from ksim.server.errors import ApiError
@@ -269,11 +270,22 @@ def _too_long(tokens: int, longest: int) -> GenerateError:
 def flush(live: Live) -> bool:
     """Empty the prefix caches of all engines, if none has anything to do; return whether they were emptied."""
     live.advance()
-    caches = [engine.scheduler.cache for engine in live.engines]
-    if live.handles or any(cache.pool.used for cache in caches):
+    if live.handles or any(engine.scheduler.cache.pool.used for engine in live.engines):
         return False
-    for cache in caches:
-        table = cache.block_table(Request(0, 0.0, 1, 1))
-        cache.allocate(table, cache.pool.free * cache.block_tokens)  # which evicts what is there
-        cache.free(table)
+    for engine in live.engines:
+        _empty(engine)
     return True
+
+
+def _empty(engine: EventEngine) -> None:
+    """Have the cache of *engine* forget what no request uses: requests that take all of it evict that."""
+    cache, tables = engine.scheduler.cache, []
+    tokens = cache.pool.free * cache.block_tokens
+    while tokens >= cache.block_tokens:
+        table = cache.block_table(Request(0, 0.0, 1, 1))
+        cache.attach_prefix(table, cache.find_prefix(table, 1))
+        tables.append(table)
+        if not cache.allocate(table, tokens):  # layers of several kinds need more
+            tokens //= 2
+    for table in tables:
+        cache.free(table)

@@ -12,10 +12,12 @@ from attrs import field, frozen
 
 from ksim.server.errors import ApiError
 from ksim.server.openai.fields import CompletionFields
-from ksim.server.openai.kinds import Kind, either, flag, integer, items, optional, table, text
+from ksim.server.openai.kinds import Kind, either, flag, integer, items, optional, table
+from ksim.server.openai.kinds import text as words
 from ksim.server.openai.reply import to_json
 
-__all__ = ["ContractError", "GenerateBody", "GenerateError", "GeneratePrompt", "check_types", "prompts_of", "single"]
+__all__ = ["TYPES", "ContractError", "GenerateBody", "GenerateError", "GeneratePrompt", "check_types", "prompts_of",
+           "single"]
 
 
 class GenerateError(ApiError):
@@ -56,8 +58,8 @@ def _anything(value: Any, place: str, problems: Any) -> Any:
 class GenerateBody:
     """The fields of `/generate`.  Others are ignored, as in SGLang; docs/server.md lists those without effect."""
 
-    rid: Any = _each(text)
-    text: Any = _known(either((text, items(text))))
+    rid: Any = _each(words)
+    text: Any = _known(either((words, items(words))))
     input_ids: Any = _known(either((items(integer()), items(items(integer())))))
     input_embeds: Any = _known(_anything)
     image_data: Any = _known(_anything)
@@ -72,17 +74,17 @@ class GenerateBody:
     return_hidden_states: Any = _known(_anything)
     custom_logit_processor: Any = _known(_anything)
     stream: bool = _known(flag, False)
-    lora_path: Any = _each(text)
-    session_id: str | None = _known(text)
+    lora_path: Any = _each(words)
+    session_id: str | None = _known(words)
     priority: int | None = _known(integer(-2**63, 2**63 - 1))
-    extra_key: Any = _each(text)
-    cache_salt: Any = _each(text)
+    extra_key: Any = _each(words)
+    cache_salt: Any = _each(words)
 
 
 # Sampling parameters.
 
 #: What each may be, in the words of SGLang's schema; a plural stands for a list as well.
-_TYPES = {
+TYPES = {
     "max_new_tokens": "i64", "stop": "texts", "stop_token_ids": "ids", "stop_regex": "texts", "temperature": "f64",
     "top_p": "f64", "top_k": "i64", "min_p": "f64", "frequency_penalty": "f64", "presence_penalty": "f64",
     "repetition_penalty": "f64", "min_new_tokens": "i64", "n": "i64", "json_schema": "a string", "regex": "a string",
@@ -117,11 +119,11 @@ def check_types(given: Any) -> None:
     """Raise ContractError for sampling parameters of the wrong types, or unknown ones."""
     for params in given if isinstance(given, list) else [given] if given is not None else ():
         for name, value in params.items():
-            if name not in _TYPES:
-                listed = ", ".join(f"`{known}`" for known in _TYPES)
+            if name not in TYPES:
+                listed = ", ".join(f"`{known}`" for known in TYPES)
                 raise ContractError(f"unknown field `{name}`, expected one of {listed}")
             if value is not None:
-                _check_type(value, _TYPES[name])
+                _check_type(value, TYPES[name])
 
 
 def _check_type(value: Any, wanted: str) -> None:
