@@ -264,8 +264,9 @@ def _made(asked: GenerateBody, texts: list[Any] | None, ids: list[Any] | None, p
     for said, tokens, one, own, adapter, key, salt, wanted, top, start in columns:
         if wanted and ((top or 0) < 0 or (start or 0) < -1):
             raise GenerateError("top_logprobs_num must be at least 0, and logprob_start_len at least -1")
-        made.append(GeneratePrompt(said, tokens, one, own, adapter or "", "\0".join(filter(None, (key, salt))) or None,
-                                   min(top or 0, _MOST_LIKELY) if wanted else None, -1 if start is None else start))
+        made.append(GeneratePrompt(
+            said, tokens, one, own, adapter=adapter or "", salt="\0".join(filter(None, (key, salt))) or None,
+            logprobs=min(top or 0, _MOST_LIKELY) if wanted else None, logprobs_start=-1 if start is None else start))
     return made
 
 
