@@ -1,4 +1,4 @@
-"""Whatever clients send, none is answered by 500, and each error has vLLM's shape.
+"""Whatever clients send, none is answered by 500, and each error has the shape of vLLM, or of SGLang.
 
 `make explore` sends many requests, with fresh seeds: thousands through the application, without a socket.
 """
