@@ -31,7 +31,7 @@ from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_o
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sglang import SglangServer, check_scheduler, decode_graphs
+from ksim.scenario.sglang import SglangServer, check_scheduler, decode_graphs, lacking
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -409,22 +409,8 @@ class Deployment:
 
     @cached_property
     def approximated(self) -> tuple[str, ...]:
-        """What an engine of SGLang's has for which ksim lacks SGLang's rules; vLLM's scheduler stands for them then."""
-        if self.version.scheduler != "sglang":
-            return ("another scheduler",)
-        serve = self.serve
-        lacking = {
-            "pipeline stages": serve.pipeline_parallel_size > 1,
-            "layers that keep different things": not self.layout.plain,
-            "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
-            "LoRA": serve.enable_lora, "images": self.takes_images, "speculation": serve.drafted > 0}
-        return tuple(name for name, lacks in lacking.items() if lacks)
-
-    @property
-    def takes_images(self) -> bool:
-        """Whether prompts may have images."""
-        encoder = self.model.decoder.encoder
-        return encoder is not None and encoder.images is not None and not self.serve.language_model_only
+        """Why vLLM's scheduler makes the schedules of this engine; () for one that has SGLang's."""
+        return lacking(self)
 
     @cached_property
     def layout(self) -> CacheLayout:

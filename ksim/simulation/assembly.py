@@ -232,8 +232,9 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
                                      " late or lost; leave out delay and loss, or name a router without kv_events")
     if not deployment.approximated:
-        from ksim.simulation.sglang import sglang_cache
-        radix: Any = sglang_cache(deployment, blocks)  # its scheduler asks other things of it
+        from ksim.kv.cache.radix import RadixCache
+        radix: Any = RadixCache(blocks, serve.block_size, bool(serve.enable_prefix_caching),
+                                plugin("kv.cache.evictions", choice))  # its scheduler asks other things of it
         return cast("Cache", radix)
     own: Cache | None = _first(feature.cache(deployment, blocks, eviction, keys) for feature in deployment.features)
     if own is not None:
@@ -256,8 +257,7 @@ def _scheduler(deployment: Deployment, cache: Cache, rules: Sequence[Rules]) -> 
     """The scheduler of the jobs whose KV is in *cache*; only the kind that is needed is imported."""
     serve, version = deployment.serve, deployment.version
     if not deployment.approximated:
-        from ksim.simulation.sglang import sglang_scheduler
-        return sglang_scheduler(deployment, cast("Any", cache))
+        return _sglang_scheduler(deployment, cache)
     policy = serve.scheduling_policy
     if version.scheduler == "sglang" and policy == Choice("fcfs"):
         policy = Choice("longest_prefix_first" if serve.sglang and serve.sglang.schedule_policy == "lpm" else
@@ -265,6 +265,20 @@ def _scheduler(deployment: Deployment, cache: Cache, rules: Sequence[Rules]) -> 
     parts = (limits(serve, version), plugin("scheduling.policies", policy), cache,
              plugin("scheduling.admissions", serve.admission))
     return scheduler_of(parts, rules)
+
+
+def _sglang_scheduler(deployment: Deployment, cache: Any) -> Any:
+    """The scheduler of one rank of an engine of SGLang's, with its own settings."""
+    from ksim.scheduling.sglang.limits import SglangLimits
+    from ksim.scheduling.sglang.scheduler import SglangScheduler
+    serve = deployment.serve
+    assert serve.sglang, "settings are derived before engines are built"
+    rank = serve.sglang.on_rank(serve.data_parallel_size)
+    shared = {name: getattr(rank, name) for name in fields_dict(SglangLimits) if hasattr(rank, name)}
+    own = {"max_running_requests": serve.max_num_seqs, "random_seed": deployment.scenario.seed,
+           "max_logprobs": serve.max_logprobs}
+    return SglangScheduler(SglangLimits(**{**shared, **own}), plugin("scheduling.policies", serve.scheduling_policy),
+                           cache)
 
 
 def _rules_of(cache: Cache) -> Sequence[Rules]:

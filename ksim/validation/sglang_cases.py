@@ -32,7 +32,7 @@ _LEAST_URGENT = 1 << 63
 
 
 @frozen(kw_only=True)
-class SglangSettings(SglangLimits):
+class SglangCaseSettings(SglangLimits):
     """SGLang's settings of a case, with the defaults of the recordings, and the sizes of the pools."""
 
     max_running_requests: int = field(default=64, validator=gt(0))
@@ -84,7 +84,7 @@ class SglangCase:
     """The input of a scheduler: settings, requests and aborts."""
 
     name: str
-    settings: SglangSettings
+    settings: SglangCaseSettings
     requests: Sequence[SglangCaseRequest]
     aborts: Sequence[Abort] = ()
     note: str = ""
