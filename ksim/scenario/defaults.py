@@ -385,6 +385,11 @@ class Deployment:
         """The engine's settings, complete."""
         return self.scenario.serve
 
+    def explain(self, serve: EngineSettings) -> list[Derived]:
+        """What it has filled in of the settings *serve* of its scenario, which do not say what its pool does."""
+        asked = evolve(serve, kv_transfer_config=self.serve.kv_transfer_config)
+        return Defaults(asked, self.version, self.model, self.gpu).explain()
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """What users should know of the GPU, and of what is priced without measurements."""
