@@ -31,7 +31,7 @@ from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_o
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sglang import SglangServer, check_scheduler, decode_graphs
+from ksim.scenario.sglang import SglangServer, check_followed, check_scheduler, decode_graphs
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -117,6 +117,7 @@ class Defaults:
         self._check()
         own = self.settings.sglang if self.version.scheduler == "sglang" else None
         complete = _with(evolve(self.settings, sglang=own), self.explain())
+        check_followed(self.settings, complete)
         check_quantized(self.model, complete, self.gpu, self.version)
         return complete
 
