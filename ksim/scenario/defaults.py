@@ -115,9 +115,10 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        own = self.settings.sglang if self.version.scheduler == "sglang" else None
-        complete = _with(evolve(self.settings, sglang=own), self.explain())
-        check_followed(self.settings, complete)
+        of_sglang = self.version.scheduler == "sglang"
+        complete = _with(self.settings if of_sglang else evolve(self.settings, sglang=None), self.explain())
+        if of_sglang:
+            check_followed(self.settings, complete)
         check_quantized(self.model, complete, self.gpu, self.version)
         return complete
 
@@ -286,7 +287,8 @@ class Defaults:
         return Derived(setting, value, source) if given is None else Derived(setting, given, "as set")
 
     def _check(self) -> None:
-        check_scheduler(self.settings, self.version)
+        if self.settings.sglang is not None or self.version.scheduler != "vllm":
+            check_scheduler(self.settings, self.version)
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
