@@ -27,11 +27,21 @@ from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
 from ksim.scenario.checks import check_quantized, on_gpu, remarks
 from ksim.scenario.features import features_of
-from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
+from ksim.scenario.hardware import (
+    beside,
+    engine_of,
+    fused,
+    gpu_of,
+    host_of,
+    network_of,
+    oracle_choice,
+    rates_of,
+    system_of,
+)
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sglang import SglangServer, check_scheduler, decode_graphs, lacking
+from ksim.scenario.sglang import SglangServer, check_followed, check_scheduler, decode_graphs, lacking
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -115,8 +125,10 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        own = self.settings.sglang if self.version.scheduler == "sglang" else None
-        complete = _with(evolve(self.settings, sglang=own), self.explain())
+        of_sglang = self.version.scheduler == "sglang"
+        complete = _with(self.settings if of_sglang else evolve(self.settings, sglang=None), self.explain())
+        if of_sglang:
+            check_followed(self.settings, complete)
         check_quantized(self.model, complete, self.gpu, self.version)
         return complete
 
@@ -285,7 +297,8 @@ class Defaults:
         return Derived(setting, value, source) if given is None else Derived(setting, given, "as set")
 
     def _check(self) -> None:
-        check_scheduler(self.settings, self.version)
+        if self.settings.sglang is not None or self.version.scheduler != "vllm":
+            check_scheduler(self.settings, self.version)
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
@@ -320,14 +333,6 @@ def _with(settings: EngineSettings, rows: Sequence[Derived]) -> EngineSettings:
     if own:
         values["sglang"] = evolve(settings.sglang or SglangSettings(), **own)
     return evolve(settings, **values)
-
-
-def fused(settings: EngineSettings) -> tuple[Choice, ...]:
-    """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
-    most = settings.fi_allreduce_fusion_max_size_mb
-    if not settings.fuse_allreduce_rms or most is None:
-        return ()
-    return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
 
 
 @frozen
@@ -384,6 +389,11 @@ class Deployment:
     def serve(self) -> EngineSettings:
         """The engine's settings, complete."""
         return self.scenario.serve
+
+    def explain(self, serve: EngineSettings) -> list[Derived]:
+        """What it has filled in of the settings *serve* of its scenario, which do not say what its pool does."""
+        asked = evolve(serve, kv_transfer_config=self.serve.kv_transfer_config)
+        return Defaults(asked, self.version, self.model, self.gpu).explain()
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.sglang import SglangSettings
 
-__all__ = ["VLLM_KEYS", "Row", "SglangServer", "check_scheduler", "decode_graphs", "prefill_graphs"]
+__all__ = ["VLLM_KEYS", "Row", "SglangServer", "check_followed", "check_scheduler", "decode_graphs", "prefill_graphs"]
 
 #: A setting, its value, and where it comes from.
 Row = tuple[str, Any, str]
@@ -87,10 +87,21 @@ def check_scheduler(settings: EngineSettings, version: EngineVersion) -> None:
             raise ConfigError(f"serve.sglang.{key}", _not_of(version, key))
         return
     if is_complete(given):
-        return  # of a run: they follow from those of SGLang
+        return  # as of a run: see `check_followed`
     for key, other in VLLM_KEYS.items():
         if getattr(settings, key) != getattr(plain, key) and not (key == "scheduling_policy" and _own_order(settings)):
             raise ConfigError(f"serve.{key}", _not_known(settings, version, key, other))
+
+
+def check_followed(settings: EngineSettings, complete: EngineSettings) -> None:
+    """Raise ConfigError for settings of vLLM's beside all of SGLang's that do not follow from these, as in *complete*.
+    """
+    plain = EngineSettings()
+    for key, other in VLLM_KEYS.items() if complete.sglang and is_complete(settings.sglang) else ():
+        given = getattr(settings, key)
+        if given not in (getattr(plain, key), getattr(complete, key)):
+            raise ConfigError(f"serve.{key}", f"is {given!r}, and {getattr(complete, key)!r} follows from"
+                                              f" serve.sglang.{other}; set that, and leave this out")
 
 
 def _not_of(version: EngineVersion, key: str) -> str:
@@ -386,13 +397,9 @@ class SglangServer:
     def _pool(self) -> Iterator[Row]:
         """How many requests run, by the tokens of the KV cache, and the settings of all engines."""
         server, name = self.server, self.version.name
-        rank = server.on_rank(self.ranks)
-        step = rank.chunked_prefill_size if rank.chunked_prefill_size != -1 else rank.max_prefill_tokens
         caching = not server.disable_radix_cache
         drafting = self.settings.speculative_config is not None
         shared: dict[str, tuple[Any, str]] = {
-            "max_num_batched_tokens": (step, "sglang.chunked_prefill_size" if rank.chunked_prefill_size != -1 else
-                                       "sglang.max_prefill_tokens"),
             "enable_chunked_prefill": (server.chunked_prefill_size != -1, "sglang.chunked_prefill_size"),
             "block_size": (server.page_size, "sglang.page_size"),
             "enable_prefix_caching": (caching, "sglang.disable_radix_cache"),
@@ -402,7 +409,7 @@ class SglangServer:
             "async_scheduling": (not server.disable_overlap_schedule, "sglang.disable_overlap_schedule"),
         }
         partly = evolve(self.settings, sglang=server, max_num_seqs=2048, max_model_len=server.context_length,
-                        **{key: value for key, (value, _) in shared.items()})
+                        max_num_batched_tokens=2048, **{key: value for key, (value, _) in shared.items()})
         tokens, states = sglang_pool(self.model, shards_of(self.model, partly), self.gpu, partly)
         running, why = self._running(tokens, states)
         yield ("sglang.max_running_requests", running, why)
@@ -413,10 +420,21 @@ class SglangServer:
         fits = tokens - page
         yield ("max_model_len", min(longest, max(fits, 2)), "sglang.context_length" if longest <= fits else
                f"{name}: what the KV cache holds")
+        step, why = self._step(seqs)
+        yield ("max_num_batched_tokens", step, why)
         yield from ((key, value, source) for key, (value, source) in shared.items())
-        whole = evolve(partly, max_num_seqs=seqs)
+        whole = evolve(partly, max_num_seqs=seqs, max_num_batched_tokens=step)
         yield ("gpu_memory_utilization", of_static(server.mem_fraction_static or 0.0, self.model, self.gpu, whole),
                "sglang.mem_fraction_static, of weights and KV; and the activations")
+
+    def _step(self, sequences: int) -> tuple[int, str]:
+        """Most tokens of a step of one rank, where so many *sequences* may run."""
+        rank = self.server.on_rank(self.ranks)
+        if self.role == "decode":
+            return max(sequences * (1 + self.settings.drafted), 2048), "sglang.max_running_requests: all decode"
+        if rank.chunked_prefill_size in (None, -1):
+            return rank.max_prefill_tokens, "sglang.max_prefill_tokens"
+        return rank.chunked_prefill_size or 1, "sglang.chunked_prefill_size"
 
     def _running(self, tokens: int, states: int | None) -> tuple[int, str]:
         """Most requests of all ranks, for a KV cache of so many *tokens* and *states* on each

@@ -152,10 +152,10 @@ def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSett
     layout = layout_of([memory(model, shard, gpu, settings) for shard in shards], settings)
     needed = sum(layout.held(new, context) for new, context in sequences)
     if needed > blocks:
+        priced = "" if settings.sglang else f", or set num_gpu_blocks_override to {needed + 1} to price it all the same"
         raise DoesNotFit(f"the sequences of this step need {needed} KV blocks of {settings.block_size} tokens, and"
                          f" {gpu.name} has room for {blocks} beside {model.name}: take fewer or shorter ones, or raise"
-                         f" tensor_parallel_size, or set num_gpu_blocks_override to {needed + 1} to price it all the"
-                         f" same")
+                         f" tensor_parallel_size{priced}")
 
 
 def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, ranks: Sequence[Memory],
@@ -170,11 +170,13 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
 
     slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
     adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
+    share = f"mem_fraction_static = {settings.sglang.mem_fraction_static}" if settings.sglang else (
+        f"gpu_memory_utilization = {settings.gpu_memory_utilization}")
     kept = f", {states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if states else ""
     return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights{adapters},"
             f" {part.activations / GIB:.1f} of activations{kept} and {RESERVED / GIB:.1f} reserved exceed the"
             f" {part.usable / GIB:.1f} GiB that"
-            f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
+            f" {share} leaves on a {gpu.name} by"
             f" {max(states - part.free, 0.0) / GIB:.1f} GiB; {advice}")
 
 

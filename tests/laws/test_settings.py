@@ -28,9 +28,15 @@ SCENARIO = {"model": "llama-3.2-1b", "gpu": "h200",
                                        "output": LENGTHS}}}
 
 
+#: The same for an engine with SGLang's scheduler.
+SGLANG = {"sglang": {"context_length": 128, "max_running_requests": 4, "chunked_prefill_size": 32, "page_size": 16,
+                     "max_total_tokens": 128}}
+
+
 @pytest.mark.parametrize("engine", catalog.entries("engines"))
 def test_every_request_gets_its_tokens(engine):
-    site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine}))
+    own = {"serve": SGLANG} if engine.startswith("sglang") else {}
+    site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine} | own))
     prefix_cache = "sglang" if engine.startswith("sglang") else "vllm"
     first = catalog.entries("engines").index(engine)  # a release tries one threshold with a pair, the next another
     for number, (eviction, policy) in enumerate(product(EVICTIONS, POLICIES), first):

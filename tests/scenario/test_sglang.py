@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
@@ -67,6 +68,12 @@ def test_settings_are_what_server_args_says(row):
 def test_complete_settings_stay_as_they_are(row):
     once = defaults(model=row["model"], gpu=row["gpu"], **ours(row["args"]))
     assert Defaults(once.complete(), once.version, once.model, once.gpu).complete() == once.complete()
+
+
+def test_what_does_not_follow_is_refused():
+    once = defaults()
+    with pytest.raises(ConfigError, match=r"^serve.max_num_seqs: is 3, and 2048 follows from"):
+        Defaults(evolve(once.complete(), max_num_seqs=3), once.version, once.model, once.gpu).complete()
 
 
 def test_settings_of_all_engines_follow():

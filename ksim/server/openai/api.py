@@ -95,7 +95,7 @@ class Intake:
             id=0, arrival=0.0, prompt=max(len(prompt.ids), 1), output=1, chunk_tokens=CHUNK, images=prompt.images,
             priority=_whole(headers.get(_PRIORITY), asked.priority), adapter=adapter,
             session=asked.session_id or headers.get(_SESSION, ""), tenant=headers.get(_TENANT) or asked.user or "",
-            prompt_logprobs=_prompt_logprobs(asked))
+            prompt_logprobs=_prompt_logprobs(asked), ignore_eos=asked.ignore_eos)
 
     def _answers(self, asked: GenerateFields, most: int, prompts: int) -> list[MadeUpAnswer]:
         """An answer for each sequence, of *most* tokens if it may not end by itself."""
