@@ -19,13 +19,13 @@ from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.batch import Batch
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
 from ksim.oracles import peak
 from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
-from ksim.scenario.checks import check_quantized, on_gpu, remarks
+from ksim.scenario.checks import check_gpus, check_quantized, on_gpu, remarks
 from ksim.scenario.features import features_of
 from ksim.scenario.hardware import (
     beside,
@@ -370,7 +370,7 @@ class Deployment:
         for feature in features:
             serve = feature.settings(serve)
         serve = Defaults(serve, version, model, gpu).complete()
-        _check_gpus(serve, system)
+        check_gpus(serve, system)
         for feature in features:
             model = feature.model(model, serve, gpu, system)
             feature.check(model, serve, scenario.workload)
@@ -479,18 +479,6 @@ class Deployment:
             timers = [feature.timer(timer, serve) for timer in timers]
         further = [[one for feature in self.features for one in feature.passes(timer, serve)] for timer in timers]
         return [Passes(timer, passes) if passes else timer for timer, passes in zip(timers, further, strict=True)]
-
-
-def _check_gpus(serve: EngineSettings, system: System) -> None:
-    """Raise DoesNotFit where *system* has fewer GPUs than the replicas need."""
-    needed = serve.gpus * serve.data_parallel_size
-    if needed <= system.gpus:
-        return
-    advice = (f"set nodes to {-(-needed // system.gpus_per_node)} or more" if system.network else
-              "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
-    count = serve.data_parallel_size
-    replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
-    raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")
 
 
 def _prices(oracle: Any, version: EngineVersion, errors: int | None, network: Network) -> Any:
