@@ -56,6 +56,11 @@ class SglangLimits:
         return self.context_length
 
     @property
+    def max_num_batched_tokens(self) -> int:
+        """Most tokens of a step."""
+        return self.max_prefill_tokens if self.chunked_prefill_size < 0 else self.chunked_prefill_size
+
+    @property
     def active(self) -> int:
         """How many jobs may run at once."""
         return self.max_running_requests
