@@ -106,13 +106,14 @@ def sglang(chance: Random) -> Table:
     """Settings of SGLang's scheduler, some of them tight."""
     policy = chance.choice(["fcfs", "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "random", "shortest-prefill-first"])
     urgent = {"enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": chance.choice([0, 10])}
-    some = [{"schedule_policy": policy}, {"page_size": chance.choice([16, 64]), "chunked_prefill_size": 128},
-            {"max_total_tokens": chance.choice([256, 512])}, {"enable_mixed_chunk": True}, urgent,
-            {"disable_overlap_schedule": True}, {"disable_radix_cache": True}, {"max_queued_requests": 2},
-            {"schedule_conservativeness": chance.choice([0.1, 1.5])}, {"scheduler_recv_interval": chance.choice([2, 9])},
-            {"prefill_max_requests": 1}, {"prefill_decode_interval": 2, "prefill_decode_interval_min_bs": 1},
-            {"min_free_slots_delay": 2}, {"max_prefill_tokens": 64}, {"chunked_prefill_size": -1},
-            {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])}]
+    some: list[Table] = [
+        {"schedule_policy": policy}, {"page_size": chance.choice([16, 64]), "chunked_prefill_size": 128},
+        {"max_total_tokens": chance.choice([256, 512])}, {"enable_mixed_chunk": True}, urgent,
+        {"disable_overlap_schedule": True}, {"disable_radix_cache": True}, {"max_queued_requests": 2},
+        {"schedule_conservativeness": chance.choice([0.1, 1.5])}, {"scheduler_recv_interval": chance.choice([2, 9])},
+        {"prefill_max_requests": 1}, {"prefill_decode_interval": 2, "prefill_decode_interval_min_bs": 1},
+        {"min_free_slots_delay": 2}, {"max_prefill_tokens": 64}, {"chunked_prefill_size": -1},
+        {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])}]
     own: Table = {}
     for settings in chance.sample(some, 3):
         own |= settings
@@ -192,7 +193,8 @@ FEATURES: Mapping[str, Feature] = {
     "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
     "eviction": lambda chance: serve(eviction=other(chance, "kv.cache.evictions", "vllm")),
     "sglang cache": lambda _: serve(prefix_cache="sglang"), "sglang": lambda _: {"engine": "sglang-0.5.8"},
-    "sglang settings": sglang, "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
+    "sglang settings": sglang,
+    "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
         "vllm-0.18", "vllm-0.19", "vllm-0.22", "trtllm-1.0", "sglang-0.5"])},
     "no prefix caching": lambda _: serve(enable_prefix_caching=False),
     "whole prompts": lambda _: serve(enable_chunked_prefill=False, max_num_batched_tokens=4096),
