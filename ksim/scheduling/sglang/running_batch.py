@@ -7,7 +7,7 @@ says with which decode a job ends.  Decodes have numbers of their own, since pro
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from attrs import define, field
@@ -150,8 +150,9 @@ class RunningBatch:
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
         launched, back = min(self.launched, job.final) - job.start, self._back(job)
-        for run in self._runs(job):
-            job.emit(run.last - run.first + 1, run.last)
+        if runs := self._runs(job):
+            job.emit(runs[0].last - runs[0].first + 1, runs[0].last)
+            job.emitted += runs[1:]
         job.in_decode_set = False
         job.num_computed_tokens += launched
         job.num_tokens += back
@@ -176,15 +177,17 @@ class RunningBatch:
         """The tokens of *job*, of the batch or not, by the steps that have come back."""
         return [*job.emitted, *self._runs(job)] if job.in_decode_set else job.emitted
 
-    def _runs(self, job: Job) -> Iterator[Run]:
+    def _runs(self, job: Job) -> list[Run]:
         """The steps of the decodes from which *job* has tokens."""
-        first, last = job.start + 1, job.start + self._back(job)
+        decodes, steps = self._decodes, self._steps
+        first, last, runs = job.start + 1, job.start + self._back(job), list[Run]()
+        place, count = bisect_right(decodes, first) - 1, len(decodes)
         while first <= last:
-            place = bisect_right(self._decodes, first) - 1
-            until = min(last, self._decodes[place + 1] - 1) if place + 1 < len(self._decodes) else last
-            step = self._steps[place] + first - self._decodes[place]
-            yield Run(step, step + until - first, 1)
-            first = until + 1
+            after = decodes[place + 1] if place + 1 < count else last + 1
+            until, shift = min(last, after - 1), steps[place] - decodes[place]
+            runs.append(Run(first + shift, until + shift, 1))
+            first, place = until + 1, place + 1
+        return runs
 
     def abort(self, job: Job) -> None:
         """End *job* with the next result that it is part of."""
