@@ -43,12 +43,14 @@ class RadixCache:
 
     Tokens enter the tree by whole pages when they are published.  Where the tree has them already, the request uses
     those and frees its own.  Only where pages are short are leaves evicted, in the order of `eviction`.
+    Keys of an engine with EAGLE cover so many tokens `ahead` of a page: it can be cached and found only with these.
     """
 
     capacity: int
     block_tokens: int = 1
     prefix_caching: bool = True
     eviction: Eviction = lru
+    ahead: int = 0
     pool: SlotPool = field(init=False)
     tree: PageTree = field(init=False)  # its root is always locked
     _leaves: EvictionQueue[LockedNode] = field(init=False)
@@ -67,7 +69,8 @@ class RadixCache:
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
-        return BlockTable(request.chunks, request.chunk_tokens, request.named)
+        keyed = request.keyed_ahead(self.block_tokens) if self.ahead else request
+        return BlockTable(keyed.chunks, keyed.chunk_tokens, keyed.named)
 
     def blocks(self, tokens: int) -> int:
         """How many pages *tokens* tokens need."""
@@ -99,7 +102,7 @@ class RadixCache:
     def _match(self, table: BlockTable, end: int) -> tuple[int, LockedNode]:
         """How many of the first *end* tokens of *table* are in the tree, in whole pages, and the last node of them."""
         node, position, page = self.tree.root, 0, self.block_tokens
-        end = end // page * page
+        end = (end - self.ahead) // page * page
         while position < end and (child := self.tree.child(node, table, position)):
             agreed = common_tokens(child.source, table, position, min(child.end, end)) // page * page
             if not agreed:
@@ -116,7 +119,7 @@ class RadixCache:
 
         A node in which the prefix ends is split.
         """
-        if not self.prefix_caching or end < self.block_tokens:
+        if not self.prefix_caching or end - self.ahead < self.block_tokens:
             return 0, self.tree.root
         tokens, node = self._match(table, end)
         if tokens < node.end:
@@ -185,12 +188,12 @@ class RadixCache:
         """
         if not self.prefix_caching:
             return
-        page = self.block_tokens
-        end, known = tokens // page * page, table.published
+        page, ahead = self.block_tokens, self.ahead
+        end, known = (tokens - ahead) // page * page, table.published
         if not end:
             return
         node = self._insert(table, end, known)
-        if 0 < (whole := prompt // page * page) < end:
+        if 0 < (whole := (prompt - ahead) // page * page) < end:
             self._insert(table, whole, whole, counts=False)
         self._lock_path(node)
         self._unlock_path(table.node)

@@ -220,14 +220,17 @@ class SglangScheduler(SglangJobs):
         if not len(batch) or not self.cache.make_room(batch.pages() * self.cache.block_tokens):
             return
         self._room_for_decode()
-        riding = batch.dissolve()
-        for job in riding:
+        self._prefilled += len(batch)
+        self._ride(schedule)
+
+    def _ride(self, schedule: Schedule) -> None:
+        """Put all that decode behind the prompts of *schedule*."""
+        for job in self.batch.dissolve():
             self.cache.grow(job.block_table, job.num_computed_tokens + 1)
             schedule.entries.append(ScheduledTokens(job, 1, job.num_computed_tokens, True, admitted=False,
                                                     prompt=False))
             job.num_computed_tokens += 1
             job.num_output_placeholders += 1
-        self._prefilled += len(riding)
 
     # Decodes.
 
