@@ -193,6 +193,7 @@ class RadixCache:
         if not end:
             return
         node = self._insert(table, end, known)
+        table.entered = max(table.entered, end)
         if 0 < (whole := (prompt - ahead) // page * page) < end:
             self._insert(table, whole, whole, counts=False)
         self._lock_path(node)
@@ -205,7 +206,7 @@ class RadixCache:
             self.publish_computed(table, tokens, prompt)
         self.pool.empty += self.blocks(table.num_slots) - table.published // self.block_tokens
         self._unlock_path(table.node)
-        table.node, table.num_slots, table.published = None, 0, 0
+        table.node, table.num_slots, table.published, table.entered = None, 0, 0, 0
 
     def _insert(self, table: BlockTable, end: int, known: int, counts: bool = True) -> LockedNode:
         """Have the first *end* tokens of *table* in the tree, and return their last node.
@@ -223,7 +224,7 @@ class RadixCache:
             if position + agreed < child.end:
                 child = self._split(child, position + agreed)
             self.pool.empty += max(0, child.end - max(known, position)) // page
-            if counts and child.end > known:
+            if counts and child.end > table.entered:
                 self._hit(child)
             node, position = child, child.end
         return node

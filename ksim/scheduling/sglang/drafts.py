@@ -135,7 +135,7 @@ class SglangDraftScheduler(SglangScheduler):
         batch = self.batch
         batch.grow()
         for job in batch.dissolve():
-            schedule.entries.append(ScheduledTokens(job, 1, _known(job) - 1, True, admitted=False, prompt=False))
+            schedule.entries.append(ScheduledTokens(job, 1, job.num_tokens - 1, True, admitted=False, prompt=False))
             job.num_output_placeholders += 1
 
     # Results.
