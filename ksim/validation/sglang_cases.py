@@ -15,6 +15,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
+from ksim.kv.cache.window_radix import WindowRadixCache, WindowTable
 from ksim.scheduling.draft_scheduler import DraftSchedule
 from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
@@ -22,6 +23,7 @@ from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.sglang.drafts import SglangDraftScheduler, draft_slots
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.scheduler import SglangScheduler
+from ksim.scheduling.sglang.windows import SglangWindowScheduler
 from ksim.validation import cases
 from ksim.validation.cases import Abort
 
@@ -156,15 +158,28 @@ class CaseAcceptance:
 
 
 class NotingCache(RadixCache):
-    """Notes its evictions: tokens asked for, and tokens freed."""
+    """Notes its evictions: tokens asked for, and tokens freed, of each pool."""
 
     evictions: list[list[int]]
 
     def _evict_to(self, tokens: int) -> None:
-        before = self.free_tokens()
+        before = self.counts()[0]
         super()._evict_to(tokens)
-        if freed := self.free_tokens() - before:
-            self.evictions.append([tokens - before, freed])
+        freed = [now - then for now, then in zip(self.counts()[0], before, strict=True)]
+        if any(freed):
+            self.evictions.append([*(max(0, tokens - free) for free in before), *freed])
+
+    def counts(self) -> tuple[list[int], list[int]]:
+        """The free tokens of each pool, and the evictable and protected tokens of the tree in it."""
+        evictable = self.evictable_tokens()
+        return [self.free_tokens()], [evictable, self.cached_tokens() - evictable]
+
+
+class NotingWindowCache(NotingCache, WindowRadixCache):
+    def counts(self) -> tuple[list[int], list[int]]:
+        free, tree = super().counts()
+        evictable = self.evictable_window_tokens()
+        return [*free, self.free_window_tokens()], [*tree, evictable, self.cached_window_tokens() - evictable]
 
 
 @define(eq=False)
@@ -187,10 +202,7 @@ class SglangReplay:
 
     def __attrs_post_init__(self) -> None:
         settings = self.case.settings
-        self._cache = NotingCache(settings.max_total_num_tokens // settings.page_size, settings.page_size,
-                                  not settings.disable_radix_cache, _eviction(settings.radix_eviction_policy),
-                                  ahead=int(settings.speculative is not None))
-        self._cache.evictions = []
+        self._cache = _cache(settings)
         self._scheduler = self._new_scheduler()
         self._loop = EngineLoop(self._scheduler)
         self._jobs = [self._job(place, request) for place, request in enumerate(self.case.requests)]
@@ -204,6 +216,8 @@ class SglangReplay:
 
     def _new_scheduler(self) -> SglangScheduler:
         settings = self.case.settings
+        if settings.sliding_window is not None:
+            return SglangWindowScheduler(settings, Fcfs(), self._cache)
         if settings.speculative is None:
             return SglangScheduler(settings, Fcfs(), self._cache)
         return SglangDraftScheduler(
@@ -226,8 +240,9 @@ class SglangReplay:
         priority = settings.sign * _LEAST_URGENT if request.priority is None else request.priority
         asked = Request(place, 0.0, len(prompt), request.output_len + dropped, content, page, priority,
                         ignore_eos=request.ignore_eos)
+        table = WindowTable if settings.sliding_window else BlockTable
         job = Job.of(asked, place, page, output=request.output_len, limit=limit,
-                     block_table=BlockTable(asked.chunks, page, asked.named))
+                     block_table=table(asked.chunks, page, asked.named))
         if too_long:
             job.aborted = True
         return job
@@ -344,10 +359,8 @@ class SglangReplay:
         return self._scheduler.schedule(float(step))
 
     def _memory(self) -> Row:
-        cache = self._cache
-        free, evictable = cache.free_tokens(), cache.evictable_tokens()
-        protected = cache.cached_tokens() - evictable
-        return {"free": [free], "tree": [evictable, protected], "ratio": round(self._scheduler.ratio.now, 9)}
+        free, tree = self._cache.counts()
+        return {"free": free, "tree": tree, "ratio": round(self._scheduler.ratio.now, 9)}
 
     def _note_end(self, job: Job, step: int, why: str) -> None:
         request = self.case.requests[self._places[job]]
@@ -366,5 +379,11 @@ def _counts(entry: ScheduledTokens) -> tuple[int, int]:
     return entry.start, entry.tokens
 
 
-def _eviction(name: str) -> Any:
-    return catalog.find("kv.cache.evictions", name)
+def _cache(settings: SglangSettings) -> NotingCache:
+    page, window = settings.page_size, settings.sliding_window
+    plain = (settings.max_total_num_tokens // page, page, not settings.disable_radix_cache,
+             catalog.find("kv.cache.evictions", settings.radix_eviction_policy), int(settings.speculative is not None))
+    cache = NotingCache(*plain) if window is None else NotingWindowCache(
+        *plain, window=window, window_capacity=(settings.swa_tokens or 0) // page)
+    cache.evictions = []
+    return cache

@@ -58,10 +58,11 @@ class RadixCache:
     _tick: int = field(default=0, init=False)
 
     publishes_computed: ClassVar[bool] = True
+    _node: ClassVar[type[LockedNode]] = LockedNode
 
     def __attrs_post_init__(self) -> None:
         self.pool = SlotPool(self.capacity, self.capacity)
-        self.tree = PageTree(LockedNode(BlockTable(), 0, 0, None, 0), self.block_tokens)
+        self.tree = PageTree(self._node(BlockTable(), 0, 0, None, 0), self.block_tokens)
         self.tree.root.locks = 1
         self._leaves = EvictionQueue(self.eviction)
 
@@ -124,12 +125,15 @@ class RadixCache:
         tokens, node = self._match(table, end)
         if tokens < node.end:
             node = self._split(node, tokens)
-        self._tick += 1
-        used, above = float(self._tick), node
-        while (parent := above.parent) is not None:
-            self._use(above, used)
-            used, above = used - OLDER, parent
+        self._use_path(node)
         return tokens, node
+
+    def _use_path(self, node: LockedNode) -> None:
+        self._tick += 1
+        used = float(self._tick)
+        while (parent := node.parent) is not None:
+            self._use(node, used)
+            used, node = used - OLDER, parent
 
     def lock(self, table: BlockTable, tokens: int, node: LockedNode) -> None:
         """Start the empty *table* with the first *tokens* tokens, which end in *node*."""
@@ -156,12 +160,14 @@ class RadixCache:
 
     def _evict_to(self, tokens: int) -> None:
         while self.free_tokens() < tokens and len(self._leaves):
-            leaf = self._leaves.pop()
-            pages = leaf.tokens // self.block_tokens
-            self.pool.evictable -= pages
-            self.pool.empty += pages
-            self._cached -= pages
-            self._queue_leaf(self.tree.remove(leaf))
+            self._evict_leaf(self._leaves.pop())
+
+    def _evict_leaf(self, leaf: LockedNode) -> None:
+        pages = leaf.tokens // self.block_tokens
+        self.pool.evictable -= pages
+        self.pool.empty += pages
+        self._cached -= pages
+        self._queue_leaf(self.tree.remove(leaf))
 
     def grow(self, table: BlockTable, tokens: int) -> None:
         """Give *table* room for *tokens* tokens in all, from empty pages."""
@@ -223,16 +229,20 @@ class RadixCache:
             agreed = common_tokens(child.source, table, position, min(child.end, end)) // page * page
             if position + agreed < child.end:
                 child = self._split(child, position + agreed)
-            self.pool.empty += max(0, child.end - max(known, position)) // page
+            self._free_duplicate(table, child, max(known, position))
             if counts and child.end > table.entered:
                 self._hit(child)
             node, position = child, child.end
         return node
 
+    def _free_duplicate(self, table: BlockTable, node: LockedNode, start: int) -> None:
+        """Free the pages of *table* from *start* on whose tokens *node* has."""
+        self.pool.empty += max(0, node.end - start) // self.block_tokens
+
     def _append(self, table: BlockTable, start: int, end: int, parent: LockedNode) -> LockedNode:
         self._tick += 1
         self._leaves.discard(parent)
-        node = self.tree.append(LockedNode(table, start, end, parent, self._tick))
+        node = self.tree.append(self._node(table, start, end, parent, self._tick))
         node.hits = 1
         self.pool.evictable += (end - start) // self.block_tokens
         self._cached += (end - start) // self.block_tokens
@@ -242,7 +252,7 @@ class RadixCache:
     def _split(self, node: LockedNode, position: int) -> LockedNode:
         """Split *node* at *position*; return the first part, which has the same users, hits and age."""
         self._tick += 1
-        head = LockedNode(node.source, node.start, position, node.parent, node.created)
+        head = self._node(node.source, node.start, position, node.parent, node.created)
         head.locks, head.hits, head.last_use = node.locks, node.hits, self._tick
         head = self.tree.split(node, head)
         self._tick += 1

@@ -5,6 +5,7 @@ pass of its event loop.  With overlap, a turn is planned before the result of th
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import define
 
@@ -18,6 +19,8 @@ __all__ = ["SglangScheduler"]
 @define(eq=False)
 class SglangScheduler(SglangJobs):
     """Makes the schedules of an engine; SGLang's `get_next_batch_to_run`."""
+
+    _pass: ClassVar[type[PrefillPass]] = PrefillPass
 
     def _drop_chunked(self) -> None:
         """Drop the job whose prompt is cut, if it was aborted."""
@@ -122,7 +125,7 @@ class SglangScheduler(SglangJobs):
         beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
         reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
-        admitted = PrefillPass(
+        admitted = self._pass(
             batch, ratio, limits.max_prefill_tokens - beside,
             None if limits.chunked_prefill_size < 0 else limits.chunked_prefill_size - beside, reserved, beside)
         if self.chunked is not None:
