@@ -379,7 +379,7 @@ def _counts(entry: ScheduledTokens) -> tuple[int, int]:
     return entry.start, entry.tokens
 
 
-def _cache(settings: SglangSettings) -> NotingCache:
+def _cache(settings: SglangCaseSettings) -> NotingCache:
     page, window = settings.page_size, settings.sliding_window
     plain = (settings.max_total_num_tokens // page, page, not settings.disable_radix_cache,
              catalog.find("kv.cache.evictions", settings.radix_eviction_policy), int(settings.speculative is not None))

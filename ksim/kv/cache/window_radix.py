@@ -1,9 +1,9 @@
 """SGLang's radix cache of an engine with sliding windows: layers that see a window have slots in a pool of their own.
 
 The rules are those of UnifiedRadixCache with a component for windows (SGLang 0.5.23,
-srt/mem_cache/unified_cache/components/swa.py, srt/mem_cache/common.py and allocator/swa.py).  A token has a slot in each
-pool.  Those of the window layers are freed where the window has passed: of a request, and of nodes that nobody needs.
-A prefix is found only if a whole window before its end has both.
+srt/mem_cache/unified_cache/components/swa.py, srt/mem_cache/common.py and allocator/swa.py).  A token has a slot in
+each pool.  Those of the window layers are freed where the window has passed: of a request, and of nodes that nobody
+needs.  A prefix is found only if a whole window before its end has both.
 """
 
 from collections.abc import Iterator

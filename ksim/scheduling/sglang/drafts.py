@@ -6,16 +6,30 @@ counted one by one.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.scheduling.draft_scheduler import DraftSchedule, Speculation
+from ksim.scheduling.draft_scheduler import DraftSchedule
 from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.sglang.running_batch import RunningBatch
 from ksim.scheduling.sglang.scheduler import SglangScheduler
 
-__all__ = ["SglangDraftScheduler", "draft_slots"]
+__all__ = ["SglangDraftScheduler", "Verifications", "draft_slots"]
+
+
+class Verifications(Protocol):
+    """What the scheduler asks of a `Speculation`."""
+
+    @property
+    def k(self) -> int:
+        """How many tokens a drafter proposes a decode."""
+        ...
+
+    def accepted(self, job: Job, drafts: int) -> int:
+        """How many of *drafts* drafted tokens of *job*, in the batch just made, the model accepts."""
+        ...
 
 
 def draft_slots(steps: int, topk: int, draft_tokens: int, page: int) -> int:
@@ -91,13 +105,18 @@ class SglangDraftScheduler(SglangScheduler):
     token more.
     """
 
-    speculation: Speculation = field(kw_only=True)
+    speculation: Verifications = field(kw_only=True)
     slots: int = field(kw_only=True)
     batch: DraftBatch = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.batch = DraftBatch(self.cache, self.limits.async_scheduling, slots=self.slots)
+
+    @property
+    def foreseen(self) -> list[list[int]]:
+        return [[min(job.output, job.limit) - job.sampled, job.num_computed_tokens]
+                for job in self.batch.jobs if job.state is State.RUNNING]
 
     def schedule(self, now: float) -> Schedule:
         schedule = super().schedule(now)

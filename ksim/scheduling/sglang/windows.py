@@ -19,7 +19,7 @@ from ksim.scheduling.sglang.scheduler import SglangScheduler
 
 __all__ = ["SglangWindowScheduler"]
 
-#: So many tokens of a job that decodes have passed its window before their slots are freed (SGLANG_SWA_EVICTION_INTERVAL).
+#: Slots of a job that decodes are freed when its window has passed so many tokens (SGLANG_SWA_EVICTION_INTERVAL).
 INTERVAL = 128
 
 
@@ -119,7 +119,7 @@ class SglangWindowScheduler(SglangScheduler):
     batch: WindowBatch = field(init=False)
 
     _pass: ClassVar[type[PrefillPass]] = WindowPass
-    _ignores_queue: ClassVar[bool] = False  # type: ignore[misc]
+    _ignores_queue: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -151,6 +151,7 @@ class SglangWindowScheduler(SglangScheduler):
         batch, cache = self.batch, _windows(self.cache)
         if min(cache.pool.free, cache.window_pool.free) < len(batch):
             return False
+        batch.full = False
         cache.make_room(batch.pages() * cache.block_tokens)
         batch.returned = max(batch.returned, batch.launched - self.limits.async_scheduling)
         return super().repeat()
