@@ -23,7 +23,7 @@ from ksim.scheduling.policies.orders import Fcfs
 from ksim.scheduling.sglang.drafts import SglangDraftScheduler, draft_slots
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.scheduler import SglangScheduler
-from ksim.scheduling.sglang.windows import SglangWindowScheduler
+from ksim.scheduling.sglang.windows import SglangWindowDraftScheduler, SglangWindowScheduler
 from ksim.validation import cases
 from ksim.validation.cases import Abort
 
@@ -216,11 +216,11 @@ class SglangReplay:
 
     def _new_scheduler(self) -> SglangScheduler:
         settings = self.case.settings
-        if settings.sliding_window is not None:
-            return SglangWindowScheduler(settings, Fcfs(), self._cache)
+        plain, drafting = (SglangScheduler, SglangDraftScheduler) if settings.sliding_window is None else (
+            SglangWindowScheduler, SglangWindowDraftScheduler)
         if settings.speculative is None:
-            return SglangScheduler(settings, Fcfs(), self._cache)
-        return SglangDraftScheduler(
+            return plain(settings, Fcfs(), self._cache)
+        return drafting(
             settings, Fcfs(), self._cache, slots=draft_slots(**settings.speculative, page=settings.page_size),
             speculation=CaseAcceptance(self.case.requests, settings.speculative["draft_tokens"]))
 

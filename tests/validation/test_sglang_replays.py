@@ -65,7 +65,8 @@ SETTINGS = st.fixed_dictionaries({
     "schedule_conservativeness": st.sampled_from([0.1, 1.0]), "schedule_policy": st.sampled_from(["fcfs", "lpm"])})
 KINDS = st.sampled_from([
     {}, {"speculative": {"steps": 3, "topk": 1, "draft_tokens": 4}}, {"sliding_window": 16, "swa_tokens": 512},
-    {"sliding_window": 50, "swa_tokens": 320}])
+    {"sliding_window": 50, "swa_tokens": 320},
+    {"sliding_window": 16, "swa_tokens": 512, "speculative": {"steps": 3, "topk": 1, "draft_tokens": 4}}])
 
 
 @examples(300)

@@ -16,7 +16,7 @@ from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.sglang.running_batch import RunningBatch
 from ksim.scheduling.sglang.scheduler import SglangScheduler
 
-__all__ = ["SglangDraftScheduler", "Verifications", "draft_slots"]
+__all__ = ["DraftBatch", "SglangDraftScheduler", "Verifications", "draft_slots"]
 
 
 class Verifications(Protocol):

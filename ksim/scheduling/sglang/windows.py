@@ -13,11 +13,12 @@ from ksim.kv.cache.radix import RadixCache
 from ksim.kv.cache.sglang import LockedNode
 from ksim.kv.cache.window_radix import WindowRadixCache, WindowTable
 from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.sglang.drafts import DraftBatch, SglangDraftScheduler
 from ksim.scheduling.sglang.prefill_pass import CLIP, PrefillPass
 from ksim.scheduling.sglang.running_batch import RunningBatch
 from ksim.scheduling.sglang.scheduler import SglangScheduler
 
-__all__ = ["SglangWindowScheduler"]
+__all__ = ["SglangWindowDraftScheduler", "SglangWindowScheduler"]
 
 #: Slots of a job that decodes are freed when its window has passed so many tokens (SGLANG_SWA_EVICTION_INTERVAL).
 INTERVAL = 128
@@ -116,7 +117,7 @@ class WindowBatch(RunningBatch):
 class SglangWindowScheduler(SglangScheduler):
     """A scheduler whose `cache` has a pool for the window layers; it looks at the queue in every turn."""
 
-    batch: WindowBatch = field(init=False)
+    batch: "WindowBatch | WindowDraftBatch" = field(init=False)
 
     _pass: ClassVar[type[PrefillPass]] = WindowPass
     _ignores_queue: ClassVar[bool] = False
@@ -155,6 +156,29 @@ class SglangWindowScheduler(SglangScheduler):
         cache.make_room(batch.pages() * cache.block_tokens)
         batch.returned = max(batch.returned, batch.launched - self.limits.async_scheduling)
         return super().repeat()
+
+
+@define(eq=False)
+class WindowDraftBatch(DraftBatch):
+    """Jobs that verify drafts, none of which is foreseen: before each decode all are asked."""
+
+    def slide(self) -> None:
+        """Free what the windows of its jobs have passed, before a decode that is not their first."""
+        for job in self.jobs:
+            table = _table(job)
+            if job.num_tokens + job.num_output_placeholders - 1 > table.prefilled:
+                _windows(self.cache).slide(table, job.num_tokens - 1, INTERVAL)
+
+
+@define(eq=False)
+class SglangWindowDraftScheduler(SglangWindowScheduler, SglangDraftScheduler):
+    """A scheduler with both: drafts, and a pool for the window layers."""
+
+    batch: WindowDraftBatch = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.batch = WindowDraftBatch(self.cache, self.limits.async_scheduling, slots=self.slots)
 
 
 def _windows(cache: RadixCache) -> WindowRadixCache:
