@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
 from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.queues import PolicyGuard
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.orders import SglangQueue, order_of
@@ -180,7 +180,7 @@ class SglangJobs:
             else:
                 finished += [job for job in schedule.decodes if self._deliver(job, index)]
         for entry in schedule.entries:
-            if entry.samples and self._deliver(entry.job, index):
+            if entry.samples and self._deliver_entry(entry, index):
                 finished.append(entry.job)
             elif entry.samples and entry.prompt and entry.job.state is State.RUNNING:
                 self.cache.publish_computed(entry.job.block_table, entry.start + entry.tokens, entry.job.request.prompt)
@@ -189,6 +189,9 @@ class SglangJobs:
         finished += self.rejected
         self.rejected.clear()
         return finished
+
+    def _deliver_entry(self, entry: ScheduledTokens, index: int) -> bool:
+        return self._deliver(entry.job, index)
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token sampled for it; return whether it is done with that."""

@@ -70,6 +70,11 @@ class SglangLimits:
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
+    def mixes(self) -> bool:
+        """Whether those that decode ride behind prompts, which only chunks allow."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size > 0
+
+    @property
     def sign(self) -> int:
         """By which priorities are multiplied so that the smaller come first."""
         return 1 if self.schedule_low_priority_values_first else -1
