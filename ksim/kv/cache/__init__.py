@@ -35,6 +35,7 @@ class BlockTable:
 
     The request has room for `num_slots` tokens.  The first `published` of them
     can be found by other requests, and `node` is where they end in the tree.
+    It has itself put the first `inserted` there, or found its equals.
 
     BlockCache differs: its `content` has one name per block, and it lists the
     request's `blocks` in the order of the tokens instead of counting slots.
@@ -48,6 +49,7 @@ class BlockTable:
     num_slots: int = 0
     published: int = 0
     node: Any = None
+    inserted: int = 0
 
     def block_names(self, first: int, end: int) -> Iterator[Hashable]:
         """The names of blocks *first* to *end* - 1.
