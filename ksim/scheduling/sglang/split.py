@@ -20,19 +20,35 @@ BUFFERS = 2
 
 
 @define(eq=False)
-class PrefillSide(SglangScheduler):
-    """The side that prefills: a job holds its memory until its keys and values are sent.
+class SplitSide(SglangScheduler):
+    """Either side: some jobs have `ended` beside the batches, since somebody cleared the list."""
+
+    ended: list[Job] = field(factory=list, init=False)
+    _met: set[Job] = field(factory=set, init=False)  # of those that came and do not wait yet
+
+    def bootstrapped(self, job: Job) -> None:
+        """Note that both sides have met for *job*."""
+        self._met.add(job)
+
+    def _end(self, job: Job) -> None:
+        job.state, job.aborted = State.DONE, True
+        self.ended.append(job)
+
+    def independent_of_arrivals(self, newcomers: bool) -> bool:
+        return not (newcomers or self.transfers_pending)
+
+
+@define(eq=False)
+class PrefillSide(SplitSide):
+    """The side that prefills: a job holds its memory until its keys and values have arrived on the other.
 
     A job is `bootstrapping` until the other side has memory for it, and there is a buffer.  Then it waits as any other.
-    Jobs `inflight` are prefilled.  `send` is called with a job and the number of its first tokens that may be sent
-    now.  Who `ended` did so beside the batches, since somebody cleared the list.
+    Jobs `inflight` are prefilled.  `send` is called with a job and the number of its first tokens that may be sent.
     """
 
     send: Callable[[Job, int], object] = field(default=lambda job, tokens: None, kw_only=True)
     bootstrapping: list[Job] = field(factory=list, init=False)
     inflight: list[Job] = field(factory=list, init=False)
-    ended: list[Job] = field(factory=list, init=False)
-    _met: set[Job] = field(factory=set, init=False)  # of those that bootstrap
 
     @property
     def has_requests(self) -> bool:
@@ -52,10 +68,6 @@ class PrefillSide(SglangScheduler):
             job.limit = 1
             self.bootstrapping.append(job)
 
-    def bootstrapped(self, job: Job) -> None:
-        """Note that the other side has memory for *job*."""
-        self._met.add(job)
-
     def transferred(self, job: Job) -> None:
         """End *job*, whose keys and values have arrived, or are not wanted any more; the tree keeps them."""
         self.inflight.remove(job)
@@ -70,10 +82,6 @@ class PrefillSide(SglangScheduler):
             self._end(job)
         else:
             super().abort(job)
-
-    def _end(self, job: Job) -> None:
-        job.state, job.aborted = State.DONE, True
-        self.ended.append(job)
 
     # A turn.
 
@@ -118,27 +126,20 @@ class PrefillSide(SglangScheduler):
         self.send(job, job.request.prompt)
         return False
 
-    # What is known of the next schedules.
-
-    def independent_of_arrivals(self, newcomers: bool) -> bool:
-        return not (newcomers or self.transfers_pending)
-
 
 @define(eq=False)
-class DecodeSide(SglangScheduler):
+class DecodeSide(SplitSide):
     """The side that decodes: a job gets the memory for its whole prompt before the other side computes it.
 
     Jobs `arriving` have none yet, those `receiving` have it, and those `set_aside` were retracted.  `begin` is called
-    with what a job that has memory now is to load.  Who `ended` did so beside the batches, since somebody cleared the
-    list.  The first token of a job comes with its keys and values: no step here has sampled it.
+    with what a job that has memory now is to load.  The first token of a job comes with its keys and values: no step
+    here has sampled it.
     """
 
     begin: Callable[[Load], object] = field(default=lambda load: None, kw_only=True)
     arriving: list[Job] = field(factory=list, init=False)
     receiving: list[Job] = field(factory=list, init=False)
     set_aside: list[Job] = field(factory=list, init=False)
-    ended: list[Job] = field(factory=list, init=False)
-    _met: set[Job] = field(factory=set, init=False)  # of those that arrive
     _received: set[Job] = field(factory=set, init=False)  # of those that receive
     _joined: list[Job] = field(factory=list, init=False)  # in the latest turn
 
@@ -152,33 +153,34 @@ class DecodeSide(SglangScheduler):
     def transfers_pending(self) -> bool:
         return bool(self.arriving or self.receiving)
 
+    @property
+    def others(self) -> list[Job]:
+        return [*self.receiving, *self.waiting]
+
     # Requests come and go.
 
     def add(self, job: Job) -> None:
-        """Let *job* arrive.  If it was retracted, its keys and values are kept elsewhere until there is room for them;
-        if it is aborted otherwise, it ends now."""
-        if job.preemptions:
-            self._queue.number(job, self._prefilled)
-            self.set_aside.append(job)
-        elif job.aborted:
+        """Let *job* arrive.  If it is aborted it ends now."""
+        if job.aborted:
             self._end(job)
         else:
             self.arriving.append(job)
-
-    def bootstrapped(self, job: Job) -> None:
-        """Note that the other side knows *job*."""
-        self._met.add(job)
 
     def transferred(self, job: Job) -> None:
         """Note that the keys and values of *job* have arrived."""
         self._received.add(job)
 
+    def _requeue(self, job: Job) -> None:
+        """Set *job* aside: its keys and values are kept elsewhere until there is room for them."""
+        self._queue.number(job, self._prefilled)
+        self.set_aside.append(job)
+
     def abort(self, job: Job) -> None:
         """Drop *job* if it waits; if it arrives or receives, it ends once those are looked at, and if it runs, with the
         next result that it is part of."""
         job.aborted = True
-        if job in self.waiting:
-            self.waiting.remove(job)
+        if job in self._queue.jobs:
+            self._queue.jobs.remove(job)
             self._release(job, job.num_computed_tokens)
             self.rejected.append(job)
         elif job in self.set_aside:
@@ -190,10 +192,6 @@ class DecodeSide(SglangScheduler):
             self._received.add(job)
         else:
             self.batch.abort(job)
-
-    def _end(self, job: Job) -> None:
-        job.state = State.DONE
-        self.ended.append(job)
 
     # A turn.
 
@@ -219,7 +217,7 @@ class DecodeSide(SglangScheduler):
             if self._paged(tokens) + self.limits.num_reserved_decode_tokens > self._budget(0):
                 return
             self._hold(job, tokens)
-            self.waiting.append(self.set_aside.pop(0))
+            self._queue.jobs.append(self.set_aside.pop(0))
 
     def _allocate(self) -> None:
         """Give those that arrive memory, in their order, while there is room."""
@@ -292,7 +290,7 @@ class DecodeSide(SglangScheduler):
 
     def _merge(self) -> None:
         """Let those that wait join where there are places; those that ended in the turn before have theirs still."""
-        waiting, batch = self.waiting, self.batch
+        waiting, batch = self._queue.jobs, self.batch
         if (key := self._queue.order.key) and (self.limits.enable_priority_scheduling
                                                or hasattr(self.guard.policy, "order")):
             waiting.sort(key=key)
@@ -312,9 +310,6 @@ class DecodeSide(SglangScheduler):
         self._ended = False
 
     # What is known of the next schedules.
-
-    def independent_of_arrivals(self, newcomers: bool) -> bool:
-        return not (newcomers or self.transfers_pending)
 
     @property
     def _ignores_queue(self) -> bool:
