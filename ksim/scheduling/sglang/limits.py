@@ -71,6 +71,11 @@ class SglangLimits:
         return self.max_running_requests
 
     @property
+    def mixes(self) -> bool:
+        """Whether decodes ride along with prompts, which takes prompts that are cut."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size > 0
+
+    @property
     def preempts(self) -> bool:
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 

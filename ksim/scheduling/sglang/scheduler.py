@@ -119,7 +119,7 @@ class SglangScheduler(SglangJobs):
     def _admit_all(self) -> PrefillPass:
         """Look at the job whose prompt is cut, then at the queue, until budgets or memory run out."""
         batch, limits, page = self.batch, self.limits, self.cache.block_tokens
-        beside = len(batch) if limits.enable_mixed_chunk else 0
+        beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
         reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
         admitted = PrefillPass(
@@ -193,7 +193,7 @@ class SglangScheduler(SglangJobs):
         for job, before, tokens in admitted.jobs:
             self._start(job, before, tokens, schedule)
         self._prefilled += total
-        if self.limits.enable_mixed_chunk and len(batch):
+        if self.limits.mixes and len(batch):
             self._mix(schedule)
         return schedule
 
