@@ -398,14 +398,14 @@ class SglangServer:
         """How many requests run, by the tokens of the KV cache, and the settings of all engines."""
         server, name = self.server, self.version.name
         caching = not server.disable_radix_cache
-        drafting = self.settings.speculative_config is not None
+        blocks = self.settings.speculative_config is not None and bool(lacking(self.model, self.settings))
         shared: dict[str, tuple[Any, str]] = {
             "enable_chunked_prefill": (server.chunked_prefill_size != -1, "sglang.chunked_prefill_size"),
             "block_size": (server.page_size, "sglang.page_size"),
             "enable_prefix_caching": (caching, "sglang.disable_radix_cache"),
-            # Drafts change the keys of the radix tree, which the cache of blocks stands for.
-            "prefix_cache": ("vllm" if drafting else "sglang", name),
-            "eviction": (None if drafting else Choice(server.radix_eviction_policy), "sglang.radix_eviction_policy"),
+            # Drafts change the keys of the radix tree, which vLLM's scheduler does not know.
+            "prefix_cache": ("vllm" if blocks else "sglang", name),
+            "eviction": (None if blocks else Choice(server.radix_eviction_policy), "sglang.radix_eviction_policy"),
             "async_scheduling": (not server.disable_overlap_schedule, "sglang.disable_overlap_schedule"),
         }
         partly = evolve(self.settings, sglang=server, max_num_seqs=2048, max_model_len=server.context_length,
@@ -454,14 +454,12 @@ class SglangServer:
         return max(1, most) * self.ranks, why
 
 
-def lacking(deployment: Any) -> tuple[str, ...]:
-    """What the engine of a complete *deployment* has for which ksim lacks SGLang's rules, if it is SGLang's."""
-    serve, encoder = deployment.serve, deployment.model.decoder.encoder
-    images = encoder is not None and encoder.images is not None and not serve.language_model_only
+def lacking(model: Model, serve: EngineSettings) -> tuple[str, ...]:
+    """What an engine of SGLang's with these settings has for which ksim lacks SGLang's rules."""
+    encoder, drafts = model.decoder.encoder, serve.speculative_config
     lacks = {
-        "another scheduler": deployment.version.scheduler != "sglang",
         "pipeline stages": serve.pipeline_parallel_size > 1,
-        "layers that keep different things": not deployment.layout.plain,
         "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
-        "LoRA": serve.enable_lora, "images": images, "speculation": serve.drafted > 0}
+        "LoRA": serve.enable_lora, "n-grams": drafts is not None and drafts.method == "ngram",
+        "images": encoder is not None and encoder.images is not None and not serve.language_model_only}
     return tuple(name for name, lacked in lacks.items() if lacked)

@@ -70,7 +70,8 @@ class RadixCache:
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
-        keyed = request.keyed_ahead(self.block_tokens) if self.ahead else request
+        # By single tokens, names would be many, and differ by one token at most.
+        keyed = request.keyed_ahead(self.block_tokens) if self.ahead and self.block_tokens > 1 else request
         return BlockTable(keyed.chunks, keyed.chunk_tokens, keyed.named)
 
     def blocks(self, tokens: int) -> int:
