@@ -12,7 +12,9 @@ from attrs import evolve
 
 from ksim import KsimError, Scenario
 from ksim.foundation import catalog
+from ksim.scenario.sglang import VLLM_KEYS
 from ksim.server.recording import row_of
+from ksim.specs.sglang import RADIX_EVICTIONS
 from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform
@@ -96,7 +98,7 @@ def connecting(name: str, options: Table) -> Table:
 
 
 def hicache(chance: Random) -> Table:
-    return {"engine": "sglang-0.5.8", **serve(prefix_cache="sglang", block_size=chance.choice([1, 16]),
+    return {"engine": "sglang-0.5.8", **serve(block_size=chance.choice([1, 16]),
             kv_transfer_config={"kv_connector": "HiCache", "kv_connector_extra_config": {
                 "hicache_ratio": 2.0, "hicache_write_policy": chance.choice(["write_back", "write_through"])}})}
 
@@ -266,6 +268,36 @@ def shuffled(number: int) -> list[list[str]]:
     return rows(Random(number))
 
 
+#: Settings of vLLM's scheduler, as SGLang calls them; SGLang has none for others of `VLLM_KEYS`.
+_RENAMED = {"max_num_batched_tokens": "chunked_prefill_size", "max_num_seqs": "max_running_requests",
+            "max_model_len": "context_length", "gpu_memory_utilization": "mem_fraction_static",
+            "block_size": "page_size", "eviction": "radix_eviction_policy"}
+_SWITCHED = {"enable_prefix_caching": "disable_radix_cache", "async_scheduling": "disable_overlap_schedule"}
+
+
+def as_its_engine(table: Table) -> Table:
+    """*table* with its scheduler's settings in SGLang's words, where its engine has SGLang's scheduler."""
+    if not str(table.get("engine", "")).startswith("sglang"):
+        return table
+    said = {key: value for key, value in table.get("serve", {}).items() if key in VLLM_KEYS}
+    kept = {key: value for key, value in table.get("serve", {}).items() if key not in VLLM_KEYS}
+    own = {name: said[key] for key, name in _RENAMED.items() if said.get(key) is not None}
+    own |= {name: not said[key] for key, name in _SWITCHED.items() if key in said}
+    ranks, page = kept.get("data_parallel_size", 1), own.get("page_size", 1)
+    if "chunked_prefill_size" in own:
+        own["chunked_prefill_size"] = max(1, own["chunked_prefill_size"] // page) * page * ranks
+    if "num_gpu_blocks_override" in said:
+        own["max_total_tokens"] = said["num_gpu_blocks_override"] * 16
+    if own.get("radix_eviction_policy") not in RADIX_EVICTIONS:
+        own.pop("radix_eviction_policy", None)
+    if own.get("mem_fraction_static", 0) >= 1:
+        own.pop("mem_fraction_static")
+    pools = {name: as_its_engine({**pool, "engine": table["engine"]}) if "serve" in pool else pool
+             for name, pool in table.get("pools", {}).items()}
+    return {**table, "serve": {**kept, "sglang": {**own, **table.get("serve", {}).get("sglang", {})}},
+            **({"pools": pools} if pools else {})}
+
+
 def features_of(seed: int) -> list[str]:
     """The features of the scenario of this *seed*; each pair occurs among few hundred consecutive seeds."""
     number = len(shuffled(0))
@@ -279,7 +311,7 @@ def table_of(names: list[str], seed: int) -> Table:
     table: Table = {**BASE, "seed": seed % 1000}
     for name in names:
         table = with_changes(table, FEATURES[name](chance))
-    return table
+    return as_its_engine(table)
 
 
 def with_files(table: Table, folder: Path) -> Table:
