@@ -88,9 +88,12 @@ def check_scheduler(settings: EngineSettings, version: EngineVersion) -> None:
         return
     if is_complete(given):
         return  # as of a run: see `check_followed`
-    for key, other in VLLM_KEYS.items():
-        if getattr(settings, key) != getattr(plain, key) and not (key == "scheduling_policy" and _own_order(settings)):
-            raise ConfigError(f"serve.{key}", _not_known(settings, version, key, other))
+    refused = [key for key in VLLM_KEYS if getattr(settings, key) != getattr(plain, key)
+               and not (key == "scheduling_policy" and _own_order(settings))]
+    if refused:
+        key, *more = refused
+        likewise = f"; likewise {', '.join(f'{name} ({VLLM_KEYS[name]})' for name in more)}" if more else ""
+        raise ConfigError(f"serve.{key}", _not_known(settings, version, key, VLLM_KEYS[key]) + likewise)
 
 
 def check_followed(settings: EngineSettings, complete: EngineSettings) -> None:
