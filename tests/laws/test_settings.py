@@ -39,7 +39,10 @@ def test_every_request_gets_its_tokens(engine):
     site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine} | own))
     prefix_cache = "sglang" if engine.startswith("sglang") else "vllm"
     first = catalog.entries("engines").index(engine)  # a release tries one threshold with a pair, the next another
-    for number, (eviction, policy) in enumerate(product(EVICTIONS, POLICIES), first):
+    batching = {name for name in POLICIES if any(
+        hasattr(catalog.find("scheduling.policies", name), member) for member in ("propose", "queue"))}
+    policies = [name for name in POLICIES if not own or name not in batching]  # SGLang's scheduler makes its own batches
+    for number, (eviction, policy) in enumerate(product(EVICTIONS, policies), first):
         threshold, adaptive = THRESHOLDS[number % len(THRESHOLDS)]
         serve = evolve(site.scenario.serve, prefix_cache=prefix_cache, eviction=eviction and Choice(eviction),
                        scheduling_policy=Choice(policy), long_prefill_token_threshold=threshold,
