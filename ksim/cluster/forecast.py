@@ -351,12 +351,10 @@ def _times(engine: Any, now: float) -> LoopTimes:
 def _running(scheduler: Any, settling: Any = None) -> tuple[list[_Prompt], list[list[int]]]:
     """The prompt tokens that running jobs must compute, and the output tokens of the others, after *settling*."""
     sampled = {entry.job for entry in settling.schedule.entries if entry.samples} if settling else ()
-    prompts, set_, steps = list[_Prompt](), scheduler.decodes, scheduler.steps
-    decodes = [[job.end - steps, job.num_computed_tokens + min(steps, job.end) - job.start]
-               for job in scheduler.running[:set_.length]]
-    for job in scheduler.running[set_.length:]:
+    prompts, decodes = list[_Prompt](), scheduler.foreseen
+    for job in scheduler.others:
         left = job.num_tokens - job.num_computed_tokens
-        output = min(job.output, set_.max_model_len - job.request.prompt) - job.sampled
+        output = min(job.output, scheduler.limits.max_model_len - job.request.prompt) - job.sampled
         output -= job.num_output_placeholders or job in sampled
         if left > 1 and not job.decoding:
             prompts.append(_Prompt(left, job.num_computed_tokens, output))

@@ -162,7 +162,7 @@ def log_end(log: Log, engine: int, job: Job, told: Callable[[], object], time: f
     """
     params, request = job.kv_transfer_params, job.request.id
     if job.failed:
-        log.add(Failed(time, request, engine, "the KV that another engine had computed was gone"))
+        log.add(Failed(time, request, engine, job.why or "the KV that another engine had computed was gone"))
         return True
     if params is not None and params.do_remote_decode:
         log.add(Prefilled(time, request, engine, job.emitted[-1].last))
@@ -276,19 +276,12 @@ class Engine(ABC):
 
     def refusal(self, request: Request) -> str:
         """Why this engine can never serve *request*; "" if it can."""
-        longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
         if request.adapter and not self.adapter_place(request.adapter):
             why = "it is none of lora_modules" if self.scheduler.adapters else "enable_lora is off"
             return f"the model {request.adapter!r} does not exist: {why}"
-        if request.prompt >= longest:
-            return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
-        tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
-        tokens = min(tokens + self.scheduler.spare_slots, longest)
-        if cache.blocks(tokens) > cache.capacity:
-            return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
-                    f" and there are {cache.capacity}")
-        return (self.scheduler.images_refusal(request) if request.images else "") or sampling_refusal(
-            request, self.scheduler.limits.max_logprobs)
+        return (self.scheduler.length_refusal(request)
+                or (self.scheduler.images_refusal(request) if request.images else "")
+                or sampling_refusal(request, self.scheduler.limits.max_logprobs))
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
@@ -354,12 +347,9 @@ class Engine(ABC):
     def _accept(self, request: Request, now: float, done: Callable[[], object],
                 params: KvTransferParams | None = None) -> Job:
         """Make the job of *request*, which has come *now*."""
-        cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
-        job = Job.of(request, self._accepted, cache.block_tokens,
-                     block_table=self.scheduler.block_table(request.keyed),
-                     arrived=self._latest)
+        job = self.scheduler.job(request, self._accepted, self._latest)
         self._accepted += 1
         self._done[job] = done
         if params is not None:

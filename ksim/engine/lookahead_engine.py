@@ -26,7 +26,7 @@ from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.events import KvTransferParams
 from ksim.flow.request import Request
-from ksim.scheduling.engine_loop import EngineLoop, ScheduleForecast, Turn
+from ksim.scheduling.engine_loop import EngineLoop, Foreseeing, Turn, forecast_of
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.scheduler import Scheduler
 
@@ -125,7 +125,7 @@ class UndatedTurns:
     """
 
     loop: EngineLoop
-    forecast: ScheduleForecast
+    forecast: Foreseeing
     changes: Callable[[Schedule], Sequence[Change]]
     observer: Observer | None = None
     now: float = field(default=nan, init=False)
@@ -211,7 +211,7 @@ class LookaheadEngine(Engine):
     clock: Clock | None = None
     watched: bool = False
     _times: LoopTimes = field(init=False)
-    _forecast: ScheduleForecast = field(init=False)
+    _forecast: Foreseeing = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
@@ -219,7 +219,7 @@ class LookaheadEngine(Engine):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._times, self._forecast = LoopTimes(self.host, self.workers), ScheduleForecast(self.scheduler)
+        self._times, self._forecast = LoopTimes(self.host, self.workers), forecast_of(self.scheduler)
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
@@ -390,7 +390,7 @@ class LookaheadEngine(Engine):
             yield env.quiet_before(dates[-1][0])
         settle(self.observer, [sent[0] for sent in self._sent])
         come = 0
-        for turn, (now, sent, completed, _) in zip(turns, dates, strict=True):
+        for turn, (now, sent, completed, taken) in zip(turns, dates, strict=True):
             if self._sent and self._sent[0][0] <= now:
                 come += self._receive_sent(now)
             self._log_changes(turn.changes, now)
@@ -398,7 +398,7 @@ class LookaheadEngine(Engine):
                 recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)
             if completed:
                 recorder.complete(*completed)
-                self._give(turn.finished, completed[1])
+            self._give(turn.finished, completed[1] if completed else taken)
         if self.observer is not None:
             self.observer.silent = False
 

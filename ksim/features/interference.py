@@ -87,6 +87,8 @@ def _positive(what: str, value: float) -> float:
 def start(choices: Sequence[Choice], running: "RunningFleet") -> None:
     """Start the processes that *choices* name; raises ConfigError for what is none."""
     for choice in choices:
+        if ":" not in choice.name:
+            raise ConfigError("ranks.processes", f"{choice.name!r} names no function; write package.module:function")
         made: Callable[..., Any] = plugin("ranks.processes", choice)
         process = made(running.env, Played(running), running.log)
         if not isinstance(process, Generator):

@@ -114,9 +114,9 @@ class Request:
     counts their tokens in `prompt`.
     `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
     The scheduler expects `max_tokens` output tokens, by default as many as there will be: where a stop token ends the
-    output before, it does not foresee that.  With `ignore_eos`, no stop token may end it, and the scheduler knows it.
-    The user asks for `n` sequences, each of `output` tokens, or of as many as
-    `outputs` says; in an engine, each is a request of its own, and `sequence` is which one it is.
+    output before, it does not foresee that.  With `ignore_eos`, it knows that none will.
+    The user asks for `n` sequences, each of `output` tokens, or of as many as `outputs` says; in an engine, each is a
+    request of its own, and `sequence` is which one it is.
     With `prompt_logprobs`, the user asks for the log-probabilities of the prompt's tokens, and of so many likeliest
     tokens at each place: all of the vocabulary if -1.  A `beam_width` of 1 or more asks for a beam search.
     The client hangs up `aborted` seconds after it has sent the request, if it is not through by then.

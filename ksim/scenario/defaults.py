@@ -19,19 +19,29 @@ from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.batch import Batch
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
 from ksim.oracles import peak
 from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
-from ksim.scenario.checks import check_quantized, on_gpu, remarks
+from ksim.scenario.checks import check_gpus, check_quantized, on_gpu, remarks
 from ksim.scenario.features import features_of
-from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
+from ksim.scenario.hardware import (
+    beside,
+    engine_of,
+    fused,
+    gpu_of,
+    host_of,
+    network_of,
+    oracle_choice,
+    rates_of,
+    system_of,
+)
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
-from ksim.scenario.sglang import SglangServer, check_followed, check_scheduler, decode_graphs
+from ksim.scenario.sglang import SglangServer, check_followed, check_scheduler, decode_graphs, lacking
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -325,14 +335,6 @@ def _with(settings: EngineSettings, rows: Sequence[Derived]) -> EngineSettings:
     return evolve(settings, **values)
 
 
-def fused(settings: EngineSettings) -> tuple[Choice, ...]:
-    """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
-    most = settings.fi_allreduce_fusion_max_size_mb
-    if not settings.fuse_allreduce_rms or most is None:
-        return ()
-    return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
-
-
 @frozen
 class Deployment:
     """What the engines of a scenario have in common.
@@ -368,7 +370,7 @@ class Deployment:
         for feature in features:
             serve = feature.settings(serve)
         serve = Defaults(serve, version, model, gpu).complete()
-        _check_gpus(serve, system)
+        check_gpus(serve, system)
         for feature in features:
             model = feature.model(model, serve, gpu, system)
             feature.check(model, serve, scenario.workload)
@@ -410,9 +412,15 @@ class Deployment:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of the KV cache; SGLang's cache has pages of one token."""
+        """Tokens of a block of the KV cache; SGLang's cache has pages of one token where vLLM's scheduler uses it."""
         assert self.serve.block_size is not None, "settings are derived before engines are built"
-        return 1 if self.serve.prefix_cache == "sglang" else self.serve.block_size
+        of_tokens = self.serve.prefix_cache == "sglang" and self.approximated
+        return 1 if of_tokens else self.serve.block_size
+
+    @cached_property
+    def approximated(self) -> tuple[str, ...]:
+        """Why vLLM's scheduler makes the schedules of this engine; () for one that has SGLang's."""
+        return lacking(self)
 
     @cached_property
     def layout(self) -> CacheLayout:
@@ -471,18 +479,6 @@ class Deployment:
             timers = [feature.timer(timer, serve) for timer in timers]
         further = [[one for feature in self.features for one in feature.passes(timer, serve)] for timer in timers]
         return [Passes(timer, passes) if passes else timer for timer, passes in zip(timers, further, strict=True)]
-
-
-def _check_gpus(serve: EngineSettings, system: System) -> None:
-    """Raise DoesNotFit where *system* has fewer GPUs than the replicas need."""
-    needed = serve.gpus * serve.data_parallel_size
-    if needed <= system.gpus:
-        return
-    advice = (f"set nodes to {-(-needed // system.gpus_per_node)} or more" if system.network else
-              "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
-    count = serve.data_parallel_size
-    replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
-    raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")
 
 
 def _prices(oracle: Any, version: EngineVersion, errors: int | None, network: Network) -> Any:

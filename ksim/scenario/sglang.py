@@ -458,3 +458,14 @@ class SglangServer:
         return max(1, most) * self.ranks, why
 
 
+def lacking(deployment: Any) -> tuple[str, ...]:
+    """What the engine of a complete *deployment* has for which ksim lacks SGLang's rules, if it is SGLang's."""
+    serve, encoder = deployment.serve, deployment.model.decoder.encoder
+    images = encoder is not None and encoder.images is not None and not serve.language_model_only
+    lacks = {
+        "another scheduler": deployment.version.scheduler != "sglang",
+        "pipeline stages": serve.pipeline_parallel_size > 1,
+        "layers that keep different things": not deployment.layout.plain,
+        "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
+        "LoRA": serve.enable_lora, "images": images, "speculation": serve.drafted > 0}
+    return tuple(name for name, lacked in lacks.items() if lacked)

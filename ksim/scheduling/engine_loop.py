@@ -159,6 +159,20 @@ class EngineLoop:
             turn.schedule, turn.index = schedule, self.steps - 1
 
 
+class Foreseeing(Protocol):
+    """Foresees the schedules of a scheduler, as `ScheduleForecast` does."""
+
+    def independent_of_arrivals(self, newcomers: bool) -> bool: ...
+
+    def repeats_left(self) -> int: ...
+
+
+def forecast_of(scheduler: Any) -> Foreseeing:
+    """What foresees the schedules of *scheduler*: itself, if it does that."""
+    forecast: Foreseeing = scheduler if hasattr(scheduler, "repeats_left") else ScheduleForecast(scheduler)
+    return forecast
+
+
 #: Where fewer jobs wait, a newcomer soon matters, and the look ahead does not pay.
 QUEUE = 8
 

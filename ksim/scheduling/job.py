@@ -75,10 +75,15 @@ class Job:
     in_decode_set: bool = False
     start: int = 0
     end: int = 0
+    final: int = 0  # of SGLang's jobs: the decode of which the scheduler thinks that it yields the last token
     needs: int = -1
     emitted: list[Run] = field(factory=list)
     kv_transfer_params: KvTransferParams | None = None
-    failed: bool = False  # it ended because a load failed
+    failed: bool = False  # it ended because a load failed, or for the reason `why`
+    why: str = ""
+    entered: int = 0  # when it entered SGLang's queue, as a number
+    prefilled_before: int = 0  # tokens that were prefilled before that
+    aborted: bool = False  # it ends with the next result that it is part of, as SGLang aborts running requests
     # Of speculative decoding: tokens drafted for its next step, its chances of acceptance by position, how many
     # verifications are scheduled, and of those taken in, how many there are and how many drafts they accepted.
     drafts: int = 0

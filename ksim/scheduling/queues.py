@@ -193,7 +193,7 @@ class PolicyGuard:
 
     def holding_queue(self) -> WaitingQueue:
         """An empty queue for jobs that hold blocks while they wait, which a policy's own kind of queue never sees."""
-        return SortedQueue(self._order) if hasattr(self.policy, "order") else ArrivalQueue()
+        return SortedQueue(self.order) if hasattr(self.policy, "order") else ArrivalQueue()
 
     def wishes(self, waiting: OpenQueue, running: Sequence[Job], now: float) -> Iterable[Wish]:
         """The wishes of a policy that `proposes`: jobs, and how many tokens each should compute at most, in order."""
@@ -222,7 +222,8 @@ class PolicyGuard:
                 raise self._mistake(f"answers {answer!r} for {_called(job)}, not whether it may start", name)
         return bool(answer)
 
-    def _order(self, job: Job) -> Any:
+    def order(self, job: Job) -> Any:
+        """The key of *job* by the policy's order."""
         with self._naming(self._policy):
             return self.policy.order(job)
 
@@ -348,6 +349,34 @@ class JobQueues:
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
         return self.cache.block_table(request)
+
+    def job(self, request: Request, number: int, arrived: float) -> Job:
+        """The job of *request*, the *number*-th of its engine, which reached it at the time *arrived*."""
+        return Job.of(request, number, self.cache.block_tokens, block_table=self.block_table(request.keyed),
+                      arrived=arrived)
+
+    def length_refusal(self, request: Request) -> str:
+        """Why *request* is too long for this engine; "" if it is not."""
+        longest, cache = self.limits.max_model_len, self.cache
+        if request.prompt >= longest:
+            return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
+        tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
+        tokens = min(tokens + self.spare_slots, longest)
+        if cache.blocks(tokens) > cache.capacity:
+            return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
+                    f" and there are {cache.capacity}")
+        return ""
+
+    @property
+    def foreseen(self) -> list[list[int]]:
+        """Of each job of the decode set: the output tokens that it has yet to get, and those that it has computed."""
+        return [[job.end - self.steps, job.num_computed_tokens + min(self.steps, job.end) - job.start]
+                for job in self.running[:self.decodes.length]]
+
+    @property
+    def others(self) -> Sequence[Job]:
+        """The running jobs that are not in the decode set."""
+        return self.running[self.decodes.length:]
 
     def images_refusal(self, request: Request) -> str:
         """Why the images of *request* cannot be served; "" if they can."""

@@ -7,7 +7,7 @@ signals that it goes by.  Whatever else there is, features bring (`ksim.simulati
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import simpy
 from attrs import evolve, field, fields_dict, frozen, has
@@ -171,10 +171,8 @@ class _Assembly:
         deployment, serve, features = pool.deployment, pool.deployment.serve, pool.deployment.features
         cache, timers = own
         connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
-        parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
-                 plugin("scheduling.admissions", serve.admission))
         rules = [rules for feature in features for rules in feature.rules(deployment)]
-        scheduler = scheduler_of(parts, [*rules, *connection.rules, *_rules_of(cache)])
+        scheduler = _scheduler(deployment, cache, [*rules, *connection.rules, *_rules_of(cache)])
         self.log.engines.append(_record(pool, number, place, cache))
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
@@ -233,6 +231,11 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     if keys is not None and (serve.prefix_cache == "sglang" or not layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
                                      " late or lost; leave out delay and loss, or name a router without kv_events")
+    if not deployment.approximated:
+        from ksim.kv.cache.radix import RadixCache
+        radix: Any = RadixCache(blocks, serve.block_size, bool(serve.enable_prefix_caching),
+                                plugin("kv.cache.evictions", choice))  # its scheduler asks other things of it
+        return cast("Cache", radix)
     own: Cache | None = _first(feature.cache(deployment, blocks, eviction, keys) for feature in deployment.features)
     if own is not None:
         return own
@@ -248,6 +251,34 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         from ksim.kv.cache.block_cache import BlockCache
         return BlockCache(blocks, serve.block_size, caching, eviction, unhashed_first, keys)
     return VllmCache(blocks, serve.block_size, caching, unhashed_first)
+
+
+def _scheduler(deployment: Deployment, cache: Cache, rules: Sequence[Rules]) -> Any:
+    """The scheduler of the jobs whose KV is in *cache*; only the kind that is needed is imported."""
+    serve, version = deployment.serve, deployment.version
+    if not deployment.approximated:
+        return _sglang_scheduler(deployment, cache)
+    policy = serve.scheduling_policy
+    if version.scheduler == "sglang" and policy == Choice("fcfs"):
+        policy = Choice("longest_prefix_first" if serve.sglang and serve.sglang.schedule_policy == "lpm" else
+                        "prefill_first")
+    parts = (limits(serve, version), plugin("scheduling.policies", policy), cache,
+             plugin("scheduling.admissions", serve.admission))
+    return scheduler_of(parts, rules)
+
+
+def _sglang_scheduler(deployment: Deployment, cache: Any) -> Any:
+    """The scheduler of one rank of an engine of SGLang's, with its own settings."""
+    from ksim.scheduling.sglang.limits import SglangLimits
+    from ksim.scheduling.sglang.scheduler import SglangScheduler
+    serve = deployment.serve
+    assert serve.sglang, "settings are derived before engines are built"
+    rank = serve.sglang.on_rank(serve.data_parallel_size)
+    shared = {name: getattr(rank, name) for name in fields_dict(SglangLimits) if hasattr(rank, name)}
+    own = {"max_running_requests": serve.max_num_seqs, "random_seed": deployment.scenario.seed,
+           "max_logprobs": serve.max_logprobs}
+    return SglangScheduler(SglangLimits(**{**shared, **own}), plugin("scheduling.policies", serve.scheduling_policy),
+                           cache)
 
 
 def _rules_of(cache: Cache) -> Sequence[Rules]:

@@ -37,7 +37,8 @@ def length(pieces: Iterable[Any]) -> int:
 
 
 def tokens(pieces: Iterable[Any]) -> Tokens:
-    """The tokens of *pieces*: [seed, n] is a random stream, ["t", token, n] repeats a token, a number is one token."""
+    """The tokens of *pieces*: [seed, n] is a random stream, [seed, n, k] the same from its k-th token on,
+    ["t", token, n] repeats a token, a number is one token."""
     return np.concatenate([_tokens(piece) for piece in pieces])
 
 
@@ -51,7 +52,7 @@ def _count(index: int, piece: Any) -> int:
     match piece:
         case token if _whole(token):
             return 1
-        case [seed, count] | ["t", seed, count] if _whole(seed, count):
+        case [seed, count] | ["t", seed, count] | [seed, count, _] if _whole(seed, count, piece[-1]):
             return int(count)
     raise ValueError(f"'prompt' piece {index} is {piece!r}; expected a token, [seed, count] or [\"t\", token, count]")
 
@@ -66,6 +67,8 @@ def _tokens(piece: Any) -> Tokens:
             return _stream(seed, count)
         case ["t", token, count]:
             return np.full(count, token, np.uint64)
+        case [seed, count, start]:
+            return _stream(seed, start + count)[start:]
         case token:
             return np.array([token], np.uint64)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
-from ksim.validation.cases import CaseFile, Row, find, read
+from ksim.validation.cases import CaseFile, Row, find, load_json, read
 from ksim.validation.replay import OffloadReplay, ScheduleReplay, TransferReplay
+from ksim.validation.sglang_cases import SglangCaseFile, SglangReplay, read_sglang
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -41,19 +42,32 @@ class ScheduleReport:
 
 def validate(path: Path, case: str = "") -> list[ScheduleReport]:
     """Compare the cases in the file or folder at *path*, or the *case* there; raises KsimError where there is none."""
-    return [compare(read(file)) for file in find(path, case)]
+    return [compare(_read(file)) for file in find(path, case)]
 
 
-def compare(recording: CaseFile, repeats: bool = True) -> ScheduleReport:
+def _read(path: Path) -> CaseFile | SglangCaseFile:
+    """Read the file of a case of vLLM's scheduler, or of SGLang's."""
+    table = load_json(path)
+    return read_sglang(table, path) if "sglang" in table else read(path)
+
+
+def compare(recording: CaseFile | SglangCaseFile, repeats: bool = True) -> ScheduleReport:
     """Replay *recording* up to the first difference; unless it *repeats*, every schedule is computed anew."""
     case, first = recording.case, next(differences(recording, repeats), None)
     return ScheduleReport(case.name, case.kind, len(recording.expected.steps), first)
 
 
-def differences(recording: CaseFile, repeats: bool = True) -> Iterator[Difference]:
+def differences(recording: CaseFile | SglangCaseFile, repeats: bool = True) -> Iterator[Difference]:
     """Yield the differences between *recording* and its replay, in order."""
-    expected, replay = recording.expected, _replay(recording, repeats)
+    if isinstance(recording, SglangCaseFile):
+        yield from _differences(recording.expected, SglangReplay(recording.case, repeats))
+        return
+    expected = recording.expected
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
+    yield from _differences(expected, _replay(recording, repeats))
+
+
+def _differences(expected: Any, replay: Any) -> Iterator[Difference]:
     for row, own in zip_longest(expected.steps, replay.steps()):
         yield from _between_steps(row, own)
         if row is None or own is None:

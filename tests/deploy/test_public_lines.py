@@ -54,4 +54,5 @@ def test_its_client_is_the_workload():
     load = table_of(path.read_text(encoding="utf-8"), gpu="h100", environment=variables, bench=str(path))["workload"]
     assert load == {"max_concurrency": 64, "synthetic": {
         "count": 640, "ignore_eos": True, "arrivals": {"process": "burst"},
-        "prompt": {"kind": "uniform", "low": 819, "high": 1024}, "output": {"kind": "uniform", "low": 409, "high": 512}}}
+        "prompt": {"kind": "uniform", "low": 819, "high": 1024},
+        "output": {"kind": "uniform", "low": 409, "high": 512}}}

@@ -14,7 +14,6 @@ from ksim import KsimError, Scenario
 from ksim.foundation import catalog
 from ksim.scenario.sglang import VLLM_KEYS
 from ksim.server.recording import row_of
-from ksim.specs.sglang import RADIX_EVICTIONS
 from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
 from tests.laws.tiny import TINY, uniform
@@ -98,9 +97,47 @@ def connecting(name: str, options: Table) -> Table:
 
 
 def hicache(chance: Random) -> Table:
-    return {"engine": "sglang-0.5.8", **serve(block_size=chance.choice([1, 16]),
+    return {"engine": "sglang-0.5.8", **serve(prefix_cache="sglang", block_size=chance.choice([1, 16]),
             kv_transfer_config={"kv_connector": "HiCache", "kv_connector_extra_config": {
                 "hicache_ratio": 2.0, "hicache_write_policy": chance.choice(["write_back", "write_through"])}})}
+
+
+def sglang(chance: Random) -> Table:
+    """Settings of SGLang's scheduler, some of them tight."""
+    policy = chance.choice(["fcfs", "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "random", "shortest-prefill-first"])
+    urgent = {"enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": chance.choice([0, 10])}
+    some: list[Table] = [
+        {"schedule_policy": policy}, {"page_size": chance.choice([16, 64]), "chunked_prefill_size": 128},
+        {"max_total_tokens": chance.choice([256, 512])}, {"enable_mixed_chunk": True}, urgent,
+        {"disable_overlap_schedule": True}, {"disable_radix_cache": True}, {"max_queued_requests": 2},
+        {"schedule_conservativeness": chance.choice([0.1, 1.5])}, {"scheduler_recv_interval": chance.choice([2, 9])},
+        {"prefill_max_requests": 1}, {"prefill_decode_interval": 2, "prefill_decode_interval_min_bs": 1},
+        {"min_free_slots_delay": 2}, {"max_prefill_tokens": 64}, {"chunked_prefill_size": -1},
+        {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])}]
+    own: Table = {}
+    for settings in chance.sample(some, 3):
+        own |= settings
+    return {"engine": chance.choice(["sglang-0.5.8", "sglang-0.5.23"]), **serve(sglang=own)}
+
+
+#: Settings of vLLM's scheduler, and SGLang's names of them.
+SGLANG = {"max_model_len": "context_length", "max_num_seqs": "max_running_requests", "block_size": "page_size",
+          "max_num_batched_tokens": "chunked_prefill_size"}
+
+
+def as_sglang_says(table: Table) -> Table:
+    """*table*, whose engine is SGLang's, with the settings of the scheduler by their names there, as far as it has
+    such."""
+    given = table["serve"]
+    own = {name: given[key] for key, name in SGLANG.items() if key in given}
+    if "num_gpu_blocks_override" in given:
+        own["max_total_tokens"] = 16 * (given["num_gpu_blocks_override"] - 1) // 64 * 64
+    if given.get("enable_prefix_caching") is False:
+        own["disable_radix_cache"] = True
+    if given.get("async_scheduling") is False:
+        own["disable_overlap_schedule"] = True
+    kept = {key: value for key, value in given.items() if key not in VLLM_KEYS}
+    return {**table, "serve": {**kept, "sglang": {**own, **given.get("sglang", {})}}}
 
 
 def split(*engines: str, connectors: tuple[str, ...]) -> Feature:
@@ -156,6 +193,7 @@ FEATURES: Mapping[str, Feature] = {
     "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
     "eviction": lambda chance: serve(eviction=other(chance, "kv.cache.evictions", "vllm")),
     "sglang cache": lambda _: serve(prefix_cache="sglang"), "sglang": lambda _: {"engine": "sglang-0.5.8"},
+    "sglang settings": sglang,
     "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
         "vllm-0.18", "vllm-0.19", "vllm-0.22", "trtllm-1.0", "sglang-0.5"])},
     "no prefix caching": lambda _: serve(enable_prefix_caching=False),
@@ -268,36 +306,6 @@ def shuffled(number: int) -> list[list[str]]:
     return rows(Random(number))
 
 
-#: Settings of vLLM's scheduler, as SGLang calls them; SGLang has none for others of `VLLM_KEYS`.
-_RENAMED = {"max_num_batched_tokens": "chunked_prefill_size", "max_num_seqs": "max_running_requests",
-            "max_model_len": "context_length", "gpu_memory_utilization": "mem_fraction_static",
-            "block_size": "page_size", "eviction": "radix_eviction_policy"}
-_SWITCHED = {"enable_prefix_caching": "disable_radix_cache", "async_scheduling": "disable_overlap_schedule"}
-
-
-def as_its_engine(table: Table) -> Table:
-    """*table* with its scheduler's settings in SGLang's words, where its engine has SGLang's scheduler."""
-    if not str(table.get("engine", "")).startswith("sglang"):
-        return table
-    said = {key: value for key, value in table.get("serve", {}).items() if key in VLLM_KEYS}
-    kept = {key: value for key, value in table.get("serve", {}).items() if key not in VLLM_KEYS}
-    own = {name: said[key] for key, name in _RENAMED.items() if said.get(key) is not None}
-    own |= {name: not said[key] for key, name in _SWITCHED.items() if key in said}
-    ranks, page = kept.get("data_parallel_size", 1), own.get("page_size", 1)
-    if "chunked_prefill_size" in own:
-        own["chunked_prefill_size"] = max(1, own["chunked_prefill_size"] // page) * page * ranks
-    if "num_gpu_blocks_override" in said:
-        own["max_total_tokens"] = said["num_gpu_blocks_override"] * 16
-    if own.get("radix_eviction_policy") not in RADIX_EVICTIONS:
-        own.pop("radix_eviction_policy", None)
-    if own.get("mem_fraction_static", 0) >= 1:
-        own.pop("mem_fraction_static")
-    pools = {name: as_its_engine({**pool, "engine": table["engine"]}) if "serve" in pool else pool
-             for name, pool in table.get("pools", {}).items()}
-    return {**table, "serve": {**kept, "sglang": {**own, **table.get("serve", {}).get("sglang", {})}},
-            **({"pools": pools} if pools else {})}
-
-
 def features_of(seed: int) -> list[str]:
     """The features of the scenario of this *seed*; each pair occurs among few hundred consecutive seeds."""
     number = len(shuffled(0))
@@ -311,7 +319,7 @@ def table_of(names: list[str], seed: int) -> Table:
     table: Table = {**BASE, "seed": seed % 1000}
     for name in names:
         table = with_changes(table, FEATURES[name](chance))
-    return as_its_engine(table)
+    return as_sglang_says(table) if str(table.get("engine")).startswith("sglang") else table
 
 
 def with_files(table: Table, folder: Path) -> Table:

@@ -211,7 +211,7 @@ def test_many_cases_are_listed_by_kind(file, tmp_path):
     ("case.requests.0.max_tokens", 1, r"case.requests\[0\]: max_tokens .1. is smaller than output_len .2."),
     ("case.requests.0.prompt", [], r"case.requests\[0\]: 'prompt' must be a list of pieces with at least one token"),
     ("case.requests.0.prompt", [[1, 0]], r"case.requests\[0\]: 'prompt' must be a list of pieces with at least one"),
-    ("case.requests.0.prompt", [5, [1, 2, 3]], r"case.requests\[0\]: 'prompt' piece 1 is \[1, 2, 3\]; expected a"),
+    ("case.requests.0.prompt", [5, [1, 2, 3, 4]], r"case.requests\[0\]: 'prompt' piece 1 is \[1, 2, 3, 4\]; expec"),
     ("case.requests.0.prompt", [["t", True, 3]], r"case.requests\[0\]: 'prompt' piece 0 is \['t', True, 3\]"),
     ("case.requests.0.prompt", [[1, 9000]], r"case.requests\[0\]: prompt of 9000 tokens leaves no room for output"),
     ("case.aborts.0.when", "after", r"case.aborts\[0\]: 'when' must be in"),

@@ -34,7 +34,8 @@ class BlockTable:
     equal tokens.  Tokens after the first `named_tokens` are this request's alone.
 
     The request has room for `num_slots` tokens.  The first `published` of them
-    can be found by other requests, and `node` is where they end in the tree.
+    can be found by other requests, and `node` is where they end in the tree;
+    the first `entered` have been published by this request.
 
     BlockCache differs: its `content` has one name per block, and it lists the
     request's `blocks` in the order of the tokens instead of counting slots.
@@ -47,6 +48,7 @@ class BlockTable:
     blocks: list[int] = field(factory=list)
     num_slots: int = 0
     published: int = 0
+    entered: int = 0
     node: Any = None
 
     def block_names(self, first: int, end: int) -> Iterator[Hashable]:
@@ -334,17 +336,22 @@ class RadixTree(Generic[N]):
 
     def child(self, node: N, table: BlockTable, position: int) -> N | None:
         """The child of *node* that begins with the token of *table* at *position*."""
-        return node.children.get(_first_token(table, position))
+        return node.children.get(self.key(table, position))
+
+    def key(self, table: BlockTable, position: int) -> Hashable:
+        """A key for the token of *table* at *position*, which differs between the children of a node."""
+        size = table.tokens_per_name
+        return (size, table.content[position // size]) if position < table.named_tokens else table
 
     def append(self, node: N) -> N:
         """Make *node* a child of its parent, which has none that begins alike; return it."""
         assert node.parent is not None, "there is but one root"
-        node.parent.children[_first_token(node.source, node.start)] = node
+        node.parent.children[self.key(node.source, node.start)] = node
         return node
 
     def split(self, node: N, head: N) -> N:
         """Put *head*, the first part of *node*, between *node* and its parent; return *head*."""
-        head.children[_first_token(node.source, head.end)] = node
+        head.children[self.key(node.source, head.end)] = node
         self.append(head)
         node.parent, node.start = head, head.end
         return head
@@ -352,7 +359,7 @@ class RadixTree(Generic[N]):
     def remove(self, leaf: N) -> N:
         """Remove *leaf*, which has no children; return its parent."""
         assert leaf.parent is not None and not leaf.children, "only leaves can be removed"
-        del leaf.parent.children[_first_token(leaf.source, leaf.start)]
+        del leaf.parent.children[self.key(leaf.source, leaf.start)]
         return leaf.parent
 
 
@@ -370,9 +377,3 @@ def common_tokens(table: BlockTable, other: BlockTable, start: int, end: int) ->
     pairs = enumerate(zip(names, other_names, strict=True), first)
     differing = next((index for index, (name, other_name) in pairs if name != other_name), last)
     return max(0, min(differing * size, end) - start)
-
-
-def _first_token(table: BlockTable, position: int) -> Hashable:
-    """A key for the token of *table* at *position*, which differs between the children of a node."""
-    size = table.tokens_per_name
-    return (size, table.content[position // size]) if position < table.named_tokens else table

@@ -18,6 +18,8 @@ class LockedNode(RadixNode):
 
     __slots__ = ("created", "hits", "last_use", "locks")
 
+    last_use: float
+
     def __init__(self, source: BlockTable, start: int, end: int, parent: "LockedNode | None", tick: int):
         super().__init__(source, start, end, parent)
         self.locks = self.hits = 0

@@ -40,13 +40,14 @@ class Tracked(Protocol):
         ...
 
     @property
-    def last_use(self) -> int:
-        """When a request last started from it, published it, or finished with it."""
+    def last_use(self) -> float:
+        """When a request last started from it, published it, or finished with it; in SGLang's radix cache, also when
+        one that waits last looked it up."""
         ...
 
     @property
     def hits(self) -> int:
-        """How many requests have started from it."""
+        """How many requests have started from it; in SGLang's radix cache, how many have published it."""
         ...
 
 
