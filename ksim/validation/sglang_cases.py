@@ -52,14 +52,16 @@ class SglangCaseSettings(SglangLimits):
     swa_tokens: int | None = field(default=None, validator=optional(gt(0)))
     speculative: Mapping[str, int] | None = None
     disaggregation_mode: str = field(default="null", validator=in_(("null", "prefill", "decode")))
-    num_reserved_decode_tokens: int | None = field(default=None, validator=optional(ge(0)))
-    disaggregation_decode_extra_slots: int | None = field(default=None, validator=optional(ge(0)))
-    disaggregation_decode_enable_radix_cache: bool = False
     disaggregation_decode_retraction_backup: str | None = None
 
     @context_length.default
     def _context_length(self) -> int:
         return self.context_len
+
+    @property
+    def shares_prefixes(self) -> bool:
+        decodes = self.disaggregation_mode == "decode"
+        return self.disaggregation_decode_enable_radix_cache if decodes else not self.disable_radix_cache
 
 
 @frozen(kw_only=True)
@@ -203,7 +205,7 @@ class SglangReplay:
     def __attrs_post_init__(self) -> None:
         settings = self.case.settings
         self._cache = _cache(settings)
-        self._scheduler = self._new_scheduler()
+        self._scheduler = self._make_scheduler()
         self._loop = EngineLoop(self._scheduler)
         self._jobs = [self._job(place, request) for place, request in enumerate(self.case.requests)]
         self._places = {job: place for place, job in enumerate(self._jobs)}
@@ -214,7 +216,7 @@ class SglangReplay:
         self.outcomes = [{"first": None, "tokens": 0, "retracted": 0, "cached": 0, "end": None, "why": None,
                           "max_new": None} for _ in self._jobs]
 
-    def _new_scheduler(self) -> SglangScheduler:
+    def _make_scheduler(self) -> SglangScheduler:
         settings = self.case.settings
         plain, drafting = (SglangScheduler, SglangDraftScheduler) if settings.sliding_window is None else (
             SglangWindowScheduler, SglangWindowDraftScheduler)
@@ -259,13 +261,14 @@ class SglangReplay:
             idle = 0 if busy else idle + 1
             step += 1
             if idle >= 2:
-                due = self._due()
+                due = self._due(step)
                 if not due:
                     self.end = "done" if all(outcome["end"] is not None for outcome in self.outcomes) else "stalled"
                     return
                 step = max(step, min(due))
 
-    def _due(self) -> list[int]:
+    def _due(self, step: int) -> list[int]:
+        """The steps, from *step* on, at which something is due."""
         return [queue[0][0] if isinstance(queue[0], tuple) else queue[0].step
                 for queue in (self._arrivals, self._aborts) if queue]
 
@@ -275,8 +278,8 @@ class SglangReplay:
         while self._arrivals and self._arrivals[0][0] <= step:
             place = self._arrivals.popleft()[1]
             added.append(place)
-            self.outcomes[place]["max_new"] = self._jobs[place].limit
             self._scheduler.add(self._jobs[place])
+            self.outcomes[place]["max_new"] = self._jobs[place].limit
         self._note_out(row, step)
         while self._aborts and self._aborts[0].step <= step:
             place = self._names[self._aborts.popleft().id]
@@ -303,6 +306,7 @@ class SglangReplay:
         row |= self._memory() | self._queues()
         if self._loop.full:
             self._take_result(row, step)
+        self._end_turn(row, step)
         if self._cache.evictions:
             row["evict"] = [*self._cache.evictions]
             self._cache.evictions.clear()
@@ -346,11 +350,16 @@ class SglangReplay:
         finished = self._loop.take_in_oldest()
         if not oldest.empty:
             row["upd"] = int(oldest.now)
+        self._note_finished(finished, row, step)
+
+    def _note_finished(self, finished: Sequence[Job], row: Row, step: int) -> None:
         for job in finished:
             self._note_end(job, step, "length")
             self.outcomes[self._places[job]]["cached"] = self._found.get(job, 0)
-        if finished:
-            row["fin"] = [self._places[job] for job in finished]
+            row.setdefault("fin", []).append(self._places[job])
+
+    def _end_turn(self, row: Row, step: int) -> None:
+        """Do what the event loop does after it has taken a result."""
 
     def _schedule(self, step: int) -> Schedule:
         """Plan the next batch, or repeat the latest where that is known to be the next, as engines do that skip."""
@@ -381,7 +390,7 @@ def _counts(entry: ScheduledTokens) -> tuple[int, int]:
 
 def _cache(settings: SglangCaseSettings) -> NotingCache:
     page, window = settings.page_size, settings.sliding_window
-    plain = (settings.max_total_num_tokens // page, page, not settings.disable_radix_cache,
+    plain = (settings.max_total_num_tokens // page, page, settings.shares_prefixes,
              catalog.find("kv.cache.evictions", settings.radix_eviction_policy), int(settings.speculative is not None))
     cache = NotingCache(*plain) if window is None else NotingWindowCache(
         *plain, window=window, window_capacity=(settings.swa_tokens or 0) // page)

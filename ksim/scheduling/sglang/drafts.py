@@ -59,7 +59,7 @@ class DraftBatch(RunningBatch):
 
     def finishing(self) -> list[Job]:
         finishing = [job for job in self.jobs if job.num_output_placeholders and job.sampled + 1 >= job.limit
-                     ] if self.overlap else []
+                     ] if self.foresees else []
         self.drop(finishing)
         return finishing
 

@@ -58,7 +58,8 @@ class SglangJobs:
     connector: ClassVar[None] = None
     encodes: ClassVar[bool] = False
     adapters: ClassVar[None] = None
-    transfers_pending: ClassVar[bool] = False
+    #: Whether an end by length is foreseen, where a turn is planned before the result of the one before it.
+    foresees: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
@@ -68,7 +69,7 @@ class SglangJobs:
                                                          f" of its own, and SGLang's scheduler asks only for an order"
                                                          f" and a victim")
         self.ratio = NewTokenRatio.of(limits.schedule_conservativeness)
-        self.batch = RunningBatch(self.cache, limits.async_scheduling)
+        self.batch = RunningBatch(self.cache, limits.async_scheduling and self.foresees)
         self._queue = SglangQueue(limits, order_of(limits.schedule_policy, self.guard, self.cache, limits))
 
     # What engines ask.
@@ -85,6 +86,10 @@ class SglangJobs:
     @property
     def has_requests(self) -> bool:
         return bool(self._rows or self.waiting)
+
+    @property
+    def transfers_pending(self) -> bool:
+        return False
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
@@ -133,6 +138,10 @@ class SglangJobs:
             self._coming.append(job)
         else:
             self._queue.add(job, self._prefilled)
+
+    def _requeue(self, job: Job) -> None:
+        """Let *job*, which ran, wait again."""
+        self._queue.add(job, self._prefilled)
 
     def _look_for_jobs(self) -> None:
         """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""

@@ -201,9 +201,17 @@ class SglangQueue:
         limit = self.limits.max_queued_requests
         if limit is not None and len(self.jobs) + 1 > limit and self._less_urgent(job) is job:
             return
+        self.enter(job, prefilled)
+
+    def enter(self, job: Job, prefilled: int) -> None:
+        """Put *job* at the end, however many wait."""
+        self.number(job, prefilled)
+        self.jobs.append(job)
+
+    def number(self, job: Job, prefilled: int) -> None:
+        """Note that *job* has come just now."""
         self._entered += 1
         job.entered, job.prefilled_before = self._entered, prefilled
-        self.jobs.append(job)
 
     def _less_urgent(self, job: Job) -> Job:
         """Reject *job*, or with priorities the least urgent of those that wait if it is less urgent; return whom."""

@@ -18,17 +18,20 @@ from ksim.scheduling.job import Job, Run, State
 
 __all__ = ["RunningBatch"]
 
+#: The number of a decode that is never launched.
+_NEVER = 1 << 62
+
 
 @define(eq=False)
 class RunningBatch:
     """`jobs` decode; after `launched` decodes, of which `returned` have come back.
 
     Its queue is not looked at while it is `full`.  `grown_from` counts the tokens of the prefill that it has grown
-    from.  With `overlap`, a decode is launched before the tokens of the one before it are known.
+    from.  If it `foresees`, jobs leave it while their last token is in flight, where length is what ends them.
     """
 
     cache: RadixCache
-    overlap: bool
+    foresees: bool
     jobs: list[Job] = field(factory=list)
     full: bool = False
     grown_from: int = 0
@@ -60,13 +63,15 @@ class RunningBatch:
             job.in_decode_set, job.start, job.rank = True, self.launched, self._ranks
             self._ranks += 1
             have = job.sampled + job.num_output_placeholders
-            job.final = self.launched + max(job.limit - have, 0)
-            job.end = min(job.final, self.launched + job.output - have)
+            final = self.launched + max(job.limit - have, 0)
+            job.end = min(final, self.launched + job.output - have)
             if job.end > self.launched:
                 if job.end not in self._ends:
                     heappush(self._order, job.end)
                 self._ends.setdefault(job.end, []).append(job)
-            self._foreseen.setdefault(job.final, []).append(job)
+            job.final = final if self.foresees else _NEVER
+            if self.foresees:
+                self._foreseen.setdefault(final, []).append(job)
             job.needs = (job.start - job.num_computed_tokens) % self.cache.block_tokens
             self._needs[job.needs] += 1
             if job.aborted:
@@ -90,7 +95,7 @@ class RunningBatch:
 
     def finishing(self) -> list[Job]:
         """Take from the batch those whose last token is in flight, as the scheduler can foresee; return them."""
-        if not self.overlap:
+        if not self.foresees:
             return []
         finishing = [job for job in self._foreseen.pop(self.launched, ())
                      if job.in_decode_set and job.final == self.launched and job.state is State.RUNNING]

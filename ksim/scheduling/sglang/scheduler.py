@@ -50,7 +50,7 @@ class SglangScheduler(SglangJobs):
         elif self.limits.prefill_decode_interval:
             self._held_turns = self.limits.prefill_decode_interval
         rested = self.limits.disable_overlap_schedule or not self.latest
-        self.idled = rested and not (schedule or self.waiting or self._rows)
+        self.idled = rested and not (schedule or self.has_requests)
         schedule.preempted = [*self.preempted, *self.retracted]
         self._last, self.latest = schedule if schedule.entries else None, schedule
         return schedule
@@ -116,7 +116,7 @@ class SglangScheduler(SglangJobs):
         admitted = self._admit_all()
         self._queue.leave(job for job, _, _ in admitted.jobs)
         for job in self.preempted:
-            self._queue.add(job, self._prefilled)
+            self._requeue(job)
         return self._launch(admitted) if admitted.jobs else None
 
     def _admit_all(self) -> PrefillPass:
@@ -285,7 +285,7 @@ class SglangScheduler(SglangJobs):
         if kept:
             batch.join(kept)
         for job in retracted:
-            self._queue.add(job, self._prefilled)
+            self._requeue(job)
 
     def _staying(self, job: Job) -> tuple[int, ...]:
         """Jobs with a larger key stay rather."""

@@ -110,7 +110,7 @@ class WindowBatch(RunningBatch):
                 self._plan(job, self.launched + 1)
 
     def _leaves(self, job: Job) -> bool:
-        return self.overlap and job.final <= self.launched
+        return self.foresees and job.final <= self.launched
 
 
 @define(eq=False)
