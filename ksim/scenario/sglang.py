@@ -88,9 +88,12 @@ def check_scheduler(settings: EngineSettings, version: EngineVersion) -> None:
         return
     if is_complete(given):
         return  # as of a run: see `check_followed`
-    for key, other in VLLM_KEYS.items():
-        if getattr(settings, key) != getattr(plain, key) and not (key == "scheduling_policy" and _own_order(settings)):
-            raise ConfigError(f"serve.{key}", _not_known(settings, version, key, other))
+    refused = [key for key in VLLM_KEYS if getattr(settings, key) != getattr(plain, key)
+               and not (key == "scheduling_policy" and _own_order(settings))]
+    if refused:
+        key, *more = refused
+        likewise = f"; likewise {', '.join(f'{name} ({VLLM_KEYS[name]})' for name in more)}" if more else ""
+        raise ConfigError(f"serve.{key}", _not_known(settings, version, key, VLLM_KEYS[key]) + likewise)
 
 
 def check_followed(settings: EngineSettings, complete: EngineSettings) -> None:
@@ -114,9 +117,9 @@ def _not_known(settings: EngineSettings, version: EngineVersion, key: str, other
     if key == "scheduling_policy":
         name = settings.scheduling_policy.name
         other = "enable_priority_scheduling" if name == "priority" else other
-        if name != "priority" and hasattr(catalog.find("scheduling.policies", name), "propose"):
-            return (f"{name!r} proposes batches, which {version.name} makes by rules of its own: SGLang has"
-                    f" serve.sglang.{other}; or name a policy with order or victim alone")
+        if name != "priority":
+            return (f"{name!r} proposes batches or has a queue of its own, for which {version.name} has rules: SGLang"
+                    f" has serve.sglang.{other}; or name a policy with order or victim alone")
     kept = f" = {settings.async_scheduling}".lower() if key == "async_scheduling" else ""
     verb = "has" if key in ("watermark", "admission", "scheduler_reserve_full_isl") else "calls it"
     return f"{'is' if not kept else kept[1:] + ' is'} vLLM's, and the engine is {version.name}: SGLang {verb}" \
@@ -129,7 +132,8 @@ def _own_order(settings: EngineSettings) -> bool:
     if name in ("fcfs", "priority"):
         return name == "fcfs"
     found = catalog.find("scheduling.policies", name)
-    return not hasattr(found, "propose") and (hasattr(found, "order") or hasattr(found, "victim"))
+    others = hasattr(found, "propose") or hasattr(found, "queue")
+    return not others and (hasattr(found, "order") or hasattr(found, "victim"))
 
 
 def is_complete(given: SglangSettings | None) -> bool:
