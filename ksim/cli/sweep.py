@@ -1,7 +1,7 @@
 """`ksim sweep`: a scenario at many points, each once or several times, into one table.
 
 With `--front`, the points are shown against each other: those that no other beats, in a table, as scenarios and in a
-figure.
+figure.  With `--diff`, each is shown against the first, with what makes it slower or faster.
 """
 
 import os
@@ -38,6 +38,8 @@ SampleText = Annotated[str | None, typer.Option("--sample", metavar="latin:COUNT
                                                 " by one, both by the seed")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="replications of each point, each with a seed of its own")]
 FrontFlag = Annotated[bool, typer.Option("--front", help="show the points that no other beats in all objectives")]
+DiffFlag = Annotated[bool, typer.Option("--diff", help="show each point against the first: numbers, settings, and which"
+                                        " phases of requests' time differ")]
 Objectives = Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="with --front: a number of"
                                                       " summary.json that shall get better; min:KEY and max:KEY say"
                                                       " what better is; may be repeated; by default"
@@ -55,26 +57,32 @@ def sweep(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML), or, with --front, the directory of a study,"
                                                   " whose runs are compared as they are")],
     over: Over = None, output: Output = None, sample: SampleText = None, repeat: Repeat = 1,
-    front: FrontFlag = False, objective: Objectives = None, require: Required = None, max_rejected: MaxRejected = None,
+    front: FrontFlag = False, diff: DiffFlag = False, objective: Objectives = None, require: Required = None,
+    max_rejected: MaxRejected = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Run a scenario at many points and keep all numbers of all runs; show those that no other beats."""
+    """Run a scenario at many points and keep all numbers of all runs; show the best, or what makes points differ."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.grid import Sample, parse
-    from ksim.study.sweep import SweepPlan, Where, is_study
+    from ksim.study.sweep import Sweep, SweepPlan, Where, is_study
 
     goals = _goals(front, objective, require, max_rejected)
+    if front and diff:
+        raise ConfigError("--diff", "and --front show the points in two ways; choose one")
     if is_study(scenario):
         if any(value is not None for value in (over, sample, settings, pool, seed)):
             raise ConfigError("--over", "is for a scenario; the runs of a study are compared as they are, by"
                                         " --objective, --require and --max-rejected")
-        _front_of_study(scenario, goals, output, json_file, force)
+        if diff:
+            _show_diff(Sweep.read(scenario), json_file)
+        else:
+            _front_of_study(scenario, goals, output, json_file, force)
         return
-    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over, output, front)))
+    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over, output, front or diff)))
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat)
+    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat, phases=diff)
     check_json(json_file)
     plan.check(output, resume, force)
     _run_and_show(plan, scenario, output, (resume, force), where, goals, json_file)
@@ -106,14 +114,14 @@ def _goals(front: bool, objective: list[str] | None, require: list[str] | None, 
     return None
 
 
-def _needed(over: list[str] | None, output: Path | None, front: bool) -> list[str]:
+def _needed(over: list[str] | None, output: Path | None, shown: bool) -> list[str]:
     """The texts of ``--over``; raises ConfigError where they are missing, or the directory of a study is."""
     if not over:
         raise ConfigError("--over", "is missing; name a key of the scenario and the values to try, such as"
                                     " serve.max_num_seqs=8,16")
-    if output is None and not front:
+    if output is None and not shown:
         raise ConfigError("-o", "is missing; name the directory of the study, or add --front to see only which points"
-                                " no other beats")
+                                " no other beats, or --diff to see how each differs from the first")
     return over
 
 
@@ -135,7 +143,11 @@ def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: 
             stop(reason, f"{len(study.rows):,} of {total:,} runs "
                          + ("are kept; --resume goes on with the others" if output else "had ended"))
         swept = Sweep.of(title, study)
-    if goals is None:
+    if plan.phases:
+        _show_diff(swept, json_file)
+        if output is not None:
+            say(f"written to {output / 'runs.parquet'}")
+    elif goals is None:
         assert output is not None, "a sweep without a front has a directory"
         _show_sweep(swept, output, json_file)
     else:
@@ -155,6 +167,17 @@ def _show_sweep(swept: "Sweep", output: Path, json_file: Path | None) -> None:
     say(f"written to {output / 'runs.parquet'}; `ksim sweep {output} --front` shows what no other point beats")
     if all(row.status != OK for row in swept.rows):
         raise KsimError(f"none of {len(swept.rows):,} runs went well")
+
+
+def _show_diff(swept: "Sweep", json_file: Path | None) -> None:
+    """Print the points of *swept* against the first that ran; raises KsimError where fewer than two did."""
+    from ksim.cli.against import show
+
+    _tell_failures(swept)
+    if sum(point.outcome.summary is not None for point in swept.points) < 2:
+        raise KsimError(f"fewer than two of {len(swept.points)} points ran, so there is nothing to compare")
+    told = show(swept.points)
+    write_json(json_file, {"title": swept.title, "points": [as_record(point) for point in swept.points], **told})
 
 
 def _tell_failures(swept: "Sweep") -> None:

@@ -6,7 +6,7 @@ that all engines have, such as `max_num_batched_tokens`, follow from these.  Whe
 so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -454,14 +454,24 @@ class SglangServer:
         return max(1, most) * self.ranks, why
 
 
+#: For what ksim lacks SGLang's rules, and whether a complete deployment has it: vLLM's scheduler makes its schedules.
+LACKS: Mapping[str, Callable[[Any], bool]] = {
+    "another scheduler": lambda deployment: deployment.version.scheduler != "sglang",
+    "pipeline stages": lambda deployment: deployment.serve.pipeline_parallel_size > 1,
+    "layers that keep different things": lambda deployment: not deployment.layout.plain,
+    "a KV connector": lambda deployment: (deployment.serve.kv_transfer_config is not None
+                                          or deployment.serve.kv_offloading_size is not None),
+    "LoRA": lambda deployment: deployment.serve.enable_lora,
+    "images": lambda deployment: _sees(deployment.model, deployment.serve),
+    "speculation": lambda deployment: deployment.serve.drafted > 0,
+}
+
+
+def _sees(model: Model, serve: EngineSettings) -> bool:
+    encoder = model.decoder.encoder
+    return encoder is not None and encoder.images is not None and not serve.language_model_only
+
+
 def lacking(deployment: Any) -> tuple[str, ...]:
     """What the engine of a complete *deployment* has for which ksim lacks SGLang's rules, if it is SGLang's."""
-    serve, encoder = deployment.serve, deployment.model.decoder.encoder
-    images = encoder is not None and encoder.images is not None and not serve.language_model_only
-    lacks = {
-        "another scheduler": deployment.version.scheduler != "sglang",
-        "pipeline stages": serve.pipeline_parallel_size > 1,
-        "layers that keep different things": not deployment.layout.plain,
-        "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
-        "LoRA": serve.enable_lora, "images": images, "speculation": serve.drafted > 0}
-    return tuple(name for name, lacked in lacks.items() if lacked)
+    return tuple(name for name, has in LACKS.items() if has(deployment))
