@@ -25,6 +25,8 @@ _BEHIND = {
     "queue": ("kv_cache_usage_peak", "preemptions"), "queue: rest": ("kv_cache_usage_peak", "preemptions"),
     "decode": ("mean_batch_sequences", "mean_step_ms"), "own prefill": ("prefix_cache_hit_rate",),
     "preemption": ("preemptions", "recomputed_tokens")}
+#: More points than these have no room side by side.
+MOST = 8
 #: A group with a smaller share of all changes needs no word.
 _WORTH = 0.1
 

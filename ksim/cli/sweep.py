@@ -1,7 +1,7 @@
 """`ksim sweep`: a scenario at many points, each once or several times, into one table.
 
 With `--front`, the points are shown against each other: those that no other beats, in a table, as scenarios and in a
-figure.  With `--diff`, each is shown against the first, with what makes it slower or faster.
+figure.  Without either a directory or `--front`, each is shown against the first, with what makes it slower or faster.
 """
 
 import os
@@ -38,8 +38,6 @@ SampleText = Annotated[str | None, typer.Option("--sample", metavar="latin:COUNT
                                                 " by one, both by the seed")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="replications of each point, each with a seed of its own")]
 FrontFlag = Annotated[bool, typer.Option("--front", help="show the points that no other beats in all objectives")]
-DiffFlag = Annotated[bool, typer.Option("--diff", help="show each point against the first: numbers, settings, and which"
-                                        " phases of requests' time differ")]
 Objectives = Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="with --front: a number of"
                                                       " summary.json that shall get better; min:KEY and max:KEY say"
                                                       " what better is; may be repeated; by default"
@@ -57,8 +55,7 @@ def sweep(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML), or, with --front, the directory of a study,"
                                                   " whose runs are compared as they are")],
     over: Over = None, output: Output = None, sample: SampleText = None, repeat: Repeat = 1,
-    front: FrontFlag = False, diff: DiffFlag = False, objective: Objectives = None, require: Required = None,
-    max_rejected: MaxRejected = None,
+    front: FrontFlag = False, objective: Objectives = None, require: Required = None, max_rejected: MaxRejected = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
     json_file: JsonFile = None, wide: Wide = False,
@@ -66,24 +63,21 @@ def sweep(
     """Run a scenario at many points and keep all numbers of all runs; show the best, or what makes points differ."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.grid import Sample, parse
-    from ksim.study.sweep import Sweep, SweepPlan, Where, is_study
+    from ksim.study.sweep import SweepPlan, Where, is_study
 
     goals = _goals(front, objective, require, max_rejected)
-    if front and diff:
-        raise ConfigError("--diff", "and --front show the points in two ways; choose one")
     if is_study(scenario):
         if any(value is not None for value in (over, sample, settings, pool, seed)):
             raise ConfigError("--over", "is for a scenario; the runs of a study are compared as they are, by"
                                         " --objective, --require and --max-rejected")
-        if diff:
-            _show_diff(Sweep.read(scenario), json_file)
-        else:
-            _front_of_study(scenario, goals, output, json_file, force)
+        _front_of_study(scenario, goals, output, json_file, force)
         return
-    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over, output, front or diff)))
+    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over)))
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat, phases=diff)
+    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat, phases=output is None and not front)
     check_json(json_file)
+    if plan.phases:
+        _check_few(plan)
     plan.check(output, resume, force)
     _run_and_show(plan, scenario, output, (resume, force), where, goals, json_file)
 
@@ -114,15 +108,21 @@ def _goals(front: bool, objective: list[str] | None, require: list[str] | None, 
     return None
 
 
-def _needed(over: list[str] | None, output: Path | None, shown: bool) -> list[str]:
-    """The texts of ``--over``; raises ConfigError where they are missing, or the directory of a study is."""
+def _needed(over: list[str] | None) -> list[str]:
+    """The texts of ``--over``; raises ConfigError where they are missing."""
     if not over:
         raise ConfigError("--over", "is missing; name a key of the scenario and the values to try, such as"
                                     " serve.max_num_seqs=8,16")
-    if output is None and not shown:
-        raise ConfigError("-o", "is missing; name the directory of the study, or add --front to see only which points"
-                                " no other beats, or --diff to see how each differs from the first")
     return over
+
+
+def _check_few(plan: "SweepPlan") -> None:
+    """Raise ConfigError where *plan* has more points than can be shown against the first, or a single one."""
+    from ksim.cli.against import MOST
+
+    if not 1 < (points := len(plan.points)) <= MOST:
+        raise ConfigError("-o", f"is missing; name the directory of the study, or add --front to see only which points"
+                                f" no other beats: 2 to {MOST} points are shown against the first, not {points}")
 
 
 def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: tuple[bool, bool], where: "Where",
@@ -144,9 +144,7 @@ def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: 
                          + ("are kept; --resume goes on with the others" if output else "had ended"))
         swept = Sweep.of(title, study)
     if plan.phases:
-        _show_diff(swept, json_file)
-        if output is not None:
-            say(f"written to {output / 'runs.parquet'}")
+        _show_against(swept, json_file)
     elif goals is None:
         assert output is not None, "a sweep without a front has a directory"
         _show_sweep(swept, output, json_file)
@@ -169,7 +167,7 @@ def _show_sweep(swept: "Sweep", output: Path, json_file: Path | None) -> None:
         raise KsimError(f"none of {len(swept.rows):,} runs went well")
 
 
-def _show_diff(swept: "Sweep", json_file: Path | None) -> None:
+def _show_against(swept: "Sweep", json_file: Path | None) -> None:
     """Print the points of *swept* against the first that ran; raises KsimError where fewer than two did."""
     from ksim.cli.against import show
 

@@ -166,8 +166,7 @@ class SweepPlan(StudyPlan):
     @property
     def command(self) -> dict[str, Any]:
         over = {axis.key: list(axis.values) if isinstance(axis, SettingValues) else str(axis) for axis in self.axes}
-        return {"over": over, "sample": str(self.sample) if self.sample else None, "repeat": self.repeat,
-                **({"phases": True} if self.phases else {})}
+        return {"over": over, "sample": str(self.sample) if self.sample else None, "repeat": self.repeat}
 
     @property
     def points(self) -> list[Settings]:
