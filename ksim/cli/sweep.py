@@ -74,7 +74,8 @@ def sweep(
         return
     where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over)))
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat, phases=output is None and not front)
+    drawn = Sample.parse(sample) if sample else None
+    plan = SweepPlan(chosen, axes, drawn, repeat, phases=output is None and goals is None)
     check_json(json_file)
     if plan.phases:
         _check_few(plan)
