@@ -21,6 +21,8 @@ def of_sglang(serve: Mapping[str, Any]) -> dict[str, Any]:
            for key, name in _OF_SGLANG.items() if key in serve}
     if not serve.get("enable_prefix_caching", True):
         own["disable_radix_cache"] = True
-    dropped = (*_OF_SGLANG, "enable_prefix_caching", "enable_chunked_prefill")
+    if not serve.get("async_scheduling", True):
+        own["disable_overlap_schedule"] = True
+    dropped = (*_OF_SGLANG, "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "prefix_cache")
     kept = {key: value for key, value in serve.items() if key not in dropped}
     return {**kept, "sglang": {**own, **serve.get("sglang", {})}}

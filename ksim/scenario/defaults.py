@@ -420,7 +420,7 @@ class Deployment:
     @cached_property
     def approximated(self) -> tuple[str, ...]:
         """Why vLLM's scheduler makes the schedules of this engine; () for one that has SGLang's."""
-        return lacking(self)
+        return lacking(self.model, self.serve) if self.version.scheduler == "sglang" else ("another scheduler",)
 
     @cached_property
     def layout(self) -> CacheLayout:

@@ -88,9 +88,12 @@ def check_scheduler(settings: EngineSettings, version: EngineVersion) -> None:
         return
     if is_complete(given):
         return  # as of a run: see `check_followed`
-    for key, other in VLLM_KEYS.items():
-        if getattr(settings, key) != getattr(plain, key) and not (key == "scheduling_policy" and _own_order(settings)):
-            raise ConfigError(f"serve.{key}", _not_known(settings, version, key, other))
+    refused = [key for key in VLLM_KEYS if getattr(settings, key) != getattr(plain, key)
+               and not (key == "scheduling_policy" and _own_order(settings))]
+    if refused:
+        key, *more = refused
+        likewise = f"; likewise {', '.join(f'{name} ({VLLM_KEYS[name]})' for name in more)}" if more else ""
+        raise ConfigError(f"serve.{key}", _not_known(settings, version, key, VLLM_KEYS[key]) + likewise)
 
 
 def check_followed(settings: EngineSettings, complete: EngineSettings) -> None:
@@ -114,9 +117,9 @@ def _not_known(settings: EngineSettings, version: EngineVersion, key: str, other
     if key == "scheduling_policy":
         name = settings.scheduling_policy.name
         other = "enable_priority_scheduling" if name == "priority" else other
-        if name != "priority" and hasattr(catalog.find("scheduling.policies", name), "propose"):
-            return (f"{name!r} proposes batches, which {version.name} makes by rules of its own: SGLang has"
-                    f" serve.sglang.{other}; or name a policy with order or victim alone")
+        if name != "priority":
+            return (f"{name!r} proposes batches or has a queue of its own, for which {version.name} has rules: SGLang"
+                    f" has serve.sglang.{other}; or name a policy with order or victim alone")
     kept = f" = {settings.async_scheduling}".lower() if key == "async_scheduling" else ""
     verb = "has" if key in ("watermark", "admission", "scheduler_reserve_full_isl") else "calls it"
     return f"{'is' if not kept else kept[1:] + ' is'} vLLM's, and the engine is {version.name}: SGLang {verb}" \
@@ -129,7 +132,8 @@ def _own_order(settings: EngineSettings) -> bool:
     if name in ("fcfs", "priority"):
         return name == "fcfs"
     found = catalog.find("scheduling.policies", name)
-    return not hasattr(found, "propose") and (hasattr(found, "order") or hasattr(found, "victim"))
+    others = hasattr(found, "propose") or hasattr(found, "queue")
+    return not others and (hasattr(found, "order") or hasattr(found, "victim"))
 
 
 def is_complete(given: SglangSettings | None) -> bool:
@@ -398,14 +402,14 @@ class SglangServer:
         """How many requests run, by the tokens of the KV cache, and the settings of all engines."""
         server, name = self.server, self.version.name
         caching = not server.disable_radix_cache
-        drafting = self.settings.speculative_config is not None
+        blocks = self.settings.speculative_config is not None and bool(lacking(self.model, self.settings))
         shared: dict[str, tuple[Any, str]] = {
             "enable_chunked_prefill": (server.chunked_prefill_size != -1, "sglang.chunked_prefill_size"),
             "block_size": (server.page_size, "sglang.page_size"),
             "enable_prefix_caching": (caching, "sglang.disable_radix_cache"),
-            # Drafts change the keys of the radix tree, which the cache of blocks stands for.
-            "prefix_cache": ("vllm" if drafting else "sglang", name),
-            "eviction": (None if drafting else Choice(server.radix_eviction_policy), "sglang.radix_eviction_policy"),
+            # Drafts change the keys of the radix tree, which vLLM's scheduler does not know.
+            "prefix_cache": ("vllm" if blocks else "sglang", name),
+            "eviction": (None if blocks else Choice(server.radix_eviction_policy), "sglang.radix_eviction_policy"),
             "async_scheduling": (not server.disable_overlap_schedule, "sglang.disable_overlap_schedule"),
         }
         partly = evolve(self.settings, sglang=server, max_num_seqs=2048, max_model_len=server.context_length,
@@ -454,24 +458,21 @@ class SglangServer:
         return max(1, most) * self.ranks, why
 
 
-#: For what ksim lacks SGLang's rules, and whether a complete deployment has it: vLLM's scheduler makes its schedules.
-LACKS: Mapping[str, Callable[[Any], bool]] = {
-    "another scheduler": lambda deployment: deployment.version.scheduler != "sglang",
-    "pipeline stages": lambda deployment: deployment.serve.pipeline_parallel_size > 1,
-    "layers that keep different things": lambda deployment: not deployment.layout.plain,
-    "a KV connector": lambda deployment: (deployment.serve.kv_transfer_config is not None
-                                          or deployment.serve.kv_offloading_size is not None),
-    "LoRA": lambda deployment: deployment.serve.enable_lora,
-    "images": lambda deployment: _sees(deployment.model, deployment.serve),
-    "speculation": lambda deployment: deployment.serve.drafted > 0,
+#: For what ksim lacks SGLang's rules, and whether an engine has it: vLLM's scheduler makes its schedules.
+LACKS: Mapping[str, Callable[[Model, EngineSettings], bool]] = {
+    "pipeline stages": lambda _, serve: serve.pipeline_parallel_size > 1,
+    "a KV connector": lambda _, serve: serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
+    "LoRA": lambda _, serve: serve.enable_lora,
+    "n-grams": lambda _, serve: serve.speculative_config is not None and serve.speculative_config.method == "ngram",
+    "images": lambda model, serve: _sees(model) and not serve.language_model_only,
 }
 
 
-def _sees(model: Model, serve: EngineSettings) -> bool:
+def _sees(model: Model) -> bool:
     encoder = model.decoder.encoder
-    return encoder is not None and encoder.images is not None and not serve.language_model_only
+    return encoder is not None and encoder.images is not None
 
 
-def lacking(deployment: Any) -> tuple[str, ...]:
-    """What the engine of a complete *deployment* has for which ksim lacks SGLang's rules, if it is SGLang's."""
-    return tuple(name for name, has in LACKS.items() if has(deployment))
+def lacking(model: Model, serve: EngineSettings) -> tuple[str, ...]:
+    """What an engine of SGLang's with these settings has for which ksim lacks SGLang's rules."""
+    return tuple(name for name, has in LACKS.items() if has(model, serve))

@@ -157,6 +157,16 @@ def test_settings_of_vllms_scheduler_are_refused_with_sglangs_name(key, value, n
         defaults(**{key: value}).complete()
 
 
+def test_all_refused_settings_are_named_at_once():
+    with pytest.raises(ConfigError, match=r"^serve.max_num_seqs: .*; likewise watermark \(schedule_conserv"):
+        defaults(max_num_seqs=4, watermark=0.1).complete()
+
+
+def test_a_policy_that_proposes_batches_is_refused():
+    with pytest.raises(ConfigError, match=r"^serve.scheduling_policy: 'stall_free' proposes batches"):
+        defaults(scheduling_policy="stall_free").complete()
+
+
 @pytest.mark.parametrize(("key", "value", "named"), [
     ("chunked_prefill_size", 4096, "max_num_batched_tokens"), ("page_size", 16, "block_size"),
     ("max_running_requests", 4, "max_num_seqs"), ("schedule_policy", "lpm", "scheduling_policy"),

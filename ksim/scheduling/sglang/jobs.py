@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
 from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.queues import PolicyGuard
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.orders import SglangQueue, order_of
@@ -58,7 +58,8 @@ class SglangJobs:
     connector: ClassVar[None] = None
     encodes: ClassVar[bool] = False
     adapters: ClassVar[None] = None
-    transfers_pending: ClassVar[bool] = False
+    #: Whether an end by length is foreseen, where a turn is planned before the result of the one before it.
+    foresees: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
@@ -68,7 +69,7 @@ class SglangJobs:
                                                          f" of its own, and SGLang's scheduler asks only for an order"
                                                          f" and a victim")
         self.ratio = NewTokenRatio.of(limits.schedule_conservativeness)
-        self.batch = RunningBatch(self.cache, limits.async_scheduling)
+        self.batch = RunningBatch(self.cache, limits.async_scheduling and self.foresees)
         self._queue = SglangQueue(limits, order_of(limits.schedule_policy, self.guard, self.cache, limits))
 
     # What engines ask.
@@ -85,6 +86,10 @@ class SglangJobs:
     @property
     def has_requests(self) -> bool:
         return bool(self._rows or self.waiting)
+
+    @property
+    def transfers_pending(self) -> bool:
+        return False
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
@@ -134,6 +139,10 @@ class SglangJobs:
         else:
             self._queue.add(job, self._prefilled)
 
+    def _requeue(self, job: Job) -> None:
+        """Let *job*, which ran, wait again."""
+        self._queue.add(job, self._prefilled)
+
     def _look_for_jobs(self) -> None:
         """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""
         self._unseen += 1 if self.latest.decodes else self.limits.scheduler_recv_interval
@@ -180,7 +189,7 @@ class SglangJobs:
             else:
                 finished += [job for job in schedule.decodes if self._deliver(job, index)]
         for entry in schedule.entries:
-            if entry.samples and self._deliver(entry.job, index):
+            if entry.samples and self._deliver_entry(entry, index):
                 finished.append(entry.job)
             elif entry.samples and entry.prompt and entry.job.state is State.RUNNING:
                 self.cache.publish_computed(entry.job.block_table, entry.start + entry.tokens, entry.job.request.prompt)
@@ -189,6 +198,9 @@ class SglangJobs:
         finished += self.rejected
         self.rejected.clear()
         return finished
+
+    def _deliver_entry(self, entry: ScheduledTokens, index: int) -> bool:
+        return self._deliver(entry.job, index)
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token sampled for it; return whether it is done with that."""

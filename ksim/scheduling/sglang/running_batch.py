@@ -7,7 +7,7 @@ says with which decode a job ends.  Decodes have numbers of their own, since pro
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from attrs import define, field
@@ -18,17 +18,20 @@ from ksim.scheduling.job import Job, Run, State
 
 __all__ = ["RunningBatch"]
 
+#: The number of a decode that is never launched.
+_NEVER = 1 << 62
+
 
 @define(eq=False)
 class RunningBatch:
     """`jobs` decode; after `launched` decodes, of which `returned` have come back.
 
     Its queue is not looked at while it is `full`.  `grown_from` counts the tokens of the prefill that it has grown
-    from.  With `overlap`, a decode is launched before the tokens of the one before it are known.
+    from.  If it `foresees`, jobs leave it while their last token is in flight, where length is what ends them.
     """
 
     cache: RadixCache
-    overlap: bool
+    foresees: bool
     jobs: list[Job] = field(factory=list)
     full: bool = False
     grown_from: int = 0
@@ -60,13 +63,15 @@ class RunningBatch:
             job.in_decode_set, job.start, job.rank = True, self.launched, self._ranks
             self._ranks += 1
             have = job.sampled + job.num_output_placeholders
-            job.final = self.launched + max(job.limit - have, 0)
-            job.end = min(job.final, self.launched + job.output - have)
+            final = self.launched + max(job.limit - have, 0)
+            job.end = min(final, self.launched + job.output - have)
             if job.end > self.launched:
                 if job.end not in self._ends:
                     heappush(self._order, job.end)
                 self._ends.setdefault(job.end, []).append(job)
-            self._foreseen.setdefault(job.final, []).append(job)
+            job.final = final if self.foresees else _NEVER
+            if self.foresees:
+                self._foreseen.setdefault(final, []).append(job)
             job.needs = (job.start - job.num_computed_tokens) % self.cache.block_tokens
             self._needs[job.needs] += 1
             if job.aborted:
@@ -90,7 +95,7 @@ class RunningBatch:
 
     def finishing(self) -> list[Job]:
         """Take from the batch those whose last token is in flight, as the scheduler can foresee; return them."""
-        if not self.overlap:
+        if not self.foresees:
             return []
         finishing = [job for job in self._foreseen.pop(self.launched, ())
                      if job.in_decode_set and job.final == self.launched and job.state is State.RUNNING]
@@ -150,8 +155,9 @@ class RunningBatch:
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
         launched, back = min(self.launched, job.final) - job.start, self._back(job)
-        for run in self._runs(job):
-            job.emit(run.last - run.first + 1, run.last)
+        if runs := self._runs(job):
+            job.emit(runs[0].last - runs[0].first + 1, runs[0].last)
+            job.emitted += runs[1:]
         job.in_decode_set = False
         job.num_computed_tokens += launched
         job.num_tokens += back
@@ -176,15 +182,17 @@ class RunningBatch:
         """The tokens of *job*, of the batch or not, by the steps that have come back."""
         return [*job.emitted, *self._runs(job)] if job.in_decode_set else job.emitted
 
-    def _runs(self, job: Job) -> Iterator[Run]:
+    def _runs(self, job: Job) -> list[Run]:
         """The steps of the decodes from which *job* has tokens."""
-        first, last = job.start + 1, job.start + self._back(job)
+        decodes, steps = self._decodes, self._steps
+        first, last, runs = job.start + 1, job.start + self._back(job), list[Run]()
+        place, count = bisect_right(decodes, first) - 1, len(decodes)
         while first <= last:
-            place = bisect_right(self._decodes, first) - 1
-            until = min(last, self._decodes[place + 1] - 1) if place + 1 < len(self._decodes) else last
-            step = self._steps[place] + first - self._decodes[place]
-            yield Run(step, step + until - first, 1)
-            first = until + 1
+            after = decodes[place + 1] if place + 1 < count else last + 1
+            until, shift = min(last, after - 1), steps[place] - decodes[place]
+            runs.append(Run(first + shift, until + shift, 1))
+            first, place = until + 1, place + 1
+        return runs
 
     def abort(self, job: Job) -> None:
         """End *job* with the next result that it is part of."""

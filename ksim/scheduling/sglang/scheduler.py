@@ -5,6 +5,7 @@ pass of its event loop.  With overlap, a turn is planned before the result of th
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import define
 
@@ -18,6 +19,8 @@ __all__ = ["SglangScheduler"]
 @define(eq=False)
 class SglangScheduler(SglangJobs):
     """Makes the schedules of an engine; SGLang's `get_next_batch_to_run`."""
+
+    _pass: ClassVar[type[PrefillPass]] = PrefillPass
 
     def _drop_chunked(self) -> None:
         """Drop the job whose prompt is cut, if it was aborted."""
@@ -47,7 +50,7 @@ class SglangScheduler(SglangJobs):
         elif self.limits.prefill_decode_interval:
             self._held_turns = self.limits.prefill_decode_interval
         rested = self.limits.disable_overlap_schedule or not self.latest
-        self.idled = rested and not (schedule or self.waiting or self._rows)
+        self.idled = rested and not (schedule or self.has_requests)
         schedule.preempted = [*self.preempted, *self.retracted]
         self._last, self.latest = schedule if schedule.entries else None, schedule
         return schedule
@@ -113,16 +116,16 @@ class SglangScheduler(SglangJobs):
         admitted = self._admit_all()
         self._queue.leave(job for job, _, _ in admitted.jobs)
         for job in self.preempted:
-            self._queue.add(job, self._prefilled)
+            self._requeue(job)
         return self._launch(admitted) if admitted.jobs else None
 
     def _admit_all(self) -> PrefillPass:
         """Look at the job whose prompt is cut, then at the queue, until budgets or memory run out."""
         batch, limits, page = self.batch, self.limits, self.cache.block_tokens
-        beside = len(batch) if limits.enable_mixed_chunk else 0
+        beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
         reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
-        admitted = PrefillPass(
+        admitted = self._pass(
             batch, ratio, limits.max_prefill_tokens - beside,
             None if limits.chunked_prefill_size < 0 else limits.chunked_prefill_size - beside, reserved, beside)
         if self.chunked is not None:
@@ -193,7 +196,7 @@ class SglangScheduler(SglangJobs):
         for job, before, tokens in admitted.jobs:
             self._start(job, before, tokens, schedule)
         self._prefilled += total
-        if self.limits.enable_mixed_chunk and len(batch):
+        if self.limits.mixes and len(batch):
             self._mix(schedule)
         return schedule
 
@@ -220,14 +223,17 @@ class SglangScheduler(SglangJobs):
         if not len(batch) or not self.cache.make_room(batch.pages() * self.cache.block_tokens):
             return
         self._room_for_decode()
-        riding = batch.dissolve()
-        for job in riding:
+        self._prefilled += len(batch)
+        self._ride(schedule)
+
+    def _ride(self, schedule: Schedule) -> None:
+        """Put all that decode behind the prompts of *schedule*."""
+        for job in self.batch.dissolve():
             self.cache.grow(job.block_table, job.num_computed_tokens + 1)
             schedule.entries.append(ScheduledTokens(job, 1, job.num_computed_tokens, True, admitted=False,
                                                     prompt=False))
             job.num_computed_tokens += 1
             job.num_output_placeholders += 1
-        self._prefilled += len(riding)
 
     # Decodes.
 
@@ -279,7 +285,7 @@ class SglangScheduler(SglangJobs):
         if kept:
             batch.join(kept)
         for job in retracted:
-            self._queue.add(job, self._prefilled)
+            self._requeue(job)
 
     def _staying(self, job: Job) -> tuple[int, ...]:
         """Jobs with a larger key stay rather."""
