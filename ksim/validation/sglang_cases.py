@@ -78,6 +78,11 @@ class SglangCaseRequest:
         """`max_new_tokens`."""
         return self.output_len if self.max_tokens is None else self.max_tokens
 
+    @property
+    def stops(self) -> bool:
+        """Whether the stop token, which the scheduler cannot see coming, ends its output."""
+        return self.asked > self.output_len and not self.ignore_eos
+
 
 @frozen
 class SglangCase:
@@ -188,14 +193,15 @@ class SglangReplay:
         limit = settings.most_new(len(prompt), request.asked, pool, page)
         if too_long:
             prompt = np.zeros(1, np.uint64)
-        output = np.full(max(request.output_len, 1), request.output_token, np.uint64)
-        if request.asked > request.output_len:
-            output[-1] = _STOP
-        content = cases.blocks(np.concatenate([prompt, output]), page)
+        length = request.output_len if request.stops else max(request.asked, 1)
+        output = np.full(length, request.output_token, np.uint64)
+        if request.asked > request.output_len and not too_long:
+            output[request.output_len - 1] = _STOP
+        content = np.concatenate([prompt, output]).tolist()  # orders tell prompts apart by the token, whatever the page
         priority = settings.sign * _LEAST_URGENT if request.priority is None else request.priority
-        asked = Request(place, 0.0, len(prompt), request.output_len, content, page, priority,
+        asked = Request(place, 0.0, len(prompt), length, content, 1, priority,
                         ignore_eos=request.ignore_eos)
-        job = Job.of(asked, place, page, output=request.output_len, limit=limit,
+        job = Job.of(asked, place, page, output=length, limit=limit,
                      block_table=self._cache.block_table(asked))
         if too_long:
             job.aborted = True
@@ -320,7 +326,7 @@ class SglangReplay:
         request = self.case.requests[self._places[job]]
         if why == "length":
             why = "abort" if job.aborted else (
-                "stop" if request.asked > request.output_len == job.sampled else "length")
+                "stop" if request.stops and job.sampled == request.output_len else "length")
         self.outcomes[self._places[job]] |= {"end": step, "why": why, "tokens": job.sampled}
 
 

@@ -35,6 +35,7 @@ class BlockTable:
 
     The request has room for `num_slots` tokens.  The first `published` of them
     can be found by other requests, and `node` is where they end in the tree.
+    SGLang's radix cache also counts those that the request has `inserted` itself.
 
     BlockCache differs: its `content` has one name per block, and it lists the
     request's `blocks` in the order of the tokens instead of counting slots.
@@ -47,6 +48,7 @@ class BlockTable:
     blocks: list[int] = field(factory=list)
     num_slots: int = 0
     published: int = 0
+    inserted: int = 0
     node: Any = None
 
     def block_names(self, first: int, end: int) -> Iterator[Hashable]:

@@ -189,12 +189,12 @@ class RadixCache:
         end, known = tokens // page * page, table.published
         if not end:
             return
-        node = self._insert(table, end, known)
+        node = self._insert(table, end, known, table.inserted)
         if 0 < (whole := prompt // page * page) < end:
-            self._insert(table, whole, whole, counts=False)
+            self._insert(table, whole, whole, whole)
         self._lock_path(node)
         self._unlock_path(table.node)
-        table.node, table.published = node, end
+        table.node, table.published, table.inserted = node, end, end
 
     def free(self, table: BlockTable, tokens: int = 0, prompt: int = 0) -> None:
         """Release all pages of *table*; of a finished request, the first *tokens* are computed and stay cached."""
@@ -202,12 +202,13 @@ class RadixCache:
             self.publish_computed(table, tokens, prompt)
         self.pool.empty += self.blocks(table.num_slots) - table.published // self.block_tokens
         self._unlock_path(table.node)
-        table.node, table.num_slots, table.published = None, 0, 0
+        table.node, table.num_slots, table.published, table.inserted = None, 0, 0, 0
 
-    def _insert(self, table: BlockTable, end: int, known: int, counts: bool = True) -> LockedNode:
+    def _insert(self, table: BlockTable, end: int, known: int, counted: int) -> LockedNode:
         """Have the first *end* tokens of *table* in the tree, and return their last node.
 
         The first *known* of them are there already.  Of the others, pages of *table* are freed where the tree has some.
+        A node that ends behind the first *counted* is hit.
         """
         node, position, page = self.tree.root, 0, self.block_tokens
         while position < end:
@@ -220,7 +221,7 @@ class RadixCache:
             if position + agreed < child.end:
                 child = self._split(child, position + agreed)
             self.pool.empty += max(0, child.end - max(known, position)) // page
-            if counts and child.end > known:
+            if child.end > counted:
                 self._hit(child)
             node, position = child, child.end
         return node

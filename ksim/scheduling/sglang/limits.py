@@ -64,6 +64,12 @@ class SglangLimits:
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
+    def min_free_slots(self) -> int:
+        """How many places must be free for a batch of prompts while others decode; none if that is one."""
+        slots = min(self.min_free_slots_delay or 0, self.max_running_requests)
+        return slots if slots > 1 else 0
+
+    @property
     def sign(self) -> int:
         """By which priorities are multiplied so that the smaller come first."""
         return 1 if self.schedule_low_priority_values_first else -1

@@ -24,7 +24,8 @@ class RunningBatch:
     """`jobs` decode; after `launched` decodes, of which `returned` have come back.
 
     Its queue is not looked at while it is `full`.  `grown_from` counts the tokens of the prefill that it has grown
-    from.  With `overlap`, a decode is launched before the tokens of the one before it are known.
+    from.  No decode is made while it has grown of jobs alone that may have no output (`prompts_only`).  With `overlap`,
+    a decode is launched before the tokens of the one before it are known.
     """
 
     cache: RadixCache
@@ -32,6 +33,7 @@ class RunningBatch:
     jobs: list[Job] = field(factory=list)
     full: bool = False
     grown_from: int = 0
+    prompts_only: bool = False
     members: tuple[Job, ...] = ()
     offsets: Offsets = Offsets()
     epoch: int = 0  # grows when all are counted anew
