@@ -326,7 +326,7 @@ class SglangReplay:
         request = self.case.requests[self._places[job]]
         if why == "length":
             why = "abort" if job.aborted else (
-                "stop" if request.stops and job.sampled == request.output_len else "length")
+                "stop" if request.stops and job.sampled == request.output_len <= job.limit else "length")
         self.outcomes[self._places[job]] |= {"end": step, "why": why, "tokens": job.sampled}
 
 
