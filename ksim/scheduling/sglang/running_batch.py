@@ -39,7 +39,7 @@ class RunningBatch:
     epoch: int = 0  # grows when all are counted anew
     launched: int = 0
     returned: int = 0
-    _leaving: list[Job] = field(factory=list)  # no longer of the batch: their last token is in flight
+    leaving: dict[Job, None] = field(factory=dict)  # no longer of the batch: their last token is in flight
     _aborted: list[Job] = field(factory=list)
     _ends: dict[int, list[Job]] = field(factory=dict)  # by decode: who ends with its result
     _order: list[int] = field(factory=list)  # a heap of when somebody ends, or would have
@@ -96,7 +96,7 @@ class RunningBatch:
         finishing = [job for job in self._foreseen.pop(self.launched, ())
                      if job.in_decode_set and job.final == self.launched and job.state is State.RUNNING]
         self.drop(finishing)
-        self._leaving += finishing
+        self.leaving |= dict.fromkeys(finishing)
         return finishing
 
     # Decodes.
@@ -144,6 +144,7 @@ class RunningBatch:
         for run in self._runs(job):
             job.emit(run.last - run.first + 1, run.last)
         job.in_decode_set = False
+        self.leaving.pop(job, None)
         job.num_computed_tokens += launched
         job.num_tokens += back
         job.num_output_placeholders += launched - back
@@ -152,10 +153,10 @@ class RunningBatch:
     def dissolve(self) -> list[Job]:
         """Settle all jobs; return those of the batch, which has none now."""
         jobs = self.jobs
-        for job in (*jobs, *self._leaving):
+        for job in (*jobs, *self.leaving):
             if job.in_decode_set:
                 self.settle(job)
-        self.jobs, self.members, self.offsets, self._leaving, self._aborted = [], (), Offsets(), [], []
+        self.jobs, self.members, self.offsets, self._aborted = [], (), Offsets(), []
         self._ends.clear()
         self._order.clear()
         self._foreseen.clear()
