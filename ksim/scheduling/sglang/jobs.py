@@ -128,7 +128,8 @@ class SglangJobs:
     @property
     def holding(self) -> list[Job]:
         """All jobs that hold memory: those that decode, or wait for their last token, and those before them."""
-        return list(dict.fromkeys([*self.batch.jobs, *self.batch.leaving, *self.others]))
+        jobs = dict.fromkeys([*self.batch.jobs, *self.batch.leaving, *self.others])
+        return [job for job in jobs if job.state is State.RUNNING]
 
     # Requests come and go.
 
@@ -210,4 +211,5 @@ class SglangJobs:
     def _give_back(self, job: Job, tokens: int = 0) -> None:
         self.cache.assign(job.block_table, job.num_computed_tokens)
         self.cache.free(job.block_table, tokens, job.request.prompt)
+        self.batch.leaving.pop(job, None)
         self._rows -= 1

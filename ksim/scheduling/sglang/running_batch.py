@@ -144,7 +144,6 @@ class RunningBatch:
         for run in self._runs(job):
             job.emit(run.last - run.first + 1, run.last)
         job.in_decode_set = False
-        self.leaving.pop(job, None)
         job.num_computed_tokens += launched
         job.num_tokens += back
         job.num_output_placeholders += launched - back
