@@ -111,11 +111,15 @@ class RunningBatch:
         self.launched += 1
 
     def come_back(self, decode: int, step: int) -> list[Job]:
-        """Note that the decode of this number, the engine's step number *step*, has come back; return whom it ends."""
-        self.returned = decode
-        if not self._steps or self._steps[-1] + decode - self._decodes[-1] != step:
-            self._decodes.append(decode)
-            self._steps.append(step)
+        """Note that the decode of this number, the engine's step number *step*, has come back; return whom it ends.
+
+        Those before it that were not back yet came in the steps just before.
+        """
+        first = self.returned + 1
+        earliest, self.returned = step - (decode - first), decode
+        if not self._steps or self._steps[-1] + first - self._decodes[-1] != earliest:
+            self._decodes.append(first)
+            self._steps.append(earliest)
         ending = [job for job in self._ends.pop(decode, ()) if job.end == decode]
         if self._aborted:
             ending += [job for job in self._aborted if job.start < decode]
