@@ -21,6 +21,7 @@ from ksim.scenario.schema import FILE, schema, toml
 from ksim.specs.configs import KvTransferConfig, LimitMmPerPrompt, LoraModule, MmProcessorKwargs, SpeculativeConfig
 from ksim.specs.hardware import Footprint, PowerSettings, RankSettings, SlowGpu
 from ksim.specs.settings import EngineSettings, PoolSettings, SignalSettings, Slo
+from ksim.specs.sglang import SglangSettings
 from ksim.workload.arrivals import Arrivals, Phase
 from ksim.workload.distributions import Lengths
 from ksim.workload.images import Images
@@ -32,8 +33,9 @@ PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
 
 #: The tables of a scenario file, by title.
 SECTIONS: Mapping[str, type] = {
-    "Top level": Scenario, "[serve]": EngineSettings, "[serve.kv_transfer_config]": KvTransferConfig,
-    "[serve.speculative_config]": SpeculativeConfig, "[[serve.lora_modules]]": LoraModule,
+    "Top level": Scenario, "[serve]": EngineSettings, "[serve.sglang]": SglangSettings,
+    "[serve.kv_transfer_config]": KvTransferConfig, "[serve.speculative_config]": SpeculativeConfig,
+    "[[serve.lora_modules]]": LoraModule,
     "[serve.limit_mm_per_prompt]": LimitMmPerPrompt, "[serve.mm_processor_kwargs]": MmProcessorKwargs,
     "[pools.NAME]": PoolSettings, "[signals]": SignalSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint, "[ranks]": RankSettings, "[[ranks.slow]]": SlowGpu,

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from benchmarks.research import RECIPES
+from benchmarks.research import RECIPES, of_sglang
 from ksim.calibration.reading.frames import load
 from ksim.cli.parts import counted
 from ksim.engine.loop_times import Horizon
@@ -40,7 +40,10 @@ SAME = "same"
 
 @frozen
 class Case:
-    """One deployment as ksim plays it: a scenario's parts, and how many sequences of how many tokens a step has."""
+    """One deployment as ksim plays it: a scenario's parts, and how many sequences of how many tokens a step has.
+
+    `memory` is that of each GPU, where a part of the weights lies in host memory.
+    """
 
     name: str
     row: Mapping[str, str]
@@ -55,6 +58,7 @@ class Case:
     engine: str = ""
     host: str = ""
     two_batch: bool = False
+    memory: str = ""
 
     @property
     def batch(self) -> Batch:
@@ -95,13 +99,16 @@ class Recipe:
         parts = [self.common, getattr(self, case.phase), {"serve": case.serve}]
         serve = {key: value for part in parts for key, value in part.get("serve", {}).items()}
         others = {key: value for part in parts for key, value in part.items() if key != "serve"}
-        named = {key: value for key in ("engine", "host") if (value := getattr(case, key))}
+        named: dict[str, Any] = {key: value for key in ("engine", "host") if (value := getattr(case, key))}
         nodes = -(-serve["data_parallel_size"] // 8)
         if case.decodes:
             serve = {"max_cudagraph_capture_size": case.decodes[0], **serve}
         serve = {**serve, "enable_dbo": case.two_batch, **REARRANGED}
+        if named.get("engine", others["engine"]).startswith("sglang"):
+            serve = of_sglang(serve)
         wired = {"nodes": nodes} if gpu.startswith("h") else {}
-        return Scenario.of({**others, **named, "gpu": gpu, **wired, "serve": serve, "workload": ANY_WORKLOAD})
+        named["gpu"] = {"name": gpu, "memory": case.memory} if case.memory else gpu
+        return Scenario.of({**others, **named, **wired, "serve": serve, "workload": ANY_WORKLOAD})
 
 
 @frozen

@@ -44,7 +44,7 @@ _OFFERS: Mapping[str, Completer] = {
                               "kv_write", "argmax", "quantize", "copy")),
     "columns": several(words(*(f"{field}=" for field in (
         "arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images",
-        "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width")))),
+        "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width", "ignore_eos")))),
 }
 #: Those that mean something else in one command, by its name.
 _OFFERS_OF: Mapping[tuple[str, str], Completer] = {("model", "name"): names("models")}

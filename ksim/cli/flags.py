@@ -215,7 +215,7 @@ OF_RUNS = frozenset({
     "scheduling_policy", "admission", "enable_prefix_caching", "eviction", "max_logprobs", "max_num_active_seqs",
     "long_prefill_token_threshold", "long_prefill_token_threshold_adaptive", "prefill_schedule_interval", "watermark",
     "scheduler_reserve_full_isl", "async_scheduling", "kv_transfer_config", "kv_offloading_size",
-    "kv_offloading_backend", "max_cpu_loras", "lora_modules", "eplb_window_size", "eplb_step_interval"})
+    "kv_offloading_backend", "max_cpu_loras", "lora_modules", "eplb_window_size", "eplb_step_interval", "sglang"})
 
 
 def with_serve_flags(command: Callable[..., None], hidden: Collection[str] = ()) -> Callable[..., None]:

@@ -259,11 +259,11 @@ def explain_defaults(scenario: "Scenario", json_file: Path | None = None) -> Non
 
 def _derived(pool: "EnginePool", scenario: "Scenario") -> "list[Derived]":
     """Return the settings that the engines of *pool* derive from *scenario*, and the oracle if none is named."""
-    from ksim.scenario.defaults import Defaults, Derived
+    from ksim.scenario.defaults import Derived
 
     deployment, oracle = pool.deployment, pool.deployment.scenario.oracle
-    defaults = Defaults(scenario.serve, deployment.version, deployment.model, deployment.gpu).explain()
-    rows = [*_figures(deployment), *defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]
+    rows = [*_figures(deployment), *deployment.explain(scenario.serve), _kv_blocks(deployment),
+            *_transfers(pool, scenario)]
     if scenario.oracle is None and oracle is not None:
         ships = "a" if oracle.name == "measured" else "no"
         rows.append(Derived("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships"))

@@ -59,7 +59,7 @@ Tokenizer = Annotated[str, typer.Option("--tokenizer", metavar="PATH", rich_help
 _FIELDS = {"chunks": "block ids", "session": "sessions", "delay": "delays in sessions", "priority": "priorities",
            "tenant": "tenants", "adapter": "adapters", "images": "images", "acceptance": "acceptances", "n": "n",
            "max_tokens": "max_tokens", "prompt_logprobs": "prompt_logprobs", "beam_width": "beam searches",
-           "aborted": "aborts"}
+           "aborted": "aborts", "ignore_eos": "ignore_eos"}
 
 
 @frozen

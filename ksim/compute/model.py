@@ -112,10 +112,11 @@ def _part(operation: Operation) -> str:
 
 @frozen
 class Model:
-    """A decoder-only transformer."""
+    """A decoder-only transformer; `architecture` is the class that its config.json names, if it names one."""
 
     name: str
     decoder: Decoder = field(repr=False)
+    architecture: str = ""
 
     @property
     def max_length(self) -> int:

@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen
 
 from ksim.cluster.routers.llm_d import BASELINE
 from ksim.deploy.manifests.fields import gpu_labels
+from ksim.deploy.sglang_line import SglangLine
 from ksim.deploy.vllm_line import VllmLine, served_name
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain
@@ -85,7 +86,7 @@ class OutgoingPool:
     """The catalogue's name of the GPU."""
     engine: str
     settings: EngineSettings
-    line: VllmLine
+    line: VllmLine | SglangLine
     machine: int
     """GPUs of a machine."""
 
@@ -115,7 +116,7 @@ class Outgoing:
     def of(cls, scenario: Scenario, derived: bool = False) -> "Outgoing":
         """All that is to be written of *scenario*, with the settings that engines derive if *derived*.
 
-        Raises KsimError for a scenario that cannot be deployed, or whose engine is not vLLM.
+        Raises KsimError for a scenario that cannot be deployed, or whose engine is neither vLLM nor SGLang.
         """
         fleet = Fleet.of(scenario)
         pools = tuple(_pool(scenario, pool, derived, fleet.splits) for pool in fleet.pools)
@@ -128,17 +129,18 @@ class Outgoing:
 
 def _pool(scenario: Scenario, pool: EnginePool, derived: bool, splits: bool) -> OutgoingPool:
     own = scenario.of_pool(pool.name) if pool.name else scenario
-    if not own.engine.startswith("vllm"):
+    if not own.engine.startswith(("vllm", "sglang")):
         raise ConfigError(f"pools.{pool.name}.engine" if pool.name else "engine",
-                          f"is {own.engine!r}; launch lines are written for vLLM alone: set an engine such as vllm-0.33"
-                          " to see its line")
+                          f"is {own.engine!r}; launch lines are written for vLLM and SGLang: set an engine such as"
+                          " vllm-0.33 to see its line")
     settings = _by_checkpoint(own, pool.deployment.serve if derived else own.serve)
     if splits:
         settings = evolve(settings, kv_transfer_config=_transfer(pool, settings))
     gpu = str(pool.deployment.scenario.gpu)
+    line: type[VllmLine] | type[SglangLine] = VllmLine if own.engine.startswith("vllm") else SglangLine
     machine = _MACHINES.get(gpu, system_of(own.gpu, own.system).gpus_per_node)
     return OutgoingPool(pool.name, pool.role, pool.replicas, gpu, engine=own.engine, settings=settings,
-                        line=VllmLine.of(own.model, settings), machine=machine)
+                        line=line.of(own.model, settings), machine=machine)
 
 
 def _by_checkpoint(own: Scenario, settings: EngineSettings) -> EngineSettings:
@@ -165,6 +167,15 @@ def _aside(scenario: Scenario) -> list[str]:
     usual = plain(Scenario.of({"model": scenario.model, "gpu": "h100", "workload": plain(scenario.workload)}))
     keys = [key for key in _ASIDE if table.get(key) != usual.get(key)]
     return [f"{', '.join(keys)}: part of the scenario, not of a deployment"] if keys else []
+
+
+def check_vllm(outgoing: Outgoing, form: str) -> None:
+    """Raise ConfigError where *form*, which has vLLM's containers, would have those of another engine."""
+    for pool in outgoing.pools:
+        if not pool.engine.startswith("vllm"):
+            raise ConfigError(f"pools.{pool.name}.engine" if pool.name else "engine",
+                              f"is {pool.engine!r}, and {form} is written for vLLM alone; write its launch line with"
+                              " --to vllm, or set an engine such as vllm-0.33")
 
 
 FOLDER = "deploy.writers"

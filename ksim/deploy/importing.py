@@ -16,14 +16,14 @@ from ksim.features.transfers import OFFLOAD, aliases
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, one_line
 from ksim.foundation.files import is_there
-from ksim.scenario.defaults import Defaults, Deployment
+from ksim.scenario.defaults import Deployment
 from ksim.scenario.hardware import system_of
 from ksim.scenario.models import model_of
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario, alike, beside, merged
 from ksim.scenario.sizing import of_free
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import try_to_build
-from ksim.specs.settings import ROLES
+from ksim.specs.settings import ROLES, EngineSettings
 
 _WHY = ("left out: no engine here prefills for another; where others do, import their lines together, with --role for"
         " each")
@@ -52,19 +52,31 @@ def _offloads(name: str) -> bool:
 
 def within_context(launch: EngineLaunch) -> EngineLaunch:
     """*launch* with no longer context than its model's config.json has."""
-    asked = launch.serve.get("max_model_len")
+    asked, (table, key) = _context(launch), _CONTEXTS["sglang" if "sglang" in launch.engine else ""]
     most = model_of(launch.model, launch.serve.get("hf_overrides", {})).max_length
     if not isinstance(asked, int) or asked <= most:
         return launch
     why = (f"left out: {launch.model} of the catalogue has {most} tokens; for requests that are longer, download the"
            f" config.json of your model and name it with --model, or say how it is stretched with --hf-overrides")
-    serve = {key: value for key, value in launch.serve.items() if key != "max_model_len"}
-    return evolve(launch, serve=serve, remarks=(*launch.remarks, Note(launch.where, f"max_model_len = {asked}", why)))
+    serve = {name: value for name, value in launch.serve.items() if name not in (key, table)}
+    if table and (own := {name: value for name, value in launch.serve[table].items() if name != key}):
+        serve[table] = own
+    return evolve(launch, serve=serve, remarks=(*launch.remarks, Note(launch.where, f"{key} = {asked}", why)))
+
+
+#: The table and key of the most tokens of a request.
+_CONTEXTS = {"": ("", "max_model_len"), "sglang": ("sglang", "context_length")}
+
+
+def _context(launch: EngineLaunch) -> Any:
+    table, key = _CONTEXTS["sglang" if "sglang" in launch.engine else ""]
+    return (launch.serve.get(table, {}) if table else launch.serve).get(key)
 
 
 #: Of the settings that an engine fills in, those on which latencies and capacity depend most.
 _TOLD = ("gpu_memory_utilization", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size",
-         "enable_prefix_caching", "kv_cache_dtype", "quantization")
+         "enable_prefix_caching", "kv_cache_dtype", "quantization", "sglang.mem_fraction_static",
+         "sglang.context_length", "sglang.chunked_prefill_size", "sglang.max_running_requests", "sglang.page_size")
 
 
 def filled_in(scenario: Scenario, fleet: Fleet) -> tuple[Note, ...]:
@@ -80,11 +92,16 @@ def filled_in(scenario: Scenario, fleet: Fleet) -> tuple[Note, ...]:
 
 
 def _of(deployment: Deployment, scenario: Scenario) -> Mapping[tuple[str, Any], str]:
-    rows = Defaults(scenario.serve, deployment.version, deployment.model, deployment.gpu).explain()
-    given = {key for key in _TOLD if getattr(scenario.serve, key) not in (None, "auto")}
-    shown = [row for row in rows if row.setting in _TOLD and row.setting not in given]
+    given = {key for key in _TOLD if _said(scenario.serve, key) not in (None, "auto")}
+    shown = [row for row in deployment.explain(scenario.serve) if row.setting in _TOLD and row.setting not in given
+             and not row.source.startswith("sglang.")]
     return {(row.setting, str(row.value).lower() if isinstance(row.value, bool) else row.value): row.source
             for row in shown if row.value not in ("none", "auto")}
+
+
+def _said(serve: EngineSettings, key: str) -> Any:
+    own = key.removeprefix("sglang.")
+    return getattr(serve, key) if own == key else getattr(serve.sglang, own, None)
 
 
 def engines(launches: Sequence[EngineLaunch], wanted: ImportOptions) -> tuple[dict[str, Any], list[Note]]:
@@ -171,8 +188,7 @@ def assembled(deployed: Deployed, wanted: ImportOptions) -> Imported:
     table, remarks = engines(launches, wanted)
     whole = {"model": launches[0].model, **table, **merged(_by_sides(further, launches), deployed.scenario)}
     if "workload" not in whole:
-        load, note = made_up(min((launch.serve["max_model_len"] for launch in launches
-                                  if launch.serve.get("max_model_len")), default=None))
+        load, note = made_up(min((length for launch in launches if (length := _context(launch))), default=None))
         whole, remarks = {**whole, **load}, [note, *remarks]
     notes = [note for launch in deployed.launches for note in launch.idle]
     said = [note for launch in launches for note in launch.remarks]

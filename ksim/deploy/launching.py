@@ -61,7 +61,7 @@ def _why(name: str) -> str:
 #: changed with 0.19 and 0.20 and between 0.22 and 0.33; releases between these two are taken as 0.33.
 RELEASES: Mapping[str, Sequence[tuple[tuple[int, ...], str]]] = {
     "vllm": (((0,), "vllm-0.18"), ((0, 19), "vllm-0.19"), ((0, 20), "vllm-0.22"), ((0, 23), "vllm-0.33")),
-    "sglang": (((0, 5), "sglang-0.5"), ((0, 5, 8), "sglang-0.5.8")),
+    "sglang": (((0, 5), "sglang-0.5"), ((0, 5, 8), "sglang-0.5.8"), ((0, 5, 23), "sglang-0.5.23")),
     "trtllm": (((1, 0), "trtllm-1.0"), ((1, 2), "trtllm-1.2")),
 }
 _TAG = re.compile(r"[:@-]v?(\d+(?:\.\d+)+)")
@@ -215,7 +215,9 @@ def _check_settings(serve: Mapping[str, Any], reading: FlagReading, where: str) 
         inner = path.removeprefix("serve").lstrip(": .")
         named = re.match(r"'(\w+)'", problem)
         key = re.split(r"[.\[]", inner)[0] or (named[1] if named else "")
-        if (given := reading.places.get(key)) is None:
+        said = re.search("|".join(map(re.escape, serve.get("sglang", {}))), problem) if inner == "sglang" else None
+        inner_key = inner if inner.startswith("sglang.") else f"sglang.{said[0]}" if said else key
+        if (given := reading.places.get(inner_key, reading.places.get(key))) is None:
             raise ConfigError(where, f"{inner}: {problem}" if inner else problem) from None
         raise ConfigError(given.where, f"{shown(given.said)}: {inner}{': ' if inner else ''}{problem}") from None
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import fields_dict, frozen
@@ -12,7 +12,7 @@ from ksim.foundation.config import plain
 from ksim.specs.configs import KvTransferConfig, SpeculativeConfig
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["EPLB", "WrittenFlag", "VllmLine", "served_name"]
+__all__ = ["EPLB", "WrittenFlag", "VllmLine", "drafter_name", "line_text", "served_name", "shown"]
 
 
 #: Formats of weights that vLLM makes of a checkpoint, or takes by their name; others are those of the checkpoint.
@@ -28,7 +28,7 @@ EPLB = {"num_redundant_experts": "num_redundant_experts", "window_size": "eplb_w
         "step_interval": "eplb_step_interval"}
 #: Settings without a flag, and why.
 _WITHOUT = {
-    "admission": _KSIM, "prefix_cache": _KSIM, "eviction": _KSIM, "overlap_stages": _KSIM, "overlap_sms": _KSIM,
+    **dict.fromkeys(("admission", "sglang", "prefix_cache", "eviction", "overlap_stages", "overlap_sms"), _KSIM),
     "unquantized": "the checkpoint says which parts are in BF16",
     "expert_parallel_size": "in vLLM, all GPUs share the experts, or none do",
     "dbo_comm_sms": "it is the environment variable VLLM_DBO_COMM_SMS",
@@ -72,7 +72,7 @@ class VllmLine:
         for key, value in given.items():
             flag = _SPECIAL.get(key, _plain)(key, value)
             if isinstance(flag, str):
-                missing.append(f"serve.{key} = {_shown(value)}: {flag}")
+                missing.append(f"serve.{key} = {shown(value)}: {flag}")
             else:
                 flags += flag
             missing += _partly(key, value)
@@ -85,8 +85,12 @@ class VllmLine:
 
     def text(self, *more: WrittenFlag) -> str:
         """The line for a shell, a flag a line."""
-        first = shlex.join(("vllm", "serve", self.model))
-        return " \\\n    ".join([first, *(flag.text for flag in (*self.flags, *more))])
+        return line_text(("vllm", "serve", self.model), (*self.flags, *more))
+
+
+def line_text(start: Sequence[str], flags: Sequence[WrittenFlag]) -> str:
+    """A command for a shell that *start*s with these words, a flag a line."""
+    return " \\\n    ".join([shlex.join(start), *(flag.text for flag in flags)])
 
 
 def served_name(model: str) -> str:
@@ -132,11 +136,12 @@ def _speculation(key: str, value: Mapping[str, Any]) -> list[WrittenFlag] | str:
     defaults = {name: field.default for name, field in fields_dict(SpeculativeConfig).items()}
     said = {name: inner for name, inner in known.items() if inner != defaults.get(name)}
     if isinstance(said.get("model"), str):
-        said["model"] = _drafter(said["model"])
+        said["model"] = drafter_name(said["model"])
     return [WrittenFlag("--speculative-config", (_json(said),))]
 
 
-def _drafter(model: str) -> str:
+def drafter_name(model: str) -> str:
+    """What Hugging Face calls a drafter of the catalogue, or a model that drafts."""
     if model in catalog.entries("drafters"):
         return str(catalog.load("drafters", model).get("_name_or_path") or model)
     return served_name(model)
@@ -155,7 +160,7 @@ def _partly(key: str, value: Any) -> list[str]:
                 " of each from its adapter_config.json"]
     if key == "speculative_config" and (own := [name for name in _TEXTS if name in value]):
         usual = {"match_rate": 1.0}
-        return [f"serve.speculative_config.{name} = {_shown(value[name])}: in vLLM it depends on the texts"
+        return [f"serve.speculative_config.{name} = {shown(value[name])}: in vLLM it depends on the texts"
                 for name in own if value[name] != usual.get(name)]
     return []
 
@@ -194,6 +199,7 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """*value* for a message, not too long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

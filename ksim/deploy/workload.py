@@ -252,7 +252,7 @@ def _read(command: ShellCommand, table: str, name: str, words: Sequence[Word]) -
     dataset = value_of(given, "dataset_name", "random" if table == "vllm-bench" else "sharegpt")
     if dataset not in DATASETS:
         raise ConfigError(command.where, f"--dataset-name {dataset} is not simulated; ksim has {', '.join(DATASETS)}")
-    workload = DATASETS[dataset](client)
+    workload = _ending(DATASETS[dataset](client), client)
     _check(given)
     made.scenario["workload"] = {**workload, **_limits(given)}
     if goodput := value_of(given, "goodput"):
@@ -262,6 +262,13 @@ def _read(command: ShellCommand, table: str, name: str, words: Sequence[Word]) -
     made.remarks += [Note("--bench", what, why) for what, why in client.remarks]
     made.idle += [Note(one.where, shown(one.said), _IDLE) for one in given if one.dest not in used | client.used]
     return made
+
+
+def _ending(workload: Mapping[str, Any], client: BenchClient) -> dict[str, Any]:
+    """*workload* with whether stop tokens may end outputs: by default not those of SGLang's client."""
+    of_sglang = client.name in ("sglang.bench_serving", "bench_serving.py")
+    ignores = not client.value("disable_ignore_eos", False) if of_sglang else client.value("ignore_eos", False)
+    return {kind: {**table, "ignore_eos": True} for kind, table in workload.items()} if ignores else {**workload}
 
 
 def _check(given: Sequence[Given]) -> None:

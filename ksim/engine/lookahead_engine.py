@@ -390,7 +390,7 @@ class LookaheadEngine(Engine):
             yield env.quiet_before(dates[-1][0])
         settle(self.observer, [sent[0] for sent in self._sent])
         come = 0
-        for turn, (now, sent, completed, _) in zip(turns, dates, strict=True):
+        for turn, (now, sent, completed, taken) in zip(turns, dates, strict=True):
             if self._sent and self._sent[0][0] <= now:
                 come += self._receive_sent(now)
             self._log_changes(turn.changes, now)
@@ -398,7 +398,7 @@ class LookaheadEngine(Engine):
                 recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)
             if completed:
                 recorder.complete(*completed)
-                self._give(turn.finished, completed[1])
+            self._give(turn.finished, completed[1] if completed else taken)
         if self.observer is not None:
             self.observer.silent = False
 

@@ -165,7 +165,7 @@ def _check(serve: EngineSettings) -> None:
     if config.keeps_cache and tokens <= k:
         raise ConfigError(f"{KEY}.num_speculative_tokens", f"{k} slots of a sequence leave no token of"
                                                            f" max_num_batched_tokens = {tokens}; raise this or lower k")
-    if serve.prefix_cache == "sglang":
+    if serve.prefix_cache == "sglang" and serve.sglang is None:
         raise ConfigError("serve.prefix_cache", "'sglang' is not simulated with speculative decoding, which changes its"
                                                 " keys; set 'vllm', or leave out speculative_config")
     speculation_of(serve)

@@ -136,13 +136,13 @@ class Request:
     acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
     adapter: str = ""
     max_tokens: int | None = None
-    ignore_eos: bool = False
     n: int = 1
     outputs: Sequence[int] = ()
     sequence: int = 0
     prompt_logprobs: int | None = None
     beam_width: int = 0
     aborted: float | None = field(default=None, validator=optional(ge(0)))
+    ignore_eos: bool = False
 
     @property
     def output_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""What engines refuse of quantized models, and what users of a run should know of its prices."""
+"""What engines refuse of quantized models and of systems, and what users of a run should know of its prices."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -7,14 +7,14 @@ from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.compute.model import Model
 from ksim.compute.notation.product import UNPACKED, Product
 from ksim.foundation.config import Choice, flat
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
 from ksim.oracles import estimate
-from ksim.specs.hardware import Gpu
+from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import WEIGHT_ONLY, Precision, Shard
 
-__all__ = ["check_quantized", "on_gpu", "price_remarks", "UNMEASURED", "remarks"]
+__all__ = ["check_gpus", "check_quantized", "on_gpu", "price_remarks", "UNMEASURED", "remarks"]
 
 
 #: A product of a decode, by which an oracle says how it prices a format.
@@ -119,6 +119,9 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     " the efficiencies known of it, and its joules per byte and FLOP")
     if gpu.architecture == "turing":
         told.append(f"{gpu.name} has no BF16: vLLM falls back to FP16 there, and 16-bit kernels are priced at its rate")
+    if deployment.version.scheduler == "sglang" and deployment.approximated:
+        told.append(f"SGLang's schedules with {' and '.join(deployment.approximated)} are approximated: vLLM's"
+                    " scheduler makes them, prompts first")
     unmeasured = [name for feature in deployment.features
                   for name in feature.unmeasured(deployment.scenario.workload)]
     if unmeasured := [*unmeasured, *(name for name, has in UNMEASURED.items() if has(deployment))]:
@@ -126,3 +129,15 @@ def remarks(deployment: Any) -> tuple[str, ...]:
     told += price_remarks(deployment)
     return *told, *(remark for feature in deployment.features
                     for remark in feature.remarks(deployment.model, deployment.serve))
+
+
+def check_gpus(serve: EngineSettings, system: System) -> None:
+    """Raise DoesNotFit where *system* has fewer GPUs than the replicas need."""
+    needed = serve.gpus * serve.data_parallel_size
+    if needed <= system.gpus:
+        return
+    advice = (f"set nodes to {-(-needed // system.gpus_per_node)} or more" if system.network else
+              "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
+    count = serve.data_parallel_size
+    replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
+    raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")

@@ -19,18 +19,29 @@ from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.batch import Batch
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
 from ksim.network.network import Network
 from ksim.oracles import peak
 from ksim.results.numbers import CostRates
 from ksim.scenario.cache_layout import CacheLayout, has_one_table, kept_layers, state_block_tokens
-from ksim.scenario.checks import check_quantized, on_gpu, remarks
+from ksim.scenario.checks import check_gpus, check_quantized, on_gpu, remarks
 from ksim.scenario.features import features_of
-from ksim.scenario.hardware import beside, engine_of, gpu_of, host_of, network_of, oracle_choice, rates_of, system_of
+from ksim.scenario.hardware import (
+    beside,
+    engine_of,
+    fused,
+    gpu_of,
+    host_of,
+    network_of,
+    oracle_choice,
+    rates_of,
+    system_of,
+)
 from ksim.scenario.models import model_of
 from ksim.scenario.routing import routing_of
 from ksim.scenario.scenario import Scenario
+from ksim.scenario.sglang import SglangServer, check_followed, check_scheduler, decode_graphs, lacking
 from ksim.scenario.sizing import (
     check_step,
     kv_blocks,
@@ -44,6 +55,7 @@ from ksim.scenario.sizing import (
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.specs.settings import EngineSettings, EngineVersion
+from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import PARTS, QUANTIZATIONS, Routing, Shard
 
 __all__ = ["capture_sizes", "graphs", "Derived", "Defaults", "Deployment"]
@@ -113,12 +125,17 @@ class Defaults:
     def complete(self) -> EngineSettings:
         """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
-        complete = evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+        of_sglang = self.version.scheduler == "sglang"
+        complete = _with(self.settings if of_sglang else evolve(self.settings, sglang=None), self.explain())
+        if of_sglang:
+            check_followed(self.settings, complete)
         check_quantized(self.model, complete, self.gpu, self.version)
         return complete
 
     def explain(self) -> list[Derived]:
-        """Every setting that may be left open, with its value and source."""
+        """Every setting that may be left open, with its value and source; `sglang.KEY` are of SGLang's scheduler."""
+        if self.version.scheduler == "sglang":
+            return self._of_sglang()
         usage, memory = self.settings.usage_context, f"{self.gpu.memory / GIB:.1f} GiB of GPU memory"
         step = self.version.step(usage, self.gpu.name, self.gpu.memory)
         length = self.settings.max_model_len or self.model.max_length
@@ -139,6 +156,30 @@ class Defaults:
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
         return [*self._within_cache([*rows, self._utilization(rows)])]
+
+    def _of_sglang(self) -> list[Derived]:
+        """The settings of an engine with SGLang's scheduler, and those that follow from them."""
+        formats = self._formats()
+        server = SglangServer(_with(self.settings, formats), self.version, self.model, self.gpu)
+        rows = [*formats, *(Derived(*row) for row in server.rows())]
+        return [*rows, *self._decodes(server), *self._fused(),
+                self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name)]
+
+    def _decodes(self, server: SglangServer) -> list[Derived]:
+        """The graphs of an engine of SGLang's, which are of decodes, by numbers of sequences; none on prefill servers.
+        """
+        settings, width = self.settings, 1 + self.settings.drafted
+        none = settings.enforce_eager or server.role == "prefill"
+        mode = settings.cudagraph_mode or ("NONE" if none else "FULL_DECODE_ONLY")
+        if settings.enforce_eager and mode != "NONE":
+            raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
+        why = "as set" if settings.cudagraph_mode else "enforce_eager" if settings.enforce_eager else self.version.name
+        sizes = settings.cudagraph_capture_sizes or tuple(
+            size * width for size in decode_graphs(server.largest_graph, settings.drafted))
+        source = "as set" if settings.cudagraph_capture_sizes else f"{self.version.name}: up to" \
+            f" {server.largest_graph} sequences"
+        return [Derived("cudagraph_mode", mode, why),
+                Derived("cudagraph_capture_sizes", () if mode == "NONE" else sizes, source)]
 
     def _within_cache(self, rows: Sequence[Derived]) -> Iterator[Derived]:
         """*rows* with no longer context than the KV cache holds, where the engine starts with less."""
@@ -256,6 +297,8 @@ class Defaults:
         return Derived(setting, value, source) if given is None else Derived(setting, given, "as set")
 
     def _check(self) -> None:
+        if self.settings.sglang is not None or self.version.scheduler != "vllm":
+            check_scheduler(self.settings, self.version)
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
@@ -283,12 +326,13 @@ class Defaults:
                 raise ConfigError(f"serve.{setting}", f"{self.version.name} has no such setting")
 
 
-def fused(settings: EngineSettings) -> tuple[Choice, ...]:
-    """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
-    most = settings.fi_allreduce_fusion_max_size_mb
-    if not settings.fuse_allreduce_rms or most is None:
-        return ()
-    return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
+def _with(settings: EngineSettings, rows: Sequence[Derived]) -> EngineSettings:
+    """*settings* with the values of *rows*."""
+    own = {row.setting.removeprefix("sglang."): row.value for row in rows if row.setting.startswith("sglang.")}
+    values = {row.setting: row.value for row in rows if not row.setting.startswith("sglang.")}
+    if own:
+        values["sglang"] = evolve(settings.sglang or SglangSettings(), **own)
+    return evolve(settings, **values)
 
 
 @frozen
@@ -326,7 +370,7 @@ class Deployment:
         for feature in features:
             serve = feature.settings(serve)
         serve = Defaults(serve, version, model, gpu).complete()
-        _check_gpus(serve, system)
+        check_gpus(serve, system)
         for feature in features:
             model = feature.model(model, serve, gpu, system)
             feature.check(model, serve, scenario.workload)
@@ -346,6 +390,11 @@ class Deployment:
         """The engine's settings, complete."""
         return self.scenario.serve
 
+    def explain(self, serve: EngineSettings) -> list[Derived]:
+        """What it has filled in of the settings *serve* of its scenario, which do not say what its pool does."""
+        asked = evolve(serve, kv_transfer_config=self.serve.kv_transfer_config)
+        return Defaults(asked, self.version, self.model, self.gpu).explain()
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """What users should know of the GPU, and of what is priced without measurements."""
@@ -363,9 +412,15 @@ class Deployment:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of the KV cache; SGLang's cache has pages of one token."""
+        """Tokens of a block of the KV cache; SGLang's cache has pages of one token where vLLM's scheduler uses it."""
         assert self.serve.block_size is not None, "settings are derived before engines are built"
-        return 1 if self.serve.prefix_cache == "sglang" else self.serve.block_size
+        of_tokens = self.serve.prefix_cache == "sglang" and self.approximated
+        return 1 if of_tokens else self.serve.block_size
+
+    @cached_property
+    def approximated(self) -> tuple[str, ...]:
+        """Why vLLM's scheduler makes the schedules of this engine; () for one that has SGLang's."""
+        return lacking(self.model, self.serve) if self.version.scheduler == "sglang" else ("another scheduler",)
 
     @cached_property
     def layout(self) -> CacheLayout:
@@ -424,18 +479,6 @@ class Deployment:
             timers = [feature.timer(timer, serve) for timer in timers]
         further = [[one for feature in self.features for one in feature.passes(timer, serve)] for timer in timers]
         return [Passes(timer, passes) if passes else timer for timer, passes in zip(timers, further, strict=True)]
-
-
-def _check_gpus(serve: EngineSettings, system: System) -> None:
-    """Raise DoesNotFit where *system* has fewer GPUs than the replicas need."""
-    needed = serve.gpus * serve.data_parallel_size
-    if needed <= system.gpus:
-        return
-    advice = (f"set nodes to {-(-needed // system.gpus_per_node)} or more" if system.network else
-              "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
-    count = serve.data_parallel_size
-    replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
-    raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")
 
 
 def _prices(oracle: Any, version: EngineVersion, errors: int | None, network: Network) -> Any:

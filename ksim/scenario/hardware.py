@@ -25,10 +25,10 @@ from ksim.oracles.efficiency.profiled import shipped
 from ksim.results.numbers import CostRates
 from ksim.specs.hardware import ElectricGrid, Footprint, Gpu, Link, System, Transport
 from ksim.specs.host import Host
-from ksim.specs.settings import EngineVersion
+from ksim.specs.settings import EngineSettings, EngineVersion
 
 __all__ = ["oracle_choice", "gpu_of", "system_of", "beside", "links_of", "network_of", "protocols_of", "engine_of",
-           "host_of", "grid_of", "rates_of"]
+           "host_of", "grid_of", "rates_of", "fused"]
 
 
 def gpu_of(gpu: str | Choice) -> Gpu:
@@ -194,3 +194,11 @@ def _per(rate: float | None, unit: float) -> float | None:
 def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
     """*choice*, or by default the best latency oracle for *gpu*: measured where a profile ships, else learned."""
     return choice or Choice("measured" if shipped(gpu).exists() or gpu_of(gpu).profile else "learned")
+
+
+def fused(settings: EngineSettings) -> tuple[Choice, ...]:
+    """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
+    most = settings.fi_allreduce_fusion_max_size_mb
+    if not settings.fuse_allreduce_rms or most is None:
+        return ()
+    return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))

@@ -79,7 +79,7 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     config = Config(name, table)
     built = family(config)
     decoder = catalog.find("compute.architectures", built)(config)
-    model = Model(name, drafters.with_modules(config, decoder))
+    model = Model(name, drafters.with_modules(config, decoder), next(iter(config.texts("architectures")), ""))
     if ":" not in built:
         config.check_all_read()
     return model

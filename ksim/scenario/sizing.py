@@ -27,9 +27,11 @@ from ksim.specs.settings import EngineSettings, EngineVersion
 from ksim.specs.shard import Routing, Shard
 
 __all__ = ["of_free", "of_static", "utilization", "pack", "activations", "shards_of", "usable", "memory",
-           "layout_of", "kv_blocks", "longest_request", "check_step", "limits"]
+           "layout_of", "kv_blocks", "longest_request", "check_step", "limits", "sglang_pool"]
 
 
+#: The memory of states over that of KV, by default, in SGLang (`--mamba-full-memory-ratio`).
+STATES_SHARE = 0.9
 #: How many tokens vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
 EXPERT_TOKENS = 16 * 1024
 
@@ -95,6 +97,10 @@ def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSetti
     """How many KV blocks each rank has; raises DoesNotFit, which says what is missing and what would help."""
     if settings.num_gpu_blocks_override is not None:
         return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
+    if settings.sglang is not None and settings.block_size:
+        tokens, _ = sglang_pool(model, shards, gpu, settings)
+        if tokens >= 2 * settings.block_size:
+            return tokens // settings.block_size
     ranks = [memory(model, shard, gpu, settings) for shard in shards]
     layout, sequences = layout_of(ranks, settings), settings.max_num_seqs or 1
     blocks = layout.blocks([rank.free for rank in ranks], sequences)
@@ -146,10 +152,10 @@ def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSett
     layout = layout_of([memory(model, shard, gpu, settings) for shard in shards], settings)
     needed = sum(layout.held(new, context) for new, context in sequences)
     if needed > blocks:
+        priced = "" if settings.sglang else f", or set num_gpu_blocks_override to {needed + 1} to price it all the same"
         raise DoesNotFit(f"the sequences of this step need {needed} KV blocks of {settings.block_size} tokens, and"
                          f" {gpu.name} has room for {blocks} beside {model.name}: take fewer or shorter ones, or raise"
-                         f" tensor_parallel_size, or set num_gpu_blocks_override to {needed + 1} to price it all the"
-                         f" same")
+                         f" tensor_parallel_size{priced}")
 
 
 def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, ranks: Sequence[Memory],
@@ -164,11 +170,13 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
 
     slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
     adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
+    share = f"mem_fraction_static = {settings.sglang.mem_fraction_static}" if settings.sglang else (
+        f"gpu_memory_utilization = {settings.gpu_memory_utilization}")
     kept = f", {states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if states else ""
     return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights{adapters},"
             f" {part.activations / GIB:.1f} of activations{kept} and {RESERVED / GIB:.1f} reserved exceed the"
             f" {part.usable / GIB:.1f} GiB that"
-            f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
+            f" {share} leaves on a {gpu.name} by"
             f" {max(states - part.free, 0.0) / GIB:.1f} GiB; {advice}")
 
 
@@ -192,7 +200,8 @@ def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
     shared = {name: getattr(settings, name) for name in attrs.fields_dict(Limits) if hasattr(settings, name)}
     kept = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
                   self_preemption_ends_turn=version.self_preemption_ends_turn)
-    kept.check()
+    if version.scheduler == "vllm":
+        kept.check()
     return kept
 
 
@@ -204,9 +213,7 @@ def utilization(version: EngineVersion, model: Model, gpu: Gpu, settings: Engine
         share = version.free_gpu_memory_fraction
         return (of_free(share, model, gpu, settings),
                 f"{version.name}: free_gpu_memory_fraction = {share:g}, of what weights and activations leave")
-    share = round(max(0.0, gpu.memory - sglang_reserve(version, gpu, settings)) / gpu.memory, 3)
-    return (of_static(share, model, gpu, settings),
-            f"{version.name}: mem_fraction_static = {share:g}, of weights and KV; and the activations")
+    raise AssertionError(f"{version.name} states no share of the memory")
 
 
 def of_free(share: float, model: Model, gpu: Gpu, settings: EngineSettings) -> float:
@@ -223,27 +230,31 @@ def of_static(share: float, model: Model, gpu: Gpu, settings: EngineSettings) ->
     stands.
     """
     part, whole = _rank(model, gpu, settings), gpu.memory
-    return _bounded((share * (whole - RESERVED) + part.activations + RESERVED) / whole)
+    return round(min(1.0, max(0.01, (share * (whole - RESERVED) + part.activations + RESERVED) / whole)), 6)
 
 
-def sglang_reserve(version: EngineVersion, gpu: Gpu, settings: EngineSettings) -> float:
-    """The bytes that SGLang keeps for activations and CUDA graphs (0.5.8, server_args.py).
+def sglang_pool(model: Model, shards: Sequence[Shard], gpu: Gpu, settings: EngineSettings) -> tuple[int, int | None]:
+    """The tokens of SGLang's KV cache on each rank, and its slots for states of sequences, if layers have any.
 
-    `_handle_gpu_memory_settings` counts 1.5 MiB for each token of a chunk, 2 for each sequence of the largest graph,
-    128 for each GPU of an engine, more for each rank of data-parallel attention and for a drafter, and at least 10 GiB.
+    *settings* have `sglang` complete but for `max_running_requests`.  KV has what `mem_fraction_static` leaves beside
+    weights, and states 0.9 of 1.9 parts of that; layers with a pool for windows have `swa_full_tokens_ratio` of the
+    tokens (0.5.23, model_executor/pool_configurator.py and mem_cache/kv_cache_configurator.py).
     """
-    assert settings.max_num_batched_tokens, "complete the settings first"
-    ranks, graph = settings.data_parallel_size, settings.max_cudagraph_capture_size
-    width = 1 + settings.drafted
-    most = graph // width if graph else version.budget(gpu.name, gpu.memory).graph(settings)
-    kept: float = 512 + 1.5 * max(settings.max_num_batched_tokens, 2048) + 2 * most + 128 * settings.gpus * ranks
-    if ranks > 1:
-        kept += most * ranks * (4.5 if most > 300 else 3)
-    if gpu.memory > 60 * GIB:
-        kept = max(kept, 10 * 1024)
-    if (drafts := settings.speculative_config) is not None and drafts.method != "ngram":
-        kept += (6 if drafts.method == "draft_model" else 2) * 1024
-    return kept * 2.0**20
+    given = settings.sglang
+    assert given is not None and given.mem_fraction_static and given.page_size, "complete the settings first"
+    windows = 1.0 if given.disable_hybrid_swa_memory else given.swa_full_tokens_ratio or 1.0
+    tokens, slots = [], []
+    for shard in shards:
+        rank = memory(model, shard, gpu, settings)
+        free = given.mem_fraction_static * (gpu.memory - RESERVED) - rank.weights
+        if states := sum(layer.sequence_bytes for layer in rank.layers):
+            slots.append(max(0, int((free * STATES_SHARE / (1 + STATES_SHARE) - states) // states)))
+            free -= (slots[-1] + 1) * states
+        cell = sum(layer.token_bytes * (1.0 if layer.sees_all else windows) for layer in rank.layers)
+        if cell:
+            tokens.append(max(0, int(free // cell)))
+    most = min([*tokens, *([given.max_total_tokens] if given.max_total_tokens else [])], default=1 << 40)
+    return most // given.page_size * given.page_size, min(slots, default=None)
 
 
 def _rank(model: Model, gpu: Gpu, settings: EngineSettings) -> Memory:

@@ -3,6 +3,10 @@
 A request comes in at the top and goes down; its tokens come back up.  Each imports only those below it:
 
     serving             `ksim serve` from start to end: puts what is below together
+    sglang_api          what servers of SGLang answer: their own API, beside OpenAI's
+    sglang_reply        replies to /generate
+    sglang_fields       requests to it, as SGLang reads them
+    sglang_metrics      their metrics
     http                sockets, the ASGI application and its metrics, bodies that are read, streams that are written
     metrics             what GET /metrics answers
     vllm_metrics        its names and meanings, as vLLM has them

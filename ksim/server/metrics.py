@@ -1,9 +1,13 @@
-"""What GET /metrics answers: a meter listens to a live fleet, and counts what each engine does in vLLM's metrics."""
+"""What GET /metrics answers: a meter listens to a live fleet, and counts what each engine does in vLLM's metrics.
+
+`count_...` put what has happened into metrics; a meter of another engine has its own.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from time import time
+from typing import ClassVar
 
 from attrs import define, field
 
@@ -12,6 +16,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import (
     Admitted,
     Copied,
+    EngineBuilt,
     Failed,
     Finished,
     Preempted,
@@ -28,14 +33,14 @@ from ksim.server.live import Live
 from ksim.server.vllm_metrics import EngineMetrics, Families
 from ksim.simulation.pool import EnginePool
 
-__all__ = ["EngineMeter", "Meter"]
+__all__ = ["EngineMeter", "Meter", "OpenRequest"]
 
 
 _JOB, _COUNT = itemgetter(0), itemgetter(1)
 
 
 @define(eq=False)
-class _OpenRequest:
+class OpenRequest:
     """A request in the engine: when it was `received` and first `admitted`, and its `jobs` that have tokens.
 
     `hit` tokens of its prompt were in the prefix cache; others were `loaded` from tiers or other engines.
@@ -60,7 +65,7 @@ class EngineMeter:
     engine: EventEngine
     metrics: EngineMetrics
     drafted: int = 0
-    _open: dict[int, _OpenRequest] = field(factory=dict, init=False)
+    _open: dict[int, OpenRequest] = field(factory=dict, init=False)
     _first: dict[Job, float] = field(factory=dict, init=False)
     _last: dict[Job, float] = field(factory=dict, init=False)
 
@@ -79,36 +84,50 @@ class EngineMeter:
 
     def received(self, request: int, time: float) -> None:
         """A request has reached the engine."""
-        self._open[request] = _OpenRequest(time)
+        self._open[request] = OpenRequest(time)
 
     def admitted(self, event: Admitted) -> None:
         """A request runs, perhaps again."""
         request = self._open.get(event.request_id)
         if event.again or request is None:
             return
-        loaded, add = request.loaded, self.metrics.add
+        loaded = request.loaded
         loaded["p2p"] = min(loaded["p2p"], event.cached)  # all but a token that is computed again
         request.admitted, request.hit = event.time, event.cached - loaded["p2p"]
-        add("prefix_cache_queries", event.known)
+        self.count_admission(request, event.known)
+
+    def count_admission(self, request: OpenRequest, known: int) -> None:
+        """Count what was found of the *known* tokens of a request."""
+        loaded, add = request.loaded, self.metrics.add
+        add("prefix_cache_queries", known)
         add("prefix_cache_hits", request.hit)
         add("prompt_tokens_cached_by_source", request.hit, "device")
         if self.engine.connector is not None:
-            add("external_prefix_cache_queries", event.known - request.hit)
+            add("external_prefix_cache_queries", known - request.hit)
             add("external_prefix_cache_hits", loaded.total())
         for source, tokens in loaded.items():
             add("prompt_tokens_cached_by_source", tokens, source)
 
     def preempted(self, event: Preempted) -> None:
         """A request waits again."""
-        self.metrics.add("num_preemptions")
-        if request := self._open.get(event.request_id):
+        request = self._open.get(event.request_id)
+        if request is not None:
             request.preemptions += 1
+        self.count_preemption(request)
+
+    def count_preemption(self, request: OpenRequest | None) -> None:
+        """Count a preemption, of a request that has not been aborted if there is one."""
+        self.metrics.add("num_preemptions")
 
     def transferred(self, event: Transferred) -> None:
         """The KV of a request has arrived from another engine."""
+        self._load(event.request_id, p2p=event.tokens)
+        self.count_transfer(event)
+
+    def count_transfer(self, event: Transferred) -> None:
+        """Count a transfer."""
         self.metrics.observe("nixl_xfer_time_seconds", event.time - event.began)
         self.metrics.observe("nixl_bytes_transferred", event.bytes)
-        self._load(event.request_id, p2p=event.tokens)
 
     def copied(self, event: Copied) -> None:
         """KV of a request has arrived from a tier below the GPU, or has gone there."""
@@ -150,9 +169,13 @@ class EngineMeter:
                 continue
             self._first[job] = now
             request.jobs.append(job)
-            self.metrics.observe("time_to_first_token_seconds", now - self._arrival(job, request))
-            self._count_prompt(job.request.prompt, *self._cached(job, request))
+            self.count_first_token(job, request, now)
         return [job for job in jobs if job.request.id in self._open]
+
+    def count_first_token(self, job: Job, request: OpenRequest, now: float) -> None:
+        """Count the first token of *job*, and its prompt."""
+        self.metrics.observe("time_to_first_token_seconds", now - self._arrival(job, request))
+        self._count_prompt(job.request.prompt, *self._cached(job, request))
 
     def _count_prompt(self, prompt: int, hit: int, loaded: int) -> None:
         """Count a *prompt* of which *hit* tokens were in the prefix cache and others were *loaded*."""
@@ -163,7 +186,7 @@ class EngineMeter:
         add("prompt_tokens_by_source", hit, "local_cache_hit")
         add("prompt_tokens_by_source", loaded, "external_kv_transfer")
 
-    def _cached(self, job: Job, request: _OpenRequest) -> tuple[int, int]:
+    def _cached(self, job: Job, request: OpenRequest) -> tuple[int, int]:
         """How many tokens of the prompt of *job* were in the prefix cache, and how many were loaded.
 
         Events tell that of the first sequence of a request; others find the prompt that the first one has computed.
@@ -173,7 +196,7 @@ class EngineMeter:
         hit = min(request.hit, job.request.prompt)
         return hit, min(request.loaded.total(), job.request.prompt - hit)
 
-    def _arrival(self, job: Job, request: _OpenRequest) -> float:
+    def _arrival(self, job: Job, request: OpenRequest) -> float:
         """When the request of *job* arrived: at the fleet, or at a decode engine from the prefill engine."""
         return request.received if job.kv_transfer_params and job.kv_transfer_params.do_remote_prefill else (
             job.request.arrival)
@@ -195,21 +218,22 @@ class EngineMeter:
         if left is None:
             return
         if end is not None:
-            self.metrics.add("num_preemptions", end.preemptions)  # those that were no events: of further sequences
-            self._count_request(left)
+            self.count_request(left, end)
         for job in left.jobs:
             if end is not None:
-                self._count_sequence(job, left)
+                self.count_sequence(job, left)
             self._first.pop(job, None)
             self._last.pop(job, None)
 
-    def _count_request(self, request: _OpenRequest) -> None:
+    def count_request(self, request: OpenRequest, end: Finished) -> None:
+        """Count a request that has ended."""
+        self.metrics.add("num_preemptions", end.preemptions)  # those that were no events: of further sequences
         observe = self.metrics.observe
         if request.jobs:
             observe("request_params_n", request.jobs[0].request.n if len(request.jobs) == 1 else len(request.jobs))
             observe("request_max_num_generation_tokens", max(job.sampled for job in request.jobs))
 
-    def _count_sequence(self, job: Job, request: _OpenRequest) -> None:
+    def count_sequence(self, job: Job, request: OpenRequest) -> None:
         """Count a sequence that has ended."""
         asked, tokens, observe = job.request, job.sampled, self.metrics.observe
         first, last = self._first[job], self._last[job]
@@ -264,20 +288,25 @@ class Meter:
     engines: Sequence[EngineMeter] = field(init=False)
     _refused: int = field(default=0, init=False)
 
+    #: The file of the metrics in ksim/data/metrics.
+    PREFIX: ClassVar[str] = "vllm"
+
     def __attrs_post_init__(self) -> None:
         live, fleet = self.live, self.live.fleet
         longest = max(pool.deployment.serve.max_model_len or 0 for pool in fleet.pools)
-        self.families = Families(self.model_name, longest)
-        engines = live.engines
+        self.families = Families(self.model_name, longest, self.PREFIX)
         built = {engine.engine: engine for engine in live.log.engines}
-        self.engines = [
-            EngineMeter(engine, self.families.engine(engine.number, built[engine.number].drafted, fleet.splits),
-                        built[engine.number].drafted) for engine in engines]
+        self.engines = [self.meter(engine, built[engine.number]) for engine in live.engines]
         for pool in fleet.pools:
-            self._set_cache_config(pool)
+            self.publish_settings(pool)
         self._subscribe()
 
-    def _set_cache_config(self, pool: EnginePool) -> None:
+    def meter(self, engine: EventEngine, built: EngineBuilt) -> EngineMeter:
+        """What counts what *engine* does, which was *built* so."""
+        metrics = self.families.engine(engine.number, built.drafted, self.live.fleet.splits)
+        return EngineMeter(engine, metrics, built.drafted)
+
+    def publish_settings(self, pool: EnginePool) -> None:
         """Set vLLM's cache_config_info of the engines of *pool*."""
         serve, blocks = pool.deployment.serve, pool.deployment.kv_blocks
         for number in pool.numbers:
@@ -291,7 +320,7 @@ class Meter:
         log.subscribe(Received, lambda event: engines[event.engine].received(event.request_id, event.time))
         log.subscribe(Admitted, lambda event: engines[event.engine].admitted(event))
         log.subscribe(Preempted, lambda event: engines[event.engine].preempted(event))
-        log.subscribe(Transferred, lambda event: engines[event.target].transferred(event))
+        log.subscribe(Transferred, self.transferred)
         log.subscribe(Copied, lambda event: engines[event.engine].copied(event))
         log.subscribe(Stepped, self._stepped)
         log.subscribe(Finished, lambda event: engines[event.engine].ended(event.request_id, event))
@@ -300,6 +329,10 @@ class Meter:
         log.subscribe(Failed, lambda event: self._failed(event.request_id))
         for kind in (Rejected, Refused):
             log.subscribe(kind, self._count_refusal)
+
+    def transferred(self, event: Transferred) -> None:
+        """The KV of a request has gone from one engine to another."""
+        self.engines[event.target].transferred(event)
 
     def _stepped(self, step: Stepped) -> None:
         self.engines[step.engine].stepped(step)
@@ -324,9 +357,9 @@ class Meter:
         """All metrics as they are now, those of *others* and of this process."""
         for engine in self.engines:
             engine.set_gauges()
-        return text([*self.families.by_name.values(), *self._lora_info(), *self._ksim_families(), *others])
+        return text([*self.families.by_name.values(), *self.further_families(), *self._ksim_families(), *others])
 
-    def _lora_info(self) -> Sequence[MetricFamily]:
+    def further_families(self) -> Sequence[MetricFamily]:
         """vLLM's lora_requests_info, if adapters are served."""
         slots = max(engine.max_loras for engine in self.live.log.engines)
         if not slots:

@@ -109,7 +109,8 @@ def row_of(request: Request) -> dict[str, Any]:
         "tenant": request.tenant, "adapter": request.adapter, "images": [_image(image) for image in request.images],
         "acceptance": request.acceptance, "max_tokens": request.max_tokens, "n": request.n if request.n > 1 else None,
         "outputs": [*request.outputs], "prompt_logprobs": request.prompt_logprobs,
-        "beam_width": request.beam_width or None, "aborted": request.aborted}
+        "beam_width": request.beam_width or None, "aborted": request.aborted,
+        "ignore_eos": request.ignore_eos or None}
     needed = ("id", "arrival", "prompt", "output")
     return {name: value for name, value in row.items() if name in needed or value not in (None, "", [])}
 

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from attrs import define, field, frozen
 
+from ksim.server.exposition import MetricFamily
 from ksim.server.http.application import Application
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.http.streams import Address, allow_many_files
@@ -145,13 +146,26 @@ class _Service:
     def _open(self, live: Live, events: KvEvents | None) -> None:
         """Let clients in: set the API and the metrics of the application."""
         served, application, http = self._served(live), self.server.application, self.server.http
-        meter = Meter(live, served.names[0])
-        application.metrics = lambda: meter.text(*http.families)
+        meter = _sglang_meter(live, served) if served.sglang else Meter(live, served.names[0])
         tokenizer = self.tokenizer or MadeUpTokenizer(served.vocabulary)
-        application.api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
-                              meter.aborted, tells_cached=self.settings.enable_prompt_tokens_details)
+        api = Api(live, served, tokenizer, live.fleet.scenario.seed, events.remember if events else None,
+                  meter.aborted, tells_cached=self.settings.enable_prompt_tokens_details)
+        families = self._answer_as_sglang(api, meter) if served.sglang else http.families
+        application.api, application.metrics = api, lambda: meter.text(*families)
         self._live = live
         _collect_less_often()
+
+    def _answer_as_sglang(self, api: Api, meter: Meter) -> Sequence[MetricFamily]:
+        """Have the application answer as SGLang does; return its HTTP metrics."""
+        from ksim.server.sglang_api import SglangApi
+        from ksim.server.sglang_metrics import SglangHttpMetrics, SglangMeter
+
+        assert isinstance(meter, SglangMeter), "an engine has its own metrics"
+        application, http = self.server.application, self.server.http
+        application.answer_as(SglangApi(api, meter, str(self.settings.tokenizer or api.served.root)))
+        counted = SglangHttpMetrics(application, application.paths)
+        http.app = counted
+        return counted.families
 
     def _served(self, live: Live) -> ServedModel:
         return ServedModel.of(live.fleet, self.settings.served_model_name, int(time()))
@@ -168,6 +182,13 @@ class _Service:
         if count := len(self._live.handles):
             self.say(f"waiting for {count:,} request{'s' if count > 1 else ''}; Ctrl-C again drops them")
         self._live.drain()
+
+
+def _sglang_meter(live: Live, served: ServedModel) -> Meter:
+    """What counts in SGLang's metrics; only servers of SGLang import it."""
+    from ksim.server.sglang_metrics import SglangMeter
+
+    return SglangMeter(live, served.names[0])
 
 
 def _collect_less_often() -> None:

@@ -12,9 +12,9 @@ from ksim.server.exposition import Bucketed, Count, MetricFamily
 
 
 @cache
-def _known() -> Mapping[str, Any]:
-    """The tables of ksim/data/metrics/vllm.toml."""
-    return catalog.load("metrics", "vllm")
+def _known(name: str) -> Mapping[str, Any]:
+    """The tables of a file in ksim/data/metrics."""
+    return catalog.load("metrics", name)
 
 
 def token_buckets(most: int) -> tuple[float, ...]:
@@ -25,15 +25,16 @@ def token_buckets(most: int) -> tuple[float, ...]:
 
 @define(eq=False)
 class Families:
-    """The families of all engines' metrics, by their names without "vllm:"."""
+    """The families of all engines' metrics, by their names without the `prefix`, which is the name of their file."""
 
     model_name: str
     max_model_len: int
+    prefix: str = "vllm"
     by_name: dict[str, MetricFamily] = field(factory=dict, init=False)
 
     def family(self, name: str, kind: str, description: str, bounds: Sequence[float] = ()) -> MetricFamily:
         """The family called *name*; a missing one is made."""
-        return self.by_name.setdefault(name, MetricFamily(f"vllm:{name}", kind, description, bounds))
+        return self.by_name.setdefault(name, MetricFamily(f"{self.prefix}:{name}", kind, description, bounds))
 
     def info(self, name: str, description: str, labels: Mapping[str, str]) -> None:
         """Publish *labels* with a gauge that is always 1."""
@@ -62,6 +63,10 @@ class EngineMetrics:
     counts: dict[tuple[str, str], Count] = field(factory=dict, init=False)
     histograms: dict[str, Bucketed] = field(factory=dict, init=False)
 
+    @property
+    def _tables(self) -> Mapping[str, Any]:
+        return _known(self.families.prefix)
+
     def add_samples(self) -> None:
         """Make the samples that every engine has."""
         self.add_all("gauges", "gauge")
@@ -70,13 +75,13 @@ class EngineMetrics:
 
     def add_all(self, table: str, kind: str) -> None:
         """Make the samples of a *table* of gauges or counters."""
-        for name, row in _known()[table].items():
+        for name, row in self._tables[table].items():
             self.add_counts(name, kind, row["help"], {label: row[label] for label in row.keys() - {"help"}})
 
     def add_histograms(self, table: str) -> None:
         """Make the samples of a *table* of histograms."""
-        buckets = _known()["buckets"] | {"tokens": token_buckets(self.families.max_model_len)}
-        for name, row in _known()[table].items():
+        buckets = {"tokens": token_buckets(self.families.max_model_len)} | self._tables["buckets"]
+        for name, row in self._tables[table].items():
             family = self.families.family(name, "histogram", row["help"], [*map(float, buckets[row["buckets"]])])
             self.histograms[name] = family.histogram(self.labels)
 

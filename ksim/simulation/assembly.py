@@ -7,7 +7,7 @@ signals that it goes by.  Whatever else there is, features bring (`ksim.simulati
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import simpy
 from attrs import evolve, field, fields_dict, frozen, has
@@ -31,6 +31,7 @@ from ksim.kv.cache.vllm import VllmCache
 from ksim.network.flows import Flows
 from ksim.network.network import FleetNetwork
 from ksim.oracles import peak
+from ksim.scenario.cache_layout import kept_layers
 from ksim.scenario.defaults import Deployment
 from ksim.scenario.features import load_feature
 from ksim.scenario.sizing import limits
@@ -171,10 +172,8 @@ class _Assembly:
         deployment, serve, features = pool.deployment, pool.deployment.serve, pool.deployment.features
         cache, timers = own
         connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
-        parts = (limits(serve, deployment.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
-                 plugin("scheduling.admissions", serve.admission))
         rules = [rules for feature in features for rules in feature.rules(deployment)]
-        scheduler = scheduler_of(parts, [*rules, *connection.rules, *_rules_of(cache)])
+        scheduler = _scheduler(deployment, cache, [*rules, *connection.rules, *_rules_of(cache)])
         self.log.engines.append(_record(pool, number, place, cache))
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
@@ -233,6 +232,8 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
     if keys is not None and (serve.prefix_cache == "sglang" or not layout.plain):
         raise ConfigError("signals", "KV events of SGLang's cache, or of layers that keep different things, cannot be"
                                      " late or lost; leave out delay and loss, or name a router without kv_events")
+    if not deployment.approximated:
+        return cast("Cache", _radix_cache(deployment, blocks, plugin("kv.cache.evictions", choice)))
     own: Cache | None = _first(feature.cache(deployment, blocks, eviction, keys) for feature in deployment.features)
     if own is not None:
         return own
@@ -248,6 +249,66 @@ def _cache(deployment: Deployment, blocks: int, keys: BlockKeys | None) -> Cache
         from ksim.kv.cache.block_cache import BlockCache
         return BlockCache(blocks, serve.block_size, caching, eviction, unhashed_first, keys)
     return VllmCache(blocks, serve.block_size, caching, unhashed_first)
+
+
+def _scheduler(deployment: Deployment, cache: Cache, rules: Sequence[Rules]) -> Any:
+    """The scheduler of the jobs whose KV is in *cache*; only the kind that is needed is imported."""
+    serve, version = deployment.serve, deployment.version
+    if not deployment.approximated:
+        return _sglang_scheduler(deployment, cache, rules)
+    policy = serve.scheduling_policy
+    if version.scheduler == "sglang" and policy == Choice("fcfs"):
+        policy = Choice("longest_prefix_first" if serve.sglang and serve.sglang.schedule_policy == "lpm" else
+                        "prefill_first")
+    parts = (limits(serve, version), plugin("scheduling.policies", policy), cache,
+             plugin("scheduling.admissions", serve.admission))
+    return scheduler_of(parts, rules)
+
+
+def _sglang_scheduler(deployment: Deployment, cache: Any, rules: Sequence[Rules]) -> Any:
+    """The scheduler of one rank of an engine of SGLang's, with its own settings; only its kind is imported."""
+    from ksim.scheduling.sglang.limits import SglangLimits
+    serve = deployment.serve
+    assert serve.sglang and serve.block_size, "settings are derived before engines are built"
+    rank = serve.sglang.on_rank(serve.data_parallel_size)
+    shared = {name: getattr(rank, name) for name in fields_dict(SglangLimits) if hasattr(rank, name)}
+    own = {"max_running_requests": serve.max_num_seqs, "random_seed": deployment.scenario.seed,
+           "max_logprobs": serve.max_logprobs}
+    parts = (SglangLimits(**{**shared, **own}), plugin("scheduling.policies", serve.scheduling_policy), cache)
+    speculation = next((rule.fields["speculation"] for rule in rules if "speculation" in rule.fields), None)
+    if speculation is None and not _window(deployment):
+        from ksim.scheduling.sglang.scheduler import SglangScheduler
+        return SglangScheduler(*parts)
+    from ksim.scheduling.sglang import drafts, windows
+    if speculation is None:
+        return windows.SglangWindowScheduler(*parts)
+    slots = drafts.draft_slots(speculation.k, 1, speculation.k + 1, serve.block_size)
+    kind = windows.SglangWindowDraftScheduler if _window(deployment) else drafts.SglangDraftScheduler
+    return kind(*parts, speculation=speculation, slots=slots)
+
+
+def _window(deployment: Deployment) -> int:
+    """The tokens seen by layers that have a pool of their own in SGLang's cache; 0 where none have."""
+    own = deployment.serve.sglang
+    if own is None or own.disable_hybrid_swa_memory:
+        return 0
+    return max((layer.window for shard in deployment.shards
+                for layer in kept_layers(deployment.model, shard, deployment.gpu)), default=0)
+
+
+def _radix_cache(deployment: Deployment, pages: int, eviction: Any) -> Any:
+    """SGLang's cache of so many *pages*, with a pool for window layers if there are any; its scheduler asks other
+    things of it than vLLM's."""
+    serve = deployment.serve
+    assert serve.sglang and serve.block_size, "settings are derived before engines are built"
+    plain = (pages, serve.block_size, bool(serve.enable_prefix_caching), eviction, int(serve.drafted > 0))
+    if not _window(deployment):
+        from ksim.kv.cache.radix import RadixCache
+        return RadixCache(*plain)
+    from ksim.kv.cache.window_radix import WindowRadixCache
+    assert serve.sglang.swa_full_tokens_ratio, "settings are derived before engines are built"
+    return WindowRadixCache(*plain, window=_window(deployment),
+                            window_capacity=int(pages * serve.sglang.swa_full_tokens_ratio))
 
 
 def _rules_of(cache: Cache) -> Sequence[Rules]:

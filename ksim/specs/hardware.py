@@ -203,7 +203,8 @@ class RankSettings:
 class Gpu:
     """One GPU as its data sheet describes it: SI units, dense peaks without sparsity.
 
-    `memory` is what CUDA can allocate, which is less than the nominal size.  `nvlink` (0 without NVLink) and `pcie`
+    `memory` is what CUDA can allocate, which is less than the nominal size; `driver_memory`, if known, is what the
+    driver counts.  `nvlink` (0 without NVLink) and `pcie`
     count one direction.  `system` names the default system.  A GPU without one is alone or, if it has no NVLink, in a
     node of eight over PCIe.  `channel` is the most that one SM sends in a second, where a collective runs on few SMs.
     `profile` is the `name` of the GPU whose measured kernels stand for its own: it has the same SMs, clock and memory.
@@ -225,6 +226,7 @@ class Gpu:
     source: str = ""
     channel: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     profile: str = ""
+    driver_memory: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
 
 
 @frozen

@@ -26,6 +26,7 @@ from ksim.specs.configs import (
     ranked,
 )
 from ksim.specs.hardware import MOST, Gpu
+from ksim.specs.sglang import SglangSettings
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, KnownQuantization, Placement, Precision
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
@@ -232,6 +233,9 @@ class EngineSettings:
     speculative_config: SpeculativeConfig | None = None
     """How tokens are drafted and verified. Default: they are not. Source: vLLM. Example: {method = "ngram",
     num_speculative_tokens = 3, acceptance = {name = "geometric", rate = 0.6}}."""
+    sglang: SglangSettings | None = None
+    """Settings of SGLang's scheduler, for engines that have it. Default: those of the release. Source: SGLang. Example:
+    {schedule_policy = "lpm"}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -422,6 +426,9 @@ class Budget:
 class EngineVersion:
     """A release's defaults, and the decisions in which releases differ; the data files say what each means.
 
+    `scheduler` is whose scheduler it has: those of other engines than SGLang are simulated by vLLM's.  An engine that
+    has `prefill_graphs` captures graphs of prompts, and keeps memory for them; one with `trtllm_mha` takes TRT-LLM's
+    attention kernels on Blackwell, and their pages.
     `gpu_memory_utilization` is vLLM's default, and `free_gpu_memory_fraction` TensorRT-LLM's; an engine with neither
     reserves memory as SGLang does.  One that `starts_with_less_cache` than a request of the model's whole context takes
     refuses longer requests; the others do not start.  `state_prefix_caching` says whether prefixes are cached by
@@ -448,6 +455,9 @@ class EngineVersion:
     paces: Mapping[str, float] = field(factory=dict)
     ceilings: Mapping[str, float] = field(factory=dict)
     block_multiple: int = field(default=1, validator=validators.gt(0))
+    scheduler: str = field(default="vllm", validator=in_(("vllm", "sglang")))
+    prefill_graphs: bool = False
+    trtllm_mha: bool = True
 
     def budget(self, gpu: str, memory: float) -> Budget:
         """The budget of a GPU of this name and memory in bytes; the last of `budgets` must apply to all GPUs."""

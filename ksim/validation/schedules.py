@@ -9,7 +9,8 @@ from attrs import frozen
 
 from ksim.validation.cases import CaseFile, Row, find, load_json, read
 from ksim.validation.replay import OffloadReplay, ScheduleReplay, TransferReplay
-from ksim.validation.sglang_cases import SglangCaseFile, SglangReplay, read_sglang
+from ksim.validation.sglang_cases import SglangCaseFile, read_sglang
+from ksim.validation.sglang_split import replay_of
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -60,7 +61,7 @@ def compare(recording: CaseFile | SglangCaseFile, repeats: bool = True) -> Sched
 def differences(recording: CaseFile | SglangCaseFile, repeats: bool = True) -> Iterator[Difference]:
     """Yield the differences between *recording* and its replay, in order."""
     if isinstance(recording, SglangCaseFile):
-        yield from _differences(recording.expected, SglangReplay(recording.case, repeats))
+        yield from _differences(recording.expected, replay_of(recording.case, repeats))
         return
     expected = recording.expected
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)

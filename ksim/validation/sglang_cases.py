@@ -13,12 +13,17 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
+from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
+from ksim.kv.cache.window_radix import WindowRadixCache, WindowTable
+from ksim.scheduling.draft_scheduler import DraftSchedule
 from ksim.scheduling.engine_loop import EngineLoop
-from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.policies.orders import Fcfs
+from ksim.scheduling.sglang.drafts import SglangDraftScheduler, draft_slots
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.scheduler import SglangScheduler
+from ksim.scheduling.sglang.windows import SglangWindowDraftScheduler, SglangWindowScheduler
 from ksim.validation import cases
 from ksim.validation.cases import Abort
 
@@ -32,7 +37,7 @@ _LEAST_URGENT = 1 << 63
 
 
 @frozen(kw_only=True)
-class SglangSettings(SglangLimits):
+class SglangCaseSettings(SglangLimits):
     """SGLang's settings of a case, with the defaults of the recordings, and the sizes of the pools."""
 
     max_running_requests: int = field(default=64, validator=gt(0))
@@ -47,14 +52,16 @@ class SglangSettings(SglangLimits):
     swa_tokens: int | None = field(default=None, validator=optional(gt(0)))
     speculative: Mapping[str, int] | None = None
     disaggregation_mode: str = field(default="null", validator=in_(("null", "prefill", "decode")))
-    num_reserved_decode_tokens: int | None = field(default=None, validator=optional(ge(0)))
-    disaggregation_decode_extra_slots: int | None = field(default=None, validator=optional(ge(0)))
-    disaggregation_decode_enable_radix_cache: bool = False
     disaggregation_decode_retraction_backup: str | None = None
 
     @context_length.default
     def _context_length(self) -> int:
         return self.context_len
+
+    @property
+    def shares_prefixes(self) -> bool:
+        decodes = self.disaggregation_mode == "decode"
+        return self.disaggregation_decode_enable_radix_cache if decodes else not self.disable_radix_cache
 
 
 @frozen(kw_only=True)
@@ -89,7 +96,7 @@ class SglangCase:
     """The input of a scheduler: settings, requests and aborts."""
 
     name: str
-    settings: SglangSettings
+    settings: SglangCaseSettings
     requests: Sequence[SglangCaseRequest]
     aborts: Sequence[Abort] = ()
     note: str = ""
@@ -139,16 +146,47 @@ def read_sglang(table: Mapping[str, Any], path: Path) -> SglangCaseFile:
     return recording
 
 
+@frozen
+class CaseAcceptance:
+    """Accepts what the `requests` of a case say, of verifications that yield so many tokens at `most`."""
+
+    requests: Sequence[SglangCaseRequest]
+    most: int
+
+    @property
+    def k(self) -> int:
+        return self.most - 1
+
+    def accepted(self, job: Job, drafts: int) -> int:
+        """How many of *drafts* drafted tokens are accepted, by which of its tokens the verification begins with."""
+        accepts = self.requests[job.number].accepts or (self.most,)
+        begins_with = job.sampled + job.num_output_placeholders + 1
+        return min(self.most, accepts[begins_with % len(accepts)]) - 1
+
+
 class NotingCache(RadixCache):
-    """Notes its evictions: tokens asked for, and tokens freed."""
+    """Notes its evictions: tokens asked for, and tokens freed, of each pool."""
 
     evictions: list[list[int]]
 
     def _evict_to(self, tokens: int) -> None:
-        before = self.free_tokens()
+        before = self.counts()[0]
         super()._evict_to(tokens)
-        if freed := self.free_tokens() - before:
-            self.evictions.append([tokens - before, freed])
+        freed = [now - then for now, then in zip(self.counts()[0], before, strict=True)]
+        if any(freed):
+            self.evictions.append([*(max(0, tokens - free) for free in before), *freed])
+
+    def counts(self) -> tuple[list[int], list[int]]:
+        """The free tokens of each pool, and the evictable and protected tokens of the tree in it."""
+        evictable = self.evictable_tokens()
+        return [self.free_tokens()], [evictable, self.cached_tokens() - evictable]
+
+
+class NotingWindowCache(NotingCache, WindowRadixCache):
+    def counts(self) -> tuple[list[int], list[int]]:
+        free, tree = super().counts()
+        evictable = self.evictable_window_tokens()
+        return [*free, self.free_window_tokens()], [*tree, evictable, self.cached_window_tokens() - evictable]
 
 
 @define(eq=False)
@@ -171,10 +209,8 @@ class SglangReplay:
 
     def __attrs_post_init__(self) -> None:
         settings = self.case.settings
-        self._cache = NotingCache(settings.max_total_num_tokens // settings.page_size, settings.page_size,
-                                  not settings.disable_radix_cache, _eviction(settings.radix_eviction_policy))
-        self._cache.evictions = []
-        self._scheduler = SglangScheduler(settings, Fcfs(), self._cache)
+        self._cache = _cache(settings)
+        self._scheduler = self._make_scheduler()
         self._loop = EngineLoop(self._scheduler)
         self._jobs = [self._job(place, request) for place, request in enumerate(self.case.requests)]
         self._places = {job: place for place, job in enumerate(self._jobs)}
@@ -185,6 +221,16 @@ class SglangReplay:
         self.outcomes = [{"first": None, "tokens": 0, "retracted": 0, "cached": 0, "end": None, "why": None,
                           "max_new": None} for _ in self._jobs]
 
+    def _make_scheduler(self) -> SglangScheduler:
+        settings = self.case.settings
+        plain, drafting = (SglangScheduler, SglangDraftScheduler) if settings.sliding_window is None else (
+            SglangWindowScheduler, SglangWindowDraftScheduler)
+        if settings.speculative is None:
+            return plain(settings, Fcfs(), self._cache)
+        return drafting(
+            settings, Fcfs(), self._cache, slots=draft_slots(**settings.speculative, page=settings.page_size),
+            speculation=CaseAcceptance(self.case.requests, settings.speculative["draft_tokens"]))
+
     def _job(self, place: int, request: SglangCaseRequest) -> Job:
         settings = self.case.settings
         pool, page = settings.max_total_num_tokens, settings.page_size
@@ -193,16 +239,17 @@ class SglangReplay:
         limit = settings.most_new(len(prompt), request.asked, pool, page)
         if too_long:
             prompt = np.zeros(1, np.uint64)
+        dropped = settings.speculative["draft_tokens"] if settings.speculative else 0
         length = request.output_len if request.stops else max(request.asked, 1)
-        output = np.full(length, request.output_token, np.uint64)
+        output = np.full(length + dropped, request.output_token, np.uint64)
         if request.asked > request.output_len and not too_long:
             output[request.output_len - 1] = _STOP
-        content = np.concatenate([prompt, output]).tolist()  # orders tell prompts apart by the token, whatever the page
+        # By the token, whatever the page: orders tell prompts apart within one.
+        content = cases.blocks(np.concatenate([prompt, output]), 1, self._cache.ahead)
         priority = settings.sign * _LEAST_URGENT if request.priority is None else request.priority
-        asked = Request(place, 0.0, len(prompt), length, content, 1, priority,
-                        ignore_eos=request.ignore_eos)
-        job = Job.of(asked, place, page, output=length, limit=limit,
-                     block_table=self._cache.block_table(asked))
+        asked = Request(place, 0.0, len(prompt), length + dropped, content, 1, priority, ignore_eos=request.ignore_eos)
+        table = WindowTable if settings.sliding_window else BlockTable
+        job = Job.of(asked, place, page, output=length, limit=limit, block_table=table(asked.chunks, 1, asked.named))
         if too_long:
             job.aborted = True
         return job
@@ -219,13 +266,14 @@ class SglangReplay:
             idle = 0 if busy else idle + 1
             step += 1
             if idle >= 2:
-                due = self._due()
+                due = self._due(step)
                 if not due:
                     self.end = "done" if all(outcome["end"] is not None for outcome in self.outcomes) else "stalled"
                     return
                 step = max(step, min(due))
 
-    def _due(self) -> list[int]:
+    def _due(self, step: int) -> list[int]:
+        """The steps, from *step* on, at which something is due."""
         return [queue[0][0] if isinstance(queue[0], tuple) else queue[0].step
                 for queue in (self._arrivals, self._aborts) if queue]
 
@@ -235,8 +283,8 @@ class SglangReplay:
         while self._arrivals and self._arrivals[0][0] <= step:
             place = self._arrivals.popleft()[1]
             added.append(place)
-            self.outcomes[place]["max_new"] = self._jobs[place].limit
             self._scheduler.add(self._jobs[place])
+            self.outcomes[place]["max_new"] = self._jobs[place].limit
         self._note_out(row, step)
         while self._aborts and self._aborts[0].step <= step:
             place = self._names[self._aborts.popleft().id]
@@ -263,6 +311,7 @@ class SglangReplay:
         row |= self._memory() | self._queues()
         if self._loop.full:
             self._take_result(row, step)
+        self._end_turn(row, step)
         if self._cache.evictions:
             row["evict"] = [*self._cache.evictions]
             self._cache.evictions.clear()
@@ -275,11 +324,13 @@ class SglangReplay:
         """Write down the batch of *schedule*, and whom it took memory from."""
         entries, scheduler = schedule.entries, self._scheduler
         riding = sum(not entry.prompt for entry in entries)
-        row["kind"] = "decode" if schedule.decodes else "mixed" if riding else "extend" if entries else None
+        decodes = schedule.decodes or isinstance(schedule, DraftSchedule)
+        riding = 0 if decodes else riding
+        row["kind"] = "decode" if decodes else "mixed" if riding else "extend" if entries else None
         retracted = {"retr": [self._places[job] for job in scheduler.retracted],
                      "pre": sorted(self._places[job] for job in scheduler.preempted)}
         optional = retracted | {
-            "batch": [[self._places[entry.job], entry.start, entry.tokens] for entry in schedule.all_entries()],
+            "batch": [[self._places[entry.job], *_counts(entry)] for entry in schedule.all_entries()],
             "dec": riding}
         row |= {key: value for key, value in optional.items() if value}
         for place in (place for places in retracted.values() for place in places):
@@ -304,11 +355,16 @@ class SglangReplay:
         finished = self._loop.take_in_oldest()
         if not oldest.empty:
             row["upd"] = int(oldest.now)
+        self._note_finished(finished, row, step)
+
+    def _note_finished(self, finished: Sequence[Job], row: Row, step: int) -> None:
         for job in finished:
             self._note_end(job, step, "length")
             self.outcomes[self._places[job]]["cached"] = self._found.get(job, 0)
-        if finished:
-            row["fin"] = [self._places[job] for job in finished]
+            row.setdefault("fin", []).append(self._places[job])
+
+    def _end_turn(self, row: Row, step: int) -> None:
+        """Do what the event loop does after it has taken a result."""
 
     def _schedule(self, step: int) -> Schedule:
         """Plan the next batch, or repeat the latest where that is known to be the next, as engines do that skip."""
@@ -317,18 +373,31 @@ class SglangReplay:
         return self._scheduler.schedule(float(step))
 
     def _memory(self) -> Row:
-        cache = self._cache
-        free, evictable = cache.free_tokens(), cache.evictable_tokens()
-        protected = cache.cached_tokens() - evictable
-        return {"free": [free], "tree": [evictable, protected], "ratio": round(self._scheduler.ratio.now, 9)}
+        free, tree = self._cache.counts()
+        return {"free": free, "tree": tree, "ratio": round(self._scheduler.ratio.now, 9)}
 
     def _note_end(self, job: Job, step: int, why: str) -> None:
         request = self.case.requests[self._places[job]]
         if why == "length":
             why = "abort" if job.aborted else (
                 "stop" if request.stops and job.sampled == request.output_len <= job.limit else "length")
-        self.outcomes[self._places[job]] |= {"end": step, "why": why, "tokens": job.sampled}
+        computed = job.num_computed_tokens - job.request.prompt + 1 if self._cache.ahead else 0  # dropped ones, too
+        self.outcomes[self._places[job]] |= {"end": step, "why": why, "tokens": max(job.sampled, computed)}
 
 
-def _eviction(name: str) -> Any:
-    return catalog.find("kv.cache.evictions", name)
+def _counts(entry: ScheduledTokens) -> tuple[int, int]:
+    """The tokens before those of *entry* and its own; of a verification, the committed tokens and the slots."""
+    job = entry.job
+    if entry.drafts:
+        return job.num_computed_tokens, job.block_table.num_slots
+    return entry.start, entry.tokens
+
+
+def _cache(settings: SglangCaseSettings) -> NotingCache:
+    page, window = settings.page_size, settings.sliding_window
+    plain = (settings.max_total_num_tokens // page, page, settings.shares_prefixes,
+             catalog.find("kv.cache.evictions", settings.radix_eviction_policy), int(settings.speculative is not None))
+    cache = NotingCache(*plain) if window is None else NotingWindowCache(
+        *plain, window=window, window_capacity=(settings.swa_tokens or 0) // page)
+    cache.evictions = []
+    return cache

@@ -71,6 +71,13 @@ class Replay:
     """Longest prompt; see `overlong`. Unit: tokens. Default: no limit. Example: 8192."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output; see `overlong`. Unit: tokens. Default: no limit. Example: 16384."""
+    max_completion_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Most output tokens, which each request sends as its `max_tokens` where the trace does not say it; requests with
+    longer outputs send these. Unit: tokens. Default: every output ends where the scheduler expects it. Source: OpenAI's
+    API. Example: 1024."""
+    ignore_eos: bool = False
+    """Let no stop token end an output, and the scheduler know it, where the trace does not say it. Source: vLLM and
+    SGLang."""
     overlong: str = field(default="drop", validator=in_(("drop", "clip", "error")))
     """What happens to longer requests."""
     chunk_tokens: int | None = field(default=None, validator=optional(gt(0)))
@@ -108,11 +115,18 @@ class Replay:
                 id=number, arrival=arrival, prompt=row.prompt, output=row.output, chunks=row.chunks,
                 chunk_tokens=row.chunk_tokens, priority=row.priority, session=row.session, delay=delay,
                 tenant=row.tenant, adapter=row.adapter, images=row.images, acceptance=row.acceptance,
-                max_tokens=row.max_tokens, n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width,
-                outputs=row.outputs, aborted=aborted)
+                max_tokens=self._limit(row), n=row.n, prompt_logprobs=row.prompt_logprobs, beam_width=row.beam_width,
+                outputs=row.outputs, aborted=aborted,
+                ignore_eos=self.ignore_eos if row.ignore_eos is None else row.ignore_eos)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
+
+    def _limit(self, row: Row) -> int | None:
+        """The `max_tokens` that a request sends."""
+        if row.max_tokens is not None or self.max_completion_tokens is None:
+            return row.max_tokens
+        return max(self.max_completion_tokens, row.output)
 
     @property
     def recognised(self) -> str:

@@ -48,6 +48,7 @@ class Row(NamedTuple):
     beam_width: int = 0
     outputs: tuple[int, ...] = ()
     aborted: float | None = None
+    ignore_eos: bool | None = None
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:
@@ -311,6 +312,15 @@ def most_tokens(value: Any, name: str, output: int, lines: Lines) -> int:
     return most
 
 
+def flag(value: Any, name: str, lines: Lines) -> bool:
+    """Return *value* as true or false, also of the texts true, false, 1 and 0; raise DataError for another."""
+    known = {"true": True, "1": True, "false": False, "0": False}
+    said = str(value).strip().lower()
+    if said not in known:
+        raise lines.error(f"{name} is {shown(value)}; expected true or false")
+    return known[said]
+
+
 def output_lengths(value: Any, name: str, expected: tuple[Any, int], lines: Lines) -> tuple[int, ...]:
     """Return *value*, such as 20|31, as the output tokens of each sequence of a request.
 
@@ -394,7 +404,7 @@ class Dates:
 #: The fields of a request that a column can hold; prompt and output are required.
 FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "adapter", "hash_ids", "images",
           "acceptance", "max_tokens", "n", "prompt_logprobs", "beam_width", "outputs",
-          "output_hash_ids", "aborted")
+          "output_hash_ids", "aborted", "ignore_eos")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:

@@ -161,6 +161,8 @@ class Synthetic:
     """Most output tokens, which each request sends as its `max_tokens`: the scheduler expects as many, and does not
     foresee that a stop token ends a shorter `output`. Unit: tokens. Default: every output ends where the scheduler
     expects it. Source: OpenAI's API. Example: 1024."""
+    ignore_eos: bool = False
+    """Let no stop token end an output, and the scheduler know it. Source: vLLM and SGLang."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
@@ -251,7 +253,7 @@ class Synthetic:
                 delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant,
                 adapter=conversation.adapter, max_tokens=self.max_completion_tokens, n=self.n,
                 outputs=tuple(min(each, output) for each in outputs) if self.n > 1 else (),
-                prompt_logprobs=self.prompt_logprobs, beam_width=self.beam_width)
+                prompt_logprobs=self.prompt_logprobs, beam_width=self.beam_width, ignore_eos=self.ignore_eos)
 
     def _outputs(self, draws: _Draws) -> list[int]:
         """The output tokens of each sequence of a request."""

@@ -13,8 +13,6 @@ from ksim.validation.sglang_cases import SglangCaseFile, read_sglang
 
 OWN = Path(__file__).parents[1] / "golden" / "sglang"
 ALL = Path(__file__).parents[3] / "shared" / "data" / "sglang_golden"
-#: Kinds of cases that ksim's scheduler of SGLang does not know yet.
-UNKNOWN = ("sliding_window", "speculation", "split_decode", "split_prefill")
 
 
 def read(path: Path) -> SglangCaseFile:
@@ -32,6 +30,5 @@ def test_own_recordings_come_out_exactly(path, repeats):
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
 @pytest.mark.parametrize("repeats", [True, pytest.param(False, marks=pytest.mark.explore)])  # a few are tried above
 def test_all_recordings_come_out_exactly(repeats):
-    verdicts = [schedules.compare(read(path), repeats) for path in cases.find(ALL) if not path.name.startswith(UNKNOWN)]
+    verdicts = [schedules.compare(read(path), repeats) for path in cases.find(ALL)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []
-    assert len(verdicts) == 181

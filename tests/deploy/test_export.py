@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ksim.deploy.commands import ImportOptions
 from ksim.deploy.exporting import Outgoing, exported
 from ksim.deploy.importing import assembled, joined, read
+from ksim.deploy.sglang_line import SglangLine
 from ksim.deploy.texts import Pasted
 from ksim.deploy.vllm_line import VllmLine
 from ksim.deploy.writers.kubernetes import Kubernetes
@@ -35,6 +36,24 @@ SETTINGS = st.fixed_dictionaries({}, optional={
     "async_scheduling": st.booleans(), "kv_cache_dtype": st.sampled_from(["auto", "fp8"]),
     "scheduling_policy": st.sampled_from(["fcfs", "priority"]), "watermark": st.sampled_from([0.0, 0.01]),
     "long_prefill_token_threshold": st.sampled_from([0, 512]),
+})
+
+
+#: Settings of an engine of SGLang's.
+SGLANG = st.fixed_dictionaries({}, optional={
+    "tensor_parallel_size": st.sampled_from([1, 2]), "pipeline_parallel_size": st.sampled_from([1, 2]),
+    "data_parallel_size": st.sampled_from([1, 2]), "kv_cache_dtype": st.sampled_from(["auto", "fp8"]),
+    "enforce_eager": st.booleans(), "max_cudagraph_capture_size": st.sampled_from([8, 64]),
+    "sglang": st.fixed_dictionaries({}, optional={
+        "chunked_prefill_size": st.sampled_from([-1, 2048, 8192]), "max_running_requests": st.integers(1, 512),
+        "context_length": st.sampled_from([4096, 16384]), "mem_fraction_static": st.sampled_from([0.8, 0.55]),
+        "page_size": st.sampled_from([1, 16, 64]), "disable_radix_cache": st.booleans(),
+        "schedule_policy": st.sampled_from(["fcfs", "lpm", "dfs-weight", "shortest-prefill-first"]),
+        "schedule_conservativeness": st.sampled_from([1.0, 0.3]), "enable_mixed_chunk": st.booleans(),
+        "radix_eviction_policy": st.sampled_from(["lru", "slru"]), "max_total_tokens": st.sampled_from([100_000]),
+        "disable_overlap_schedule": st.booleans(), "prefill_decode_interval": st.sampled_from([0, 4]),
+        "max_queued_requests": st.integers(1, 64), "scheduler_recv_interval": st.sampled_from([1, 30]),
+    }),
 })
 
 
@@ -81,6 +100,41 @@ def test_what_is_exported_reads_back_as_the_same_engines(form: str, data: st.Dat
     texts = WRITERS[form]().write(Outgoing.of(made))
     again = back(texts, **({"gpu": "h200"} if form == "vllm" else {}), nodes=8)
     assert engines(again, names=form != "vllm") == engines(made, names=form != "vllm")
+
+
+@given(st.data())
+@examples(24)
+def test_a_line_of_sglangs_reads_back_as_the_same_engines(data: st.DataObject) -> None:
+    splits, serve = data.draw(st.booleans()), data.draw(SGLANG)
+    made = scenario(engine="sglang-0.5.23", nodes=8, serve={
+        **serve, **({"kv_transfer_config": {"kv_connector": "sglang"}} if splits else {})}, **(
+        {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}} if splits else {}))
+    again = back(Vllm().write(Outgoing.of(made)), gpu="h200", nodes=8)
+    assert engines(again, names=False) == engines(made, names=False)
+
+
+@pytest.mark.parametrize("serve, words", [
+    ({"tensor_parallel_size": 2, "data_parallel_size": 4},
+     ["--tp-size", "8", "--dp-size", "4", "--enable-dp-attention"]),
+    ({"sglang": {"schedule_policy": "lpm", "enable_mixed_chunk": True}},
+     ["--schedule-policy", "lpm", "--enable-mixed-chunk"]),
+    ({"data_parallel_size": 2, "enable_expert_parallel": True, "all2all_backend": "deepep_low_latency"},
+     ["--moe-a2a-backend", "deepep", "--deepep-mode", "low_latency"]),
+    ({"kv_transfer_config": {"kv_connector": "HiCache", "kv_connector_extra_config": {"hicache_ratio": 2.0}}},
+     ["--enable-hierarchical-cache", "--hicache-ratio", "2.0"]),
+    ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 3, "acceptance": {"name": "geometric",
+                                                                                         "rate": 0.8}}},
+     ["--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]),
+])
+def test_settings_are_flags_as_sglang_spells_them(serve, words):
+    line = SglangLine.of("llama-3.1-8b", structure(EngineSettings, serve))
+    assert line.words[:5] == ("python", "-m", "sglang.launch_server", "--model-path", "meta-llama/Llama-3.1-8B")
+    assert " ".join(words) in " ".join(line.words)
+
+
+def test_a_manifest_has_no_container_of_sglangs():
+    with pytest.raises(ConfigError, match="engine: is 'sglang-0.5.8', and a manifest is written for vLLM alone"):
+        Kubernetes().write(Outgoing.of(scenario(engine="sglang-0.5.8")))
 
 
 def test_pools_of_other_gpus_and_releases_stay_so():
@@ -192,7 +246,7 @@ def test_derived_settings_are_there_on_request(tmp_path):
 
 
 @pytest.mark.parametrize("keys, problem", [
-    ({"engine": "sglang-0.5.8"}, "engine: is 'sglang-0.5.8'; launch lines are written for vLLM alone"),
+    ({"engine": "trtllm-1.2"}, "engine: is 'trtllm-1.2'; launch lines are written for vLLM and SGLang"),
     ({"pools": {"a": {"role": "both"}, "b": {"role": "decode"}, "c": {"role": "prefill"}}}, "pools: a, b are several"),
 ])
 def test_what_cannot_be_exported_is_refused(keys, problem):

@@ -180,7 +180,7 @@ YARN = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings":
     " --context-length 131072"])
 def test_a_context_that_yarn_stretches_is_kept(line):
     table = table_of(line)
-    assert table["serve"]["max_model_len"] == 131072
+    assert table["serve"].get("max_model_len", table["serve"].get("sglang", {}).get("context_length")) == 131072
     assert Deployment.of(Scenario.of(table)).model.max_length == 131072
 
 

@@ -16,8 +16,10 @@ SCRIPTS = {
                                   {"kv_cache_dtype": "fp8", "max_model_len": 10240, "max_num_seqs": 64}),
     "inferencemax_dsr1_fp8_b200": ("b200", {"MODEL": "deepseek-ai/DeepSeek-R1-0528", "TP": "8",
                                             "SCHEDULER_RECV_INTERVAL": "30"},
-                                   {"fuse_allreduce_rms": True, "max_num_batched_tokens": 32768,
-                                    "scheduling_policy": {"name": "polled_prefill", "interval": 30}}),
+                                   {"fuse_allreduce_rms": True, "sglang": {
+                                       "max_running_requests": 128, "mem_fraction_static": 0.82,
+                                       "chunked_prefill_size": 32768, "max_prefill_tokens": 32768,
+                                       "scheduler_recv_interval": 30, "disable_radix_cache": True}}),
     "inferencemax_70b_fp8_h200_trt": ("h200", {"MODEL": "nvidia/Llama-3.3-70B-Instruct-FP8", "TP": "4",
                                                "PORT_OFFSET": "0", "MAX_MODEL_LEN": "10240", "SERVER_LOG": "log"},
                                       {"max_cudagraph_capture_size": 1024, "scheduling_policy": {
@@ -51,5 +53,6 @@ def test_its_client_is_the_workload():
     path = FOLDER / "inferencemax_70b_fp8_h100.sh"
     load = table_of(path.read_text(encoding="utf-8"), gpu="h100", environment=variables, bench=str(path))["workload"]
     assert load == {"max_concurrency": 64, "synthetic": {
-        "count": 640, "arrivals": {"process": "burst"}, "prompt": {"kind": "uniform", "low": 819, "high": 1024},
+        "count": 640, "ignore_eos": True, "arrivals": {"process": "burst"},
+        "prompt": {"kind": "uniform", "low": 819, "high": 1024},
         "output": {"kind": "uniform", "low": 409, "high": 512}}}

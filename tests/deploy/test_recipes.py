@@ -188,7 +188,7 @@ def test_a_recipe_of_srt_slurm_is_two_pools_a_router_and_a_load():
     assert {name: (pool["role"], pool["replicas"], pool["serve"].get("data_parallel_size"))
             for name, pool in table["pools"].items()} == {"prefill": ("prefill", 1, None), "decode": ("decode", 2, 8)}
     assert table["pair_router"]["prefill"] == {"name": "dynamo_kv", "use_kv_events": False}
-    assert table["workload"]["max_concurrency"] == 4 and table["serve"]["max_model_len"] == 9600
+    assert table["workload"]["max_concurrency"] == 4 and table["serve"]["sglang"]["context_length"] == 9600
 
 
 def test_a_recipe_of_srt_slurm_for_tensorrt_llm_has_its_yaml():

@@ -17,7 +17,7 @@ FLAGS = {flag.dest: flag for flag in flag_table("vllm", "vLLM").flags}
 KEYS = {key.name: key for key in keys(EngineSettings)}
 #: Settings of ksim's own, or that other engines have.
 OWN = {"admission", "prefix_cache", "eviction", "usage_context", "unquantized", "expert_parallel_size",
-       "overlap_stages", "overlap_sms", "dbo_comm_sms", "moe_nvfp4_dispatch", "enable_single_batch_overlap"}
+       "overlap_stages", "overlap_sms", "dbo_comm_sms", "moe_nvfp4_dispatch", "enable_single_batch_overlap", "sglang"}
 #: Values of flags that have tables, or other names, by setting.
 TABLES = {
     "cudagraph_mode": ("--compilation-config", lambda value: {"cudagraph_mode": value}),

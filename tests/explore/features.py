@@ -12,6 +12,7 @@ from attrs import evolve
 
 from ksim import KsimError, Scenario
 from ksim.foundation import catalog
+from ksim.scenario.sglang import VLLM_KEYS
 from ksim.server.recording import row_of
 from tests.explore.other_words import AMPLE
 from tests.laws.small import SMALL
@@ -101,6 +102,44 @@ def hicache(chance: Random) -> Table:
                 "hicache_ratio": 2.0, "hicache_write_policy": chance.choice(["write_back", "write_through"])}})}
 
 
+def sglang(chance: Random) -> Table:
+    """Settings of SGLang's scheduler, some of them tight."""
+    policy = chance.choice(["fcfs", "fcfs", "lpm", "dfs-weight", "hrrn", "lof", "random", "shortest-prefill-first"])
+    urgent = {"enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": chance.choice([0, 10])}
+    some: list[Table] = [
+        {"schedule_policy": policy}, {"page_size": chance.choice([16, 64]), "chunked_prefill_size": 128},
+        {"max_total_tokens": chance.choice([256, 512])}, {"enable_mixed_chunk": True}, urgent,
+        {"disable_overlap_schedule": True}, {"disable_radix_cache": True}, {"max_queued_requests": 2},
+        {"schedule_conservativeness": chance.choice([0.1, 1.5])}, {"scheduler_recv_interval": chance.choice([2, 9])},
+        {"prefill_max_requests": 1}, {"prefill_decode_interval": 2, "prefill_decode_interval_min_bs": 1},
+        {"min_free_slots_delay": 2}, {"max_prefill_tokens": 64}, {"chunked_prefill_size": -1},
+        {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])}]
+    own: Table = {}
+    for settings in chance.sample(some, 3):
+        own |= settings
+    return {"engine": chance.choice(["sglang-0.5.8", "sglang-0.5.23"]), **serve(sglang=own)}
+
+
+#: Settings of vLLM's scheduler, and SGLang's names of them.
+SGLANG = {"max_model_len": "context_length", "max_num_seqs": "max_running_requests", "block_size": "page_size",
+          "max_num_batched_tokens": "chunked_prefill_size"}
+
+
+def as_sglang_says(table: Table) -> Table:
+    """*table*, whose engine is SGLang's, with the settings of the scheduler by their names there, as far as it has
+    such."""
+    given = table["serve"]
+    own = {name: given[key] for key, name in SGLANG.items() if key in given}
+    if "num_gpu_blocks_override" in given:
+        own["max_total_tokens"] = 16 * (given["num_gpu_blocks_override"] - 1) // 64 * 64
+    if given.get("enable_prefix_caching") is False:
+        own["disable_radix_cache"] = True
+    if given.get("async_scheduling") is False:
+        own["disable_overlap_schedule"] = True
+    kept = {key: value for key, value in given.items() if key not in VLLM_KEYS}
+    return {**table, "serve": {**kept, "sglang": {**own, **given.get("sglang", {})}}}
+
+
 def split(*engines: str, connectors: tuple[str, ...]) -> Feature:
     """Pools that prefill and decode apart, with releases of engines and connectors to choose from."""
     def feature(chance: Random) -> Table:
@@ -154,6 +193,7 @@ FEATURES: Mapping[str, Feature] = {
     "admission": lambda chance: serve(admission=other(chance, "scheduling.admissions", "always")),
     "eviction": lambda chance: serve(eviction=other(chance, "kv.cache.evictions", "vllm")),
     "sglang cache": lambda _: serve(prefix_cache="sglang"), "sglang": lambda _: {"engine": "sglang-0.5.8"},
+    "sglang settings": sglang,
     "tensorrt_llm": lambda _: {"engine": "trtllm-1.2"}, "older": lambda chance: {"engine": chance.choice([
         "vllm-0.18", "vllm-0.19", "vllm-0.22", "trtllm-1.0", "sglang-0.5"])},
     "no prefix caching": lambda _: serve(enable_prefix_caching=False),
@@ -279,7 +319,7 @@ def table_of(names: list[str], seed: int) -> Table:
     table: Table = {**BASE, "seed": seed % 1000}
     for name in names:
         table = with_changes(table, FEATURES[name](chance))
-    return table
+    return as_sglang_says(table) if str(table.get("engine")).startswith("sglang") else table
 
 
 def with_files(table: Table, folder: Path) -> Table:

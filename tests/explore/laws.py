@@ -21,6 +21,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.results.numbers import LATENCIES, PERCENTILES
 from ksim.scenario.scenario import Scenario
+from ksim.scheduling.sglang.limits import SglangLimits
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.simulate import labels_of, requests_of, serve, simulate, targets_of
 from ksim.views.result import Result
@@ -67,13 +68,13 @@ def requests_are_accounted_for(run: Run) -> None:
     assert summary["unfinished"] == 0
     gone = {row["id"] for row in rows if (row["reason"] or "").startswith(GONE)}
     assert summary.get("aborted", 0) == len(gone) and all(sent[number].aborted is not None for number in gone)
-    longest = [pool.deployment.serve.max_model_len for pool in run.fleet.pools for _ in pool.places]
     for row in rows:
         request = sent[row["id"]]
         assert row["prompt_tokens"] == request.prompt or request.images
         if row["status"] == "completed":
             if not (request.n > 1 or request.beam_width):  # outputs of each sequence count
-                assert row["output_tokens"] == min(request.output, longest[row["engine"]] - row["prompt_tokens"])
+                most = most_output(run.cluster.engines[row["engine"]], row["prompt_tokens"], request)
+                assert row["output_tokens"] == min(request.output, most)
             assert 0 <= row["cached_tokens"] < row["prompt_tokens"] + request.output
         else:
             gone, split = row["reason"] == GONE, (row.get("prefill_engine", -1) not in (None, -1))
@@ -82,6 +83,15 @@ def requests_are_accounted_for(run: Run) -> None:
     done = [row for row in rows if row["status"] == "completed"]
     assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
     assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
+
+
+def most_output(engine: Any, prompt: int, request: Request) -> int:
+    """How many output tokens *engine* gives *request* at most, whose prompt has so many tokens."""
+    limits, cache = engine.scheduler.limits, engine.scheduler.cache
+    if not isinstance(limits, SglangLimits):
+        return int(limits.max_model_len) - prompt
+    asked, page = request.max_tokens or request.output, cache.block_tokens
+    return limits.most_new(prompt, asked, cache.capacity * page, page)
 
 
 def blocks_are_free(run: Run) -> None:

@@ -10,6 +10,7 @@ from ksim.foundation import catalog
 from ksim.scenario.hardware import engine_of
 from ksim.specs.settings import CUDAGRAPH_MODES, EXCHANGES
 from ksim.specs.shard import PARTS, QUANTIZATIONS
+from tests.explore.features import as_sglang_says
 
 Tables = some.SearchStrategy[dict[str, Any]]
 LLM_D_PARTS = "cluster.llm_d.parts"
@@ -217,4 +218,6 @@ def scenarios() -> Tables:
 def _known_to_the_engine(hardware: dict[str, Any], rest: dict[str, Any], chance: int) -> dict[str, Any]:
     """One scenario, mostly without the settings that its release of an engine lacks."""
     unknown = engine_of(rest.get("engine", "vllm-0.33")).unknown_settings if chance else ()
-    return hardware | rest | {"serve": {key: value for key, value in rest["serve"].items() if key not in unknown}}
+    made = hardware | rest | {"serve": {key: value for key, value in rest["serve"].items() if key not in unknown}}
+    of_sglang = chance and str(made.get("engine", "")).startswith("sglang")
+    return as_sglang_says(made) if of_sglang else made

@@ -28,14 +28,28 @@ SCENARIO = {"model": "llama-3.2-1b", "gpu": "h200",
                                        "output": LENGTHS}}}
 
 
+#: The same for an engine with SGLang's scheduler.
+SGLANG = {"sglang": {"context_length": 128, "max_running_requests": 4, "chunked_prefill_size": 32, "page_size": 16,
+                     "max_total_tokens": 128}}
+
+
+def ordering(name):
+    """Whether a policy has an order or victims alone, as SGLang's scheduler takes it."""
+    policy = catalog.find("scheduling.policies", name)
+    return not hasattr(policy, "propose") and not hasattr(policy, "queue")
+
+
 @pytest.mark.parametrize("engine", catalog.entries("engines"))
 def test_every_request_gets_its_tokens(engine):
-    site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine}))
-    prefix_cache = "sglang" if engine.startswith("sglang") else "vllm"
+    own = {"serve": SGLANG} if engine.startswith("sglang") else {}
+    site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine} | own))
+    prefix_cache = "sglang" if own else "vllm"
+    policies = [name for name in POLICIES if not own or ordering(name)]
     first = catalog.entries("engines").index(engine)  # a release tries one threshold with a pair, the next another
-    for number, (eviction, policy) in enumerate(product(EVICTIONS, POLICIES), first):
+    for number, (eviction, policy) in enumerate(product(EVICTIONS, policies), first):
         threshold, adaptive = THRESHOLDS[number % len(THRESHOLDS)]
-        serve = evolve(site.scenario.serve, prefix_cache=prefix_cache, eviction=eviction and Choice(eviction),
+        serve = evolve(site.scenario.serve, prefix_cache=prefix_cache,
+                       eviction=Choice(eviction or "lru") if own else eviction and Choice(eviction),
                        scheduling_policy=Choice(policy), long_prefill_token_threshold=threshold,
                        long_prefill_token_threshold_adaptive=adaptive)
         cluster = build(evolve(site, scenario=evolve(site.scenario, serve=serve)), Horizon(), Log(), lambda: None)

@@ -76,7 +76,7 @@ def test_the_scenario_of_an_inferencex_run(row):
 
 def test_engines_have_settings_of_their_own(row):
     sglang, trtllm = settings(row(backend="sglang")), settings(row(backend="trtllm"))
-    assert sglang.scheduling_policy.name == "prefill_first" and sglang.max_num_batched_tokens == 32768
+    assert sglang.sglang.chunked_prefill_size == 32768 and sglang.sglang.disable_radix_cache
     assert trtllm.admission.name == "reserve_output" and not trtllm.enable_chunked_prefill
     # A whole prompt of TensorRT-LLM that no step of ours would hold is cut.
     assert settings(row(backend="trtllm", isl=8192, osl=1024)).enable_chunked_prefill
@@ -110,9 +110,9 @@ def test_experts_may_be_parallel_and_sliced_at_once(row):
 
 def test_sglang_looks_for_prompts_as_its_scripts_say(row):
     sglang = {"backend": "sglang", "model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "tp_size": 8}
-    few, many = (settings(row(**sglang, concurrency=number)).scheduling_policy for number in (4, 64))
-    assert (few.name, few.options["interval"], many.options["interval"]) == ("polled_prefill", 10, 30)
-    assert settings(row(**sglang | {"system": "h200_sxm"})).scheduling_policy.name == "prefill_first"
+    few, many = (settings(row(**sglang, concurrency=number)).sglang for number in (4, 64))
+    assert (few.scheduler_recv_interval, many.scheduler_recv_interval) == (10, 30)
+    assert settings(row(**sglang | {"system": "h200_sxm"})).sglang.scheduler_recv_interval == 1
 
 
 @pytest.mark.parametrize("path, precision, system, quantization, kept", [

@@ -201,9 +201,9 @@ def test_a_request_that_is_admitted_again_before_its_tokens_in_flight_come_is_co
     model = tmp_path / "tiny.json"
     model.write_text(json.dumps(SMALL["dense"]))
     result = simulate(Scenario.of({
-        "model": str(model), "gpu": "h200", "oracle": "roofline", "nodes": 1, "seed": 221, "engine": "sglang-0.5.8",
-        "serve": {"max_model_len": 512, "max_num_seqs": 6, "max_num_batched_tokens": 256,
-                  "num_gpu_blocks_override": 300, "pipeline_parallel_size": 2},
+        "model": str(model), "gpu": "h200", "oracle": "roofline", "nodes": 1, "seed": 221,
+        "serve": {"pipeline_parallel_size": 2, "max_model_len": 160, "max_num_seqs": 6, "max_num_batched_tokens": 256,
+                  "num_gpu_blocks_override": 14, "scheduling_policy": "prefill_first"},
         "workload": {"synthetic": {
             "count": 6, "n": 3, "max_completion_tokens": 20, "arrivals": {"process": "poisson", "rate": 400.0},
             "prompt": uniform(5, 120), "output": uniform(1, 12)}}}))

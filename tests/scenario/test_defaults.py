@@ -19,6 +19,7 @@ from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.policies.orders import Priority
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.settings import EngineSettings
+from ksim.specs.sglang import SglangSettings
 from tests.scenario.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
@@ -78,7 +79,7 @@ def test_expert_settings_are_refused_for_a_model_without_experts(asked):
 
 @pytest.mark.parametrize(("engine", "size", "taken"), [
     ("vllm-0.33", 16, True), ("vllm-0.33", 544, True), ("vllm-0.33", 8, False), ("vllm-0.22", 24, False),
-    ("vllm-0.33-any-block", 7, True), ("sglang-0.5", 1, True), ("trtllm-1.0", 32, True)])
+    ("vllm-0.33-any-block", 7, True), ("trtllm-1.0", 32, True)])
 def test_block_sizes_without_an_attention_kernel_are_refused(engine, size, taken):
     asked = Defaults(EngineSettings(block_size=size), engine_of(engine), model_of("llama-3.1-8b"), gpu_of("h200"))
     if taken:
@@ -171,14 +172,14 @@ def test_defaults_of_vllm_by_release(engine, share, reserve, states):
 
 
 @pytest.mark.parametrize(("gpu", "settings", "static"), [
-    ("h100", {}, 0.834), ("h200", {}, 0.906), ("b200", {}, 0.856), ("l4", {}, 0.833),
-    ("h200", {"tensor_parallel_size": 4}, 0.9), ("h200", {"max_cudagraph_capture_size": 32}, 0.909),
-    ("h200", {"tensor_parallel_size": 4, "data_parallel_size": 2, "max_num_batched_tokens": 16384}, 0.778)])
+    ("h100", {}, 0.835), ("h200", {}, 0.907), ("b200", {}, 0.857), ("l4", {}, 0.837),
+    ("h200", {"tensor_parallel_size": 4}, 0.9), ("h200", {"max_cudagraph_capture_size": 32}, 0.91),
+    ("h200", {"tensor_parallel_size": 4, "data_parallel_size": 2,
+              "sglang": SglangSettings(chunked_prefill_size=16384)}, 0.779)])
 def test_sglang_works_out_its_share_for_weights_and_kv(gpu, settings, static):
     """(memory - reserved) / memory, with 512 + 1.5 chunk + 2 graph + 128 GPUs MiB (0.5.8, server_args.py)."""
-    rows = {row.setting: row for row in defaults("sglang-0.5", gpu, **settings).explain()}
-    share = rows["gpu_memory_utilization"]
-    assert f"mem_fraction_static = {static:g}" in share.source and share.value > static
+    complete = defaults("sglang-0.5", gpu, **settings).complete()
+    assert complete.sglang.mem_fraction_static == static < complete.gpu_memory_utilization
 
 
 def test_tensorrt_llm_gives_kv_nine_tenths_of_what_is_free():

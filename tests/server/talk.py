@@ -11,6 +11,8 @@ from ksim.server.http.application import Application
 from ksim.server.live import Live
 from ksim.server.openai.api import Api
 from ksim.server.openai.kinds import ServedModel
+from ksim.server.sglang_api import SglangApi
+from ksim.server.sglang_metrics import SglangMeter
 from ksim.server.text import MadeUpTokenizer
 from ksim.simulation.fleet import Fleet
 
@@ -18,6 +20,7 @@ SCENARIO = {
     "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 256},
     "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 10},
                                "output": {"kind": "uniform", "low": 3, "high": 9}}}}
+SGLANG = {**SCENARIO, "engine": "sglang-0.5.8", "serve": {"max_model_len": 256, "prefix_cache": "sglang"}}
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -29,6 +32,10 @@ async def client(scenario=SCENARIO, tokenizer=None, speed=1e6, tells_cached=Fals
     application = Application(**options)
     application.api = Api(live, served, tokenizer or MadeUpTokenizer(served.vocabulary), clock=lambda: 7.0,
                           tells_cached=tells_cached)
+    if served.sglang:
+        meter = SglangMeter(live, "mine")
+        application.answer_as(SglangApi(application.api, meter, "its/tokenizer"))
+        application.metrics = meter.text
     playing = asyncio.create_task(live.run())
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url="http://ksim") as made:
@@ -72,6 +79,13 @@ def complete(**body):
 def chat(**body):
     """The JSON of a chat."""
     answer = ask("/v1/chat/completions", **{"messages": HELLO, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def generate(**body):
+    """The JSON that SGLang's /generate answers."""
+    answer = ask("/generate", server={"scenario": SGLANG}, **body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

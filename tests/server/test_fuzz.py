@@ -1,10 +1,11 @@
-"""Whatever clients send, none is answered by 500, and each error has vLLM's shape.
+"""Whatever clients send, none is answered by 500, and each error has the shape of vLLM, or of SGLang.
 
 `make explore` sends many requests, with fresh seeds: thousands through the application, without a socket.
 """
 
 import asyncio
 import json
+from collections.abc import Sequence
 from math import inf, nan
 from typing import Any
 
@@ -19,17 +20,20 @@ from ksim.server.metrics import Meter
 from ksim.server.openai.api import Api
 from ksim.server.openai.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields
 from ksim.server.openai.kinds import ServedModel
+from ksim.server.sglang_api import SglangApi
+from ksim.server.sglang_fields import TYPES, GenerateBody
+from ksim.server.sglang_metrics import SglangHttpMetrics, SglangMeter
 from ksim.server.text import MadeUpTokenizer
 from tests.properties import examples
 from tests.server.fake import FakeLive
-from tests.server.talk import SCENARIO
+from tests.server.talk import SCENARIO, SGLANG
 
 #: Paths that take a body, and the fields of each.
 FIELDS: dict[str, type[Any]] = {"/v1/completions": CompletionFields, "/v1/chat/completions": ChatFields,
                                 "/tokenize": TokenizeFields, "/detokenize": DetokenizeFields}
 SOUND: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hello"}, "/tokenize": {"prompt": "Hello"}, "/detokenize": {"tokens": [1, 2]},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}}
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}, "/generate": {"text": "Hello"}}
 NUMBERS = [10**400, -10**400, 2**63, 2**31, -1, 0, 1, 2, 16, 255, 256, 257, 10**5, 1e308, 1e300, -1e300, inf, -inf, nan,
            5e-324, -0.0, 0.5]
 NAMES = ["meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b", "../../etc"]
@@ -49,6 +53,7 @@ MESSAGES = st.fixed_dictionaries({}, optional={
     "tool_calls": SCALARS | st.lists(st.fixed_dictionaries({"function": st.dictionaries(TEXTS, SCALARS, max_size=1)}),
                                      max_size=1)})
 TOOLS = st.fixed_dictionaries({"function": st.fixed_dictionaries({}, optional={"name": TEXTS, "parameters": SCALARS})})
+PARAMETERS = st.dictionaries(st.sampled_from([*TYPES]) | TEXTS, SCALARS | st.lists(SCALARS, max_size=3), max_size=3)
 KEYS = TEXTS | st.sampled_from(["type", "include_usage", "function"])
 VALUES = st.recursive(SCALARS, lambda inner: st.one_of(
     st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3),
@@ -68,17 +73,19 @@ def bodies(draw: st.DrawFn, path: str) -> bytes:
     """A sound body of *path* with some fields of other kinds, or no JSON at all."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=20) | VALUES.map(lambda value: json.dumps(value).encode()))
-    names = [field.name for field in attrs.fields(FIELDS[path])]
+    names = [field.name for field in attrs.fields(FIELDS.get(path, GenerateBody))]
     body = SOUND[path] | draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=3))
+    if path == "/generate" and draw(st.booleans()):
+        body["sampling_params"] = draw(PARAMETERS | st.lists(PARAMETERS, max_size=2))
     return json.dumps(body).encode()
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
+def calls(draw: st.DrawFn, paths: Sequence[str] = tuple(FIELDS)) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
     """A method, a path, headers and a body."""
     headers = draw(HEADERS)
     if draw(st.integers(0, 3)):
-        path = draw(st.sampled_from([*FIELDS]))
+        path = draw(st.sampled_from(paths))
         return "POST", path, [*headers, (b"content-type", b"application/json")], draw(bodies(path))
     return draw(METHODS), draw(PATHS), headers, draw(st.binary(max_size=5))
 
@@ -86,14 +93,19 @@ def calls(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
 class Server:
     """An application on a fleet that is played as soon as something is due."""
 
-    def __init__(self) -> None:
-        self.fake = FakeLive({**SCENARIO, "flow_control": {"name": "queue_limit"}})
+    def __init__(self, scenario: dict[str, Any]) -> None:
+        self.fake = FakeLive({**scenario, "flow_control": {"name": "queue_limit"}})
         self.fake.live.log.kept = None
-        meter, served = Meter(self.fake.live, "m"), ServedModel.of(self.fake.live.fleet)
+        served = ServedModel.of(self.fake.live.fleet)
+        meter = (SglangMeter if served.sglang else Meter)(self.fake.live, "m")
         application = Application(max_body=10**5, metrics=lambda: meter.text(*self.app.families))
         application.api = Api(self.fake.live, served, MadeUpTokenizer(served.vocabulary), on_abort=meter.aborted,
                               tells_cached=True)
-        self.app = HttpMetrics(application, application.paths)
+        if isinstance(meter, SglangMeter):
+            application.answer_as(SglangApi(application.api, meter))
+            self.app: HttpMetrics | SglangHttpMetrics = SglangHttpMetrics(application, application.paths)
+        else:
+            self.app = HttpMetrics(application, application.paths)
 
     async def answer(self, method: str, path: str, headers: list[tuple[bytes, bytes]],
                      body: bytes) -> tuple[int, bytes]:
@@ -127,7 +139,12 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Server:
-    return Server()
+    return Server(SCENARIO)
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Server:
+    return Server(SGLANG)
 
 
 @given(call=calls())
@@ -139,3 +156,15 @@ def test_no_request_is_answered_by_500(server: Server, call: Any) -> None:
     if status >= 400 and call[0] != "HEAD":
         error = json.loads(told)["error"]
         assert error.keys() == {"message", "type", "param", "code"} and error["code"] == status and error["message"]
+
+
+@given(call=calls(("/generate", *FIELDS)))
+@examples(400)
+def test_no_request_to_sglang_is_answered_by_500(sglang: Server, call: Any) -> None:
+    status, told = asyncio.run(sglang.answer(*call))
+    event(f"{status}")
+    assert status < 500
+    if status >= 400 and call[0] != "HEAD":
+        error = json.loads(told)
+        assert error.keys() in ({"object", "message", "type", "param", "code"}, {"error"}, {"detail"})
+        assert error.get("code", status) == status

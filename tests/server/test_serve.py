@@ -82,6 +82,28 @@ def test_what_the_page_shows_runs(scenario, capsys):
     assert "CompletionUsage" in capsys.readouterr().out
 
 
+def test_a_server_of_sglang_answers_its_clients(scenario):
+    server = Server(scenario, "--speed", "100", "--set", "engine=sglang-0.5.8")
+    with httpx.Client(base_url=server.url) as client:
+        body = {"text": "Hello", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}, "stream": True}
+        with client.stream("POST", "/generate", json=body) as answer:
+            *events, done = [line for line in answer.iter_lines() if line]
+        assert done == "data: [DONE]"
+        assert [json.loads(line[6:])["meta_info"]["completion_tokens"] for line in events] == [1, 2, 3, 4, 5]
+        assert client.get("/server_info").json()["version"].startswith("0.5.8+ksim.")
+        told = client.get("/metrics").text
+    assert 'sglang:num_requests_total{engine_type="unified",is_streaming="true",model_name="llama-3.2-1b"} 1.0' in told
+    assert 'sglang:http_responses_total{endpoint="/generate",method="POST",status_code="200"} 1.0' in told
+    assert "vllm:" not in told and "ksim:speed" in told
+    assert server.end() == (0, "")
+
+
+def test_a_server_of_vllm_imports_nothing_of_sglang(scenario):
+    code = "import sys, ksim.server.serving; print([name for name in sys.modules if 'sglang_' in name])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+                          capture_output=True, text=True).stdout == "[]\n"
+
+
 def test_requests_on_their_way_are_answered_after_ctrl_c(scenario, openai):
     server = Server(scenario)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:

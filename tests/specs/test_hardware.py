@@ -51,7 +51,7 @@ def test_quantities_are_read_with_their_units():
                             " mxfp4, int4_block, int4_g64, int4_g128, int4_g32_zp, int4_g64_zp, int4_g128_zp, int8_g32,"
                             " int8_g64, int8_g128, int8_g32_zp, int8_g64_zp, int8_g128_zp, nf4, nf4_double)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
-                 " pcie, power, nvlink, system, source, channel, profile"),
+                 " pcie, power, nvlink, system, source, channel, profile, driver_memory"),
 ])
 def test_gpu_files_that_make_no_sense_are_refused(changes, problem):
     with pytest.raises(ConfigError) as error:

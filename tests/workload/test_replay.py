@@ -120,6 +120,20 @@ def test_duplicates_are_counted_and_kept(trace):
     assert (ledger.ties, ledger.duplicates) == (2, 1)
 
 
+def test_what_a_trace_does_not_say_of_limits_is_assumed(trace):
+    path = trace("arrival,prompt,output,max_tokens,ignore_eos\n0,9,5,,\n1,9,5,7,true\n2,9,50,,0\n")
+    said = [(each.max_tokens, each.ignore_eos) for each in Replay(path).requests(0)]
+    assumed = [(each.max_tokens, each.ignore_eos) for each in
+               Replay(path, max_completion_tokens=20, ignore_eos=True).requests(0)]
+    assert said == [(None, False), (7, True), (None, False)]
+    assert assumed == [(20, True), (7, True), (50, False)]
+
+
+def test_ignore_eos_is_true_or_false(trace):
+    with pytest.raises(DataError, match="ignore_eos is 'perhaps'; expected true or false"):
+        [*Replay(trace("arrival,prompt,output,ignore_eos\n0,9,5,perhaps\n")).requests(0)]
+
+
 class TestConfiguration:
     def test_a_replay_can_be_written_and_read_again(self):
         table = {"path": "trace.csv", "format": "azure", "limit": 5, "rate": 2.5, "start": "1 s", "end": "90 s",

@@ -189,6 +189,11 @@ class TestSessions:
             Synthetic(Arrivals(rate=1, exact=True), Fixed(9), Fixed(9), sessions=Sessions(Fixed(2)))
 
 
+def test_requests_may_ignore_stop_tokens():
+    load = Synthetic(BURST, Fixed(100), Fixed(50), count=2, ignore_eos=True)
+    assert [request.ignore_eos for request in load.requests(0)] == [True, True]
+
+
 def test_max_tokens_ends_a_session_and_cuts_a_first_prompt():
     talk = Synthetic(BURST, Fixed(100), Fixed(50), count=9, max_tokens=400, sessions=Sessions(turns=Fixed(9)))
     assert [request.prompt for request in talk.requests(0)] == [100, 250] * 4 + [100]

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from benchmarks.research import RECIPES
+from benchmarks.research import RECIPES, of_sglang
 from benchmarks.research.silicon.workers import Split, Whole
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
@@ -271,9 +271,18 @@ def table_of(row: Row) -> dict[str, Any]:
 def checked(row: Row, table: Mapping[str, Any]) -> Scenario:
     """The scenario of a *table*; raises NotRun for a setting that ksim refuses."""
     try:
-        return Scenario.of(table, row.id)
+        return Scenario.of(as_its_engine(table), row.id)
     except ConfigError as error:
         raise NotRun(f"a setting is not simulated: {error.args[0].partition(': ')[2]}: {error.args[1]}") from None
+
+
+def as_its_engine(table: Mapping[str, Any]) -> dict[str, Any]:
+    """*table* with settings of SGLang's scheduler, where its engine has that."""
+    if not table["engine"].startswith("sglang"):
+        return dict(table)
+    pools = {name: {**pool, "serve": of_sglang({**table["serve"], **pool["serve"]})}
+             for name, pool in table.get("pools", {}).items()}
+    return {**table, **({"pools": pools, "serve": {}} if pools else {"serve": of_sglang(table["serve"])})}
 
 
 def _check(row: Row) -> None:

@@ -69,6 +69,11 @@ def meaning(name: str) -> Meaning:
                    [FlagGroup(**group) for group in table.get("refused", ())], table.get("refused_values", {}))
 
 
+def _flat(serve: Mapping[str, Any]) -> dict[str, Any]:
+    """*serve*, and the settings of SGLang's scheduler as `sglang.KEY`."""
+    return {**serve, **{f"sglang.{key}": value for key, value in serve.get("sglang", {}).items()}}
+
+
 #: What sets the settings of one flag that takes more than a value.
 Handler = Callable[["FlagReading", Given], None]
 
@@ -88,9 +93,9 @@ class FlagReading:
     def take(self, given: Sequence[Given]) -> None:
         """Take in *given* flags; raises ConfigError for those that are refused."""
         for one in given:
-            before = dict(self.serve)
+            before = _flat(self.serve)
             self._take(one)
-            self.places |= {key: one for key, value in self.serve.items() if before.get(key) is not value}
+            self.places |= {key: one for key, value in _flat(self.serve).items() if before.get(key) is not value}
 
     def _take(self, one: Given) -> None:
         if one.open:
@@ -98,11 +103,19 @@ class FlagReading:
         elif one.dest in self.handlers:
             self.handlers[one.dest](self, one)
         elif one.dest in self.meaning.keys:
-            self.serve[self.meaning.keys[one.dest]] = one.value
+            self.set(self.meaning.keys[one.dest], one.value)
         elif one.dest in self.meaning.values:
             self._value(one)
         else:
             self._without_setting(one)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set the setting *key*, which may be one of a table, such as `sglang.page_size`."""
+        table, _, inner = key.rpartition(".")
+        if table:
+            self.serve[table] = {**self.serve.get(table, {}), inner: value}
+        else:
+            self.serve[key] = value
 
     def _value(self, given: Given) -> None:
         values, text = self.meaning.values[given.dest], str(given.value)
@@ -110,7 +123,7 @@ class FlagReading:
             why = self.meaning.refused_values.get(given.dest, "that value is not simulated")
             raise ConfigError(given.where, f"{given.said}: {why}; ksim has {', '.join(values.known)}")
         if values.key:
-            self.serve[values.key] = values.known[text]
+            self.set(values.key, values.known[text])
         if text in values.differ:
             self.remark(given, values.differ[text])
         elif not values.key:

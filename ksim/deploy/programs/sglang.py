@@ -13,6 +13,7 @@ from ksim.deploy.programs import vllm
 from ksim.deploy.programs.vllm import drafter, with_acceptance
 from ksim.deploy.proxies import with_config_file
 from ksim.foundation.errors import ConfigError
+from ksim.specs.sglang import SCHEDULE_POLICIES
 
 __all__ = ["Sglang"]
 
@@ -37,8 +38,7 @@ def hierarchical(given: Sequence[Given]) -> dict[str, Any]:
 
 #: Flags that are read together.
 PARALLEL_FLAGS = ("tp_size", "dp_size", "attn_dp_size", "enable_dp_attention", "ep_size", "moe_a2a_backend",
-                  "deepep_mode", "max_running_requests", "chunked_prefill_size", "max_total_tokens", "nnodes",
-                  "node_rank", "enable_two_batch_overlap")
+                  "deepep_mode", "nnodes", "node_rank", "enable_two_batch_overlap")
 #: The default of `--eplb-rebalance-num-iterations`, which is that of `--expert-distribution-recorder-buffer-size`, too.
 REBALANCED = 1000
 #: Variables by which SGLang sends tokens in NVFP4, by their new name and the old one.
@@ -69,7 +69,7 @@ def division(given: Sequence[Given], role: str) -> Division:
     serve = {key: value for key, value in serve.items() if value != 1}
     experts, remarks = _experts(given, tp, groups, role)
     halves, said = _micro_batches(given)
-    return Division({**serve, **experts, **halves, **_shares(given, groups)}, replicas, (*remarks, *said))
+    return Division({**serve, **experts, **halves}, replicas, (*remarks, *said))
 
 
 def _micro_batches(given: Sequence[Given]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
@@ -96,62 +96,31 @@ def _experts(given: Sequence[Given], tp: int, groups: int,
     return {"enable_expert_parallel": True, **({"expert_parallel_size": size} if size != tp else {})}, ()
 
 
-def _shares(given: Sequence[Given], groups: int) -> dict[str, Any]:
-    """Limits that the groups of data-parallel attention share."""
-    serve: dict[str, Any] = {}
-    if (most := value_of(given, "max_running_requests")) is not None:
-        serve["max_num_seqs"] = max(1, most // groups)
-    if (chunk := value_of(given, "chunked_prefill_size")) is not None:
-        serve |= {"max_num_batched_tokens": max(1, chunk // groups)} if chunk > 0 else {"enable_chunked_prefill": False}
-    if (tokens := value_of(given, "max_total_tokens")) is not None:
-        serve["num_gpu_blocks_override"] = tokens // (value_of(given, "page_size") or 1)
-    return serve
-
-
 #: Flags that are read together.
-SCHEDULER_FLAGS = ("schedule_policy", "scheduler_recv_interval", "enable_mixed_chunk", "enable_priority_scheduling",
-                   "disable_radix_cache", "disable_overlap_schedule", "disable_cuda_graph", "disable_decode_cuda_graph",
-                   "cuda_graph_backend_decode", "cuda_graph_backend_prefill")
-#: Policies by ksim's names; SGLang computes prompts before it goes on with decodes.
-_POLICIES: dict[str, Any] = {"fcfs": "prefill_first", "lpm": "longest_prefix_first", "priority": "priority"}
+GRAPH_FLAGS = ("disable_cuda_graph", "disable_decode_cuda_graph", "cuda_graph_backend_decode",
+               "cuda_graph_backend_prefill")
+#: Orders of the queue that ksim lacks, and why.
+_POLICIES = {"routing-key": "ksim's requests have no routing keys",
+             "priority": "it is --enable-priority-scheduling that orders requests by priority"}
 
 
-def scheduling(given: Sequence[Given], role: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The settings of SGLang's scheduler, and what differs; raises ConfigError for a policy that ksim lacks."""
-    serve: dict[str, Any] = {"admission": "future_memory"}
-    policy, remarks = _policy(given)
-    serve["scheduling_policy"] = policy
-    if value_of(given, "disable_radix_cache"):
-        serve["enable_prefix_caching"] = False
-    else:
-        serve["prefix_cache"] = "sglang"
-    if value_of(given, "disable_overlap_schedule"):
-        serve["async_scheduling"] = False
-    return {**serve, **_graphs(given, role)}, remarks
-
-
-def _policy(given: Sequence[Given]) -> tuple[Any, list[tuple[str, str]]]:
-    name = value_of(given, "schedule_policy", "fcfs")
-    if name not in _POLICIES:
-        raise ConfigError(where_of(given, "schedule_policy"),
-                          f"--schedule-policy {name} is not simulated; ksim has {', '.join(_POLICIES)}")
-    if value_of(given, "enable_priority_scheduling"):
-        return "priority", [("--enable-priority-scheduling", "vLLM's order by priority, which mixes prompts with"
-                                                             " decodes")]
-    interval = value_of(given, "scheduler_recv_interval", 1)
-    if value_of(given, "enable_mixed_chunk"):
-        return "decode_first", [("--enable-mixed-chunk", "decodes, and as much of prompts as the step has room for")]
-    if name == "fcfs" and interval > 1:
-        return {"name": "polled_prefill", "interval": interval}, []
-    mixes = ("--schedule-policy lpm", "ksim's longest_prefix_first mixes prompts with decodes")
-    return _POLICIES[name], [mixes] if name == "lpm" else []
-
-
-def _graphs(given: Sequence[Given], role: str) -> dict[str, Any]:
-    if value_of(given, "disable_cuda_graph") or value_of(given, "disable_decode_cuda_graph") or (
-            value_of(given, "cuda_graph_backend_decode") == "disabled"):
+def _graphs(given: Sequence[Given]) -> dict[str, Any]:
+    if value_of(given, "disable_cuda_graph"):
+        return {"enforce_eager": True}
+    if value_of(given, "disable_decode_cuda_graph") or value_of(given, "cuda_graph_backend_decode") == "disabled":
         return {"cudagraph_mode": "NONE"}
-    return {"cudagraph_mode": "NONE" if role == "prefill" else "FULL_DECODE_ONLY"}
+    return {}
+
+
+def _chunk(reading: FlagReading, given: Given) -> None:
+    reading.set("sglang.chunked_prefill_size", given.value if given.value is None or given.value > 0 else -1)
+
+
+def _policy(reading: FlagReading, given: Given) -> None:
+    if given.value in _POLICIES:
+        raise ConfigError(given.where, f"{given.said} is not simulated: {_POLICIES[given.value]}; ksim has"
+                                       f" {', '.join(SCHEDULE_POLICIES)}")
+    reading.set("sglang.schedule_policy", given.value)
 
 
 #: Flags that are read together.
@@ -201,7 +170,7 @@ _STARTS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("sglang.launch_
 _FORMATS = {"modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "modelopt": "fp8", "petit_nvfp4": "nvfp4",
             "w8a8_int8": "int8_w8a8", "w4afp8": ""}
 _ROLES: Mapping[Any, str] = {"prefill": "prefill", "decode": "decode"}
-_TOGETHER = (*PARALLEL_FLAGS, *SCHEDULER_FLAGS, *DRAFT_FLAGS, *HICACHE_FLAGS)
+_TOGETHER = (*PARALLEL_FLAGS, *GRAPH_FLAGS, *DRAFT_FLAGS, *HICACHE_FLAGS)
 _READ = ("model_path", "config", "disaggregation_mode", "disaggregation_transfer_backend", "port")
 
 
@@ -224,7 +193,8 @@ def _adapters(reading: FlagReading, given: Given) -> None:
 
 HANDLERS: Mapping[str, Handler] = {**dict.fromkeys((*_TOGETHER, *_READ), read_with_others),
                                    "quantization": _quantization, "lora_paths": _adapters,
-                                   "json_model_override_args": vllm.overrides}
+                                   "json_model_override_args": vllm.overrides, "schedule_policy": _policy,
+                                   "chunked_prefill_size": _chunk}
 
 
 class Sglang:
@@ -252,10 +222,10 @@ class Sglang:
     def _together(self, reading: FlagReading, given: Sequence[Given], role: str) -> int:
         """Take in the flags that depend on each other; how many copies of the engine there are."""
         parts = division(given, role)
-        schedule, differs = scheduling(given, role)
-        reading.serve = {**schedule, **parts.serve, **reading.serve}
+        reading.serve = {**_graphs(given), **parts.serve, **reading.serve}
         if drafts := speculation(given):
             reading.serve["speculative_config"] = drafts
+            _count_drafts(reading.serve, 1 + drafts["num_speculative_tokens"])
         if tiers := hierarchical(given):
             reading.serve["kv_transfer_config"] = tiers
         elif role != "both":
@@ -263,9 +233,17 @@ class Sglang:
         if reading.serve.get("enable_eplb"):  # the loads of all steps since the last time
             every = reading.serve.setdefault("eplb_step_interval", REBALANCED)
             reading.serve.setdefault("eplb_window_size", every)
-        notes = [*parts.remarks, *differs, *_usual(reading), *_of_deepep(reading)]
+        notes = [*parts.remarks, *_of_deepep(reading)]
         reading.remarks += [Note("", what, why) for what, why in notes]
         return parts.replicas
+
+
+def _count_drafts(serve: dict[str, Any], width: int) -> None:
+    """Turn graphs' numbers of sequences, each of *width* tokens, into those of tokens, as vLLM has them."""
+    if largest := serve.get("max_cudagraph_capture_size"):
+        serve["max_cudagraph_capture_size"] = largest * width
+    if sizes := serve.get("cudagraph_capture_sizes"):
+        serve["cudagraph_capture_sizes"] = [size * width for size in sizes]
 
 
 def _of_deepep(reading: FlagReading) -> list[tuple[str, str]]:
@@ -274,13 +252,6 @@ def _of_deepep(reading: FlagReading) -> list[tuple[str, str]]:
             "enable_single_batch_overlap", False):
         return []
     return [("--enable-single-batch-overlap", "nothing to overlap without DeepEP's low-latency kernels")]
-
-
-def _usual(reading: FlagReading) -> list[tuple[str, str]]:
-    """What is different of all SGLang engines."""
-    if "gpu_memory_utilization" not in reading.serve:
-        return []
-    return [("--mem-fraction-static", "SGLang's share is of weights and KV alone, ksim's of activations, too")]
 
 
 def _arguments(command: ShellCommand) -> list[Word] | None:

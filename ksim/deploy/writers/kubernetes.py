@@ -14,6 +14,7 @@ class Kubernetes:
 
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The manifest; what it cannot say is in comments before it."""
+        exporting.check_vllm(outgoing, "a manifest")
         config, missing = picker_config(outgoing)
         app = exporting.app(outgoing)
         tables = [_workload(outgoing, pool, app) for pool in outgoing.pools]

@@ -20,6 +20,7 @@ class LlmD:
 
     def write(self, outgoing: Outgoing) -> dict[str, str]:
         """The values; raises ConfigError for more pools than the chart has."""
+        exporting.check_vllm(outgoing, "llm-d's chart")
         config, missing = picker_config(outgoing)
         prefill = _only(outgoing, ("prefill",))
         decode = _only(outgoing, ("decode", "both"))

@@ -1,4 +1,4 @@
-"""`vllm serve`: a line for each engine, with comments on what lines do not say."""
+"""`vllm serve`, or SGLang's server: a line for each engine, with comments on what lines do not say."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ class Vllm:
 
 def _heading(pool: OutgoingPool) -> str:
     gpus = f"{pool.gpus} x {pool.gpu}" if pool.gpus > 1 else pool.gpu
-    release = pool.engine.replace("vllm-", "vLLM ")
+    release = pool.engine.replace("vllm-", "vLLM ").replace("sglang-", "SGLang ")
     if not pool.name:
         return f"{release} on {gpus}"
     count = f"{pool.replicas} replicas, each" if pool.replicas > 1 else "one replica"
@@ -41,6 +41,9 @@ def _router(outgoing: Outgoing) -> Iterator[str]:
 
 def _multiple(outgoing: Outgoing) -> Iterator[str]:
     for pool in outgoing.pools:
-        if pool.machines > 1:
+        if pool.machines > 1 and pool.engine.startswith("sglang"):
+            yield (f"{pool.name or 'engine'}: needs {pool.machines} machines; start the line on each, with --nnodes"
+                   f" {pool.machines} --node-rank N --dist-init-addr HOST:PORT")
+        elif pool.machines > 1:
             yield (f"{pool.name or 'engine'}: needs {pool.machines} machines; start the line on each, with --nnodes"
                    f" {pool.machines} --node-rank N --master-addr HOST, and --headless on all but the first")

@@ -34,8 +34,8 @@ class BlockTable:
     equal tokens.  Tokens after the first `named_tokens` are this request's alone.
 
     The request has room for `num_slots` tokens.  The first `published` of them
-    can be found by other requests, and `node` is where they end in the tree.
-    SGLang's radix cache also counts those that the request has `inserted` itself.
+    can be found by other requests, and `node` is where they end in the tree;
+    the first `entered` have been published by this request.
 
     BlockCache differs: its `content` has one name per block, and it lists the
     request's `blocks` in the order of the tokens instead of counting slots.
@@ -48,7 +48,7 @@ class BlockTable:
     blocks: list[int] = field(factory=list)
     num_slots: int = 0
     published: int = 0
-    inserted: int = 0
+    entered: int = 0
     node: Any = None
 
     def block_names(self, first: int, end: int) -> Iterator[Hashable]:

@@ -43,12 +43,14 @@ class RadixCache:
 
     Tokens enter the tree by whole pages when they are published.  Where the tree has them already, the request uses
     those and frees its own.  Only where pages are short are leaves evicted, in the order of `eviction`.
+    Keys of an engine with EAGLE cover so many tokens `ahead` of a page: it can be cached and found only with these.
     """
 
     capacity: int
     block_tokens: int = 1
     prefix_caching: bool = True
     eviction: Eviction = lru
+    ahead: int = 0
     pool: SlotPool = field(init=False)
     tree: PageTree = field(init=False)  # its root is always locked
     _leaves: EvictionQueue[LockedNode] = field(init=False)
@@ -56,10 +58,11 @@ class RadixCache:
     _tick: int = field(default=0, init=False)
 
     publishes_computed: ClassVar[bool] = True
+    _node: ClassVar[type[LockedNode]] = LockedNode
 
     def __attrs_post_init__(self) -> None:
         self.pool = SlotPool(self.capacity, self.capacity)
-        self.tree = PageTree(LockedNode(BlockTable(), 0, 0, None, 0), self.block_tokens)
+        self.tree = PageTree(self._node(BlockTable(), 0, 0, None, 0), self.block_tokens)
         self.tree.root.locks = 1
         self._leaves = EvictionQueue(self.eviction)
 
@@ -67,7 +70,9 @@ class RadixCache:
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
-        return BlockTable(request.chunks, request.chunk_tokens, request.named)
+        # By single tokens, names would be many, and differ by one token at most.
+        keyed = request.keyed_ahead(self.block_tokens) if self.ahead and self.block_tokens > 1 else request
+        return BlockTable(keyed.chunks, keyed.chunk_tokens, keyed.named)
 
     def blocks(self, tokens: int) -> int:
         """How many pages *tokens* tokens need."""
@@ -99,7 +104,7 @@ class RadixCache:
     def _match(self, table: BlockTable, end: int) -> tuple[int, LockedNode]:
         """How many of the first *end* tokens of *table* are in the tree, in whole pages, and the last node of them."""
         node, position, page = self.tree.root, 0, self.block_tokens
-        end = end // page * page
+        end = (end - self.ahead) // page * page
         while position < end and (child := self.tree.child(node, table, position)):
             agreed = common_tokens(child.source, table, position, min(child.end, end)) // page * page
             if not agreed:
@@ -116,17 +121,20 @@ class RadixCache:
 
         A node in which the prefix ends is split.
         """
-        if not self.prefix_caching or end < self.block_tokens:
+        if not self.prefix_caching or end - self.ahead < self.block_tokens:
             return 0, self.tree.root
         tokens, node = self._match(table, end)
         if tokens < node.end:
             node = self._split(node, tokens)
-        self._tick += 1
-        used, above = float(self._tick), node
-        while (parent := above.parent) is not None:
-            self._use(above, used)
-            used, above = used - OLDER, parent
+        self._use_path(node)
         return tokens, node
+
+    def _use_path(self, node: LockedNode) -> None:
+        self._tick += 1
+        used = float(self._tick)
+        while (parent := node.parent) is not None:
+            self._use(node, used)
+            used, node = used - OLDER, parent
 
     def lock(self, table: BlockTable, tokens: int, node: LockedNode) -> None:
         """Start the empty *table* with the first *tokens* tokens, which end in *node*."""
@@ -153,12 +161,14 @@ class RadixCache:
 
     def _evict_to(self, tokens: int) -> None:
         while self.free_tokens() < tokens and len(self._leaves):
-            leaf = self._leaves.pop()
-            pages = leaf.tokens // self.block_tokens
-            self.pool.evictable -= pages
-            self.pool.empty += pages
-            self._cached -= pages
-            self._queue_leaf(self.tree.remove(leaf))
+            self._evict_leaf(self._leaves.pop())
+
+    def _evict_leaf(self, leaf: LockedNode) -> None:
+        pages = leaf.tokens // self.block_tokens
+        self.pool.evictable -= pages
+        self.pool.empty += pages
+        self._cached -= pages
+        self._queue_leaf(self.tree.remove(leaf))
 
     def grow(self, table: BlockTable, tokens: int) -> None:
         """Give *table* room for *tokens* tokens in all, from empty pages."""
@@ -185,16 +195,17 @@ class RadixCache:
         """
         if not self.prefix_caching:
             return
-        page = self.block_tokens
-        end, known = tokens // page * page, table.published
+        page, ahead = self.block_tokens, self.ahead
+        end, known = (tokens - ahead) // page * page, table.published
         if not end:
             return
-        node = self._insert(table, end, known, table.inserted)
-        if 0 < (whole := prompt // page * page) < end:
-            self._insert(table, whole, whole, whole)
+        node = self._insert(table, end, known)
+        table.entered = max(table.entered, end)
+        if 0 < (whole := (prompt - ahead) // page * page) < end:
+            self._insert(table, whole, whole, counts=False)
         self._lock_path(node)
         self._unlock_path(table.node)
-        table.node, table.published, table.inserted = node, end, end
+        table.node, table.published = node, end
 
     def free(self, table: BlockTable, tokens: int = 0, prompt: int = 0) -> None:
         """Release all pages of *table*; of a finished request, the first *tokens* are computed and stay cached."""
@@ -202,13 +213,12 @@ class RadixCache:
             self.publish_computed(table, tokens, prompt)
         self.pool.empty += self.blocks(table.num_slots) - table.published // self.block_tokens
         self._unlock_path(table.node)
-        table.node, table.num_slots, table.published, table.inserted = None, 0, 0, 0
+        table.node, table.num_slots, table.published, table.entered = None, 0, 0, 0
 
-    def _insert(self, table: BlockTable, end: int, known: int, counted: int) -> LockedNode:
+    def _insert(self, table: BlockTable, end: int, known: int, counts: bool = True) -> LockedNode:
         """Have the first *end* tokens of *table* in the tree, and return their last node.
 
         The first *known* of them are there already.  Of the others, pages of *table* are freed where the tree has some.
-        A node that ends behind the first *counted* is hit.
         """
         node, position, page = self.tree.root, 0, self.block_tokens
         while position < end:
@@ -220,16 +230,20 @@ class RadixCache:
             agreed = common_tokens(child.source, table, position, min(child.end, end)) // page * page
             if position + agreed < child.end:
                 child = self._split(child, position + agreed)
-            self.pool.empty += max(0, child.end - max(known, position)) // page
-            if child.end > counted:
+            self._free_duplicate(table, child, max(known, position))
+            if counts and child.end > table.entered:
                 self._hit(child)
             node, position = child, child.end
         return node
 
+    def _free_duplicate(self, table: BlockTable, node: LockedNode, start: int) -> None:
+        """Free the pages of *table* from *start* on whose tokens *node* has."""
+        self.pool.empty += max(0, node.end - start) // self.block_tokens
+
     def _append(self, table: BlockTable, start: int, end: int, parent: LockedNode) -> LockedNode:
         self._tick += 1
         self._leaves.discard(parent)
-        node = self.tree.append(LockedNode(table, start, end, parent, self._tick))
+        node = self.tree.append(self._node(table, start, end, parent, self._tick))
         node.hits = 1
         self.pool.evictable += (end - start) // self.block_tokens
         self._cached += (end - start) // self.block_tokens
@@ -239,7 +253,7 @@ class RadixCache:
     def _split(self, node: LockedNode, position: int) -> LockedNode:
         """Split *node* at *position*; return the first part, which has the same users, hits and age."""
         self._tick += 1
-        head = LockedNode(node.source, node.start, position, node.parent, node.created)
+        head = self._node(node.source, node.start, position, node.parent, node.created)
         head.locks, head.hits, head.last_use = node.locks, node.hits, self._tick
         head = self.tree.split(node, head)
         self._tick += 1

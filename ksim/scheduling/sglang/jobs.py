@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
 from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.job import Job, Schedule, State
+from ksim.scheduling.job import Job, Schedule, ScheduledTokens, State
 from ksim.scheduling.queues import PolicyGuard
 from ksim.scheduling.sglang.limits import INPUT_MARGIN, SglangLimits
 from ksim.scheduling.sglang.orders import SglangQueue, order_of
@@ -48,6 +48,8 @@ class SglangJobs:
     _pending_abort: Job | None = field(default=None, init=False)
     _rows: int = field(default=0, init=False)  # jobs that hold memory
     _held_turns: int = field(default=0, init=False)  # turns without a prefill that are left
+    _coming: list[Job] = field(factory=list, init=False)  # who has come, and was not seen yet
+    _unseen: int = field(default=0, init=False)  # decodes since the scheduler looked who has come
     _ended: bool = field(default=False, init=False)  # have some of the batch ended since the latest turn?
     _prefilled: int = field(default=0, init=False)  # tokens, as SGLang counts them for `hrrn`
 
@@ -56,7 +58,8 @@ class SglangJobs:
     connector: ClassVar[None] = None
     encodes: ClassVar[bool] = False
     adapters: ClassVar[None] = None
-    transfers_pending: ClassVar[bool] = False
+    #: Whether an end by length is foreseen, where a turn is planned before the result of the one before it.
+    foresees: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
@@ -68,7 +71,7 @@ class SglangJobs:
                                                          f" of its own, and SGLang's scheduler asks only for an order"
                                                          f" and a victim")
         self.ratio = NewTokenRatio.of(limits.schedule_conservativeness)
-        self.batch = RunningBatch(self.cache, limits.async_scheduling)
+        self.batch = RunningBatch(self.cache, limits.async_scheduling and self.foresees)
         self._queue = SglangQueue(limits, order_of(limits.schedule_policy, self.guard, self.cache, limits))
 
     # What engines ask.
@@ -85,6 +88,10 @@ class SglangJobs:
     @property
     def has_requests(self) -> bool:
         return bool(self._rows or self.waiting)
+
+    @property
+    def transfers_pending(self) -> bool:
+        return False
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
@@ -134,13 +141,29 @@ class SglangJobs:
     # Requests come and go.
 
     def add(self, job: Job) -> None:
-        """Put *job* at the end of the queue, or reject it or another where the queue is full."""
+        """Let *job* come: it is seen at the latest so many decodes after others were."""
+        if self.limits.scheduler_recv_interval > 1:
+            self._coming.append(job)
+        else:
+            self._queue.add(job, self._prefilled)
+
+    def _requeue(self, job: Job) -> None:
+        """Let *job*, which ran, wait again."""
         self._queue.add(job, self._prefilled)
+
+    def _look_for_jobs(self) -> None:
+        """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""
+        self._unseen += 1 if self.latest.decodes else self.limits.scheduler_recv_interval
+        if self._unseen >= self.limits.scheduler_recv_interval:
+            self._unseen = 0
+            for job in self._coming:
+                self._queue.add(job, self._prefilled)
+            self._coming.clear()
 
     @property
     def waiting(self) -> list[Job]:
         """Who waits, in the order in which the queue was last looked at."""
-        return self._queue.jobs
+        return [*self._queue.jobs, *self._coming] if self._coming else self._queue.jobs
 
     @property
     def rejected(self) -> list[Job]:
@@ -152,7 +175,7 @@ class SglangJobs:
         if job is self.chunked:
             self._pending_abort = job
         if job.state is State.WAITING:
-            self.waiting.remove(job)
+            (self._coming if job in self._coming else self._queue.jobs).remove(job)
             self._queue.reject(job)
         else:
             job.aborted = True
@@ -174,7 +197,7 @@ class SglangJobs:
             else:
                 finished += [job for job in schedule.decodes if self._deliver(job, index)]
         for entry in schedule.entries:
-            if entry.samples and self._deliver(entry.job, index):
+            if entry.samples and self._deliver_entry(entry, index):
                 finished.append(entry.job)
             elif entry.samples and entry.prompt and entry.job.state is State.RUNNING:
                 self.cache.publish_computed(entry.job.block_table, entry.start + entry.tokens, entry.job.request.prompt)
@@ -183,6 +206,9 @@ class SglangJobs:
         finished += self.rejected
         self.rejected.clear()
         return finished
+
+    def _deliver_entry(self, entry: ScheduledTokens, index: int) -> bool:
+        return self._deliver(entry.job, index)
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token sampled for it; return whether it is done with that."""

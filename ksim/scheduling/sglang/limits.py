@@ -11,6 +11,8 @@ __all__ = ["INPUT_MARGIN", "SGLANG_ORDERS", "SglangLimits"]
 SGLANG_ORDERS = ("fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random")
 #: How much shorter than the longest request a prompt must be (srt/managers/tp_worker.py, max_req_input_len).
 INPUT_MARGIN = 5
+#: Up to so many places, an engine that decodes for another has twice as many extra rows, unless it is told how many.
+MOST_DOUBLED = 32
 
 
 @frozen(kw_only=True)
@@ -35,7 +37,11 @@ class SglangLimits:
     prefill_decode_interval: int | None = field(default=None, validator=optional(ge(0)))
     prefill_decode_interval_min_bs: int | None = field(default=None, validator=optional(ge(0)))
     min_free_slots_delay: int | None = field(default=None, validator=optional(gt(0)))
+    scheduler_recv_interval: int = field(default=1, validator=gt(0))
     random_seed: int = 0
+    num_reserved_decode_tokens: int = field(default=512, validator=ge(0))
+    disaggregation_decode_extra_slots: int | None = field(default=None, validator=optional(ge(0)))
+    disaggregation_decode_enable_radix_cache: bool = False
     max_logprobs: int = -1
 
     #: SGLang has no pipeline of batches within a scheduler here.
@@ -55,9 +61,19 @@ class SglangLimits:
         return self.context_length
 
     @property
+    def max_num_batched_tokens(self) -> int:
+        """Most tokens of a step."""
+        return self.max_prefill_tokens if self.chunked_prefill_size < 0 else self.chunked_prefill_size
+
+    @property
     def active(self) -> int:
         """How many jobs may run at once."""
         return self.max_running_requests
+
+    @property
+    def mixes(self) -> bool:
+        """Whether decodes ride along with prompts, which takes prompts that are cut."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size > 0
 
     @property
     def preempts(self) -> bool:
@@ -68,6 +84,12 @@ class SglangLimits:
         """How many places must be free for a batch of prompts while others decode; none if that is one."""
         slots = min(self.min_free_slots_delay or 0, self.max_running_requests)
         return slots if slots > 1 else 0
+
+    @property
+    def decode_rows(self) -> int:
+        """How many jobs may hold memory of an engine that decodes for another."""
+        extra, places = self.disaggregation_decode_extra_slots, self.max_running_requests
+        return places + (2 * places * (places <= MOST_DOUBLED) if extra is None else extra)
 
     @property
     def sign(self) -> int:

@@ -97,10 +97,11 @@ class CachedOrder(QueueOrder):
             matches.tokens[job] = min(tokens, job.num_tokens - 1)
             matches.nodes.append(node)
             if tokens <= IN_BATCH:
-                if ahead.match(job.block_table, job.num_tokens)[0] >= IN_BATCH:
+                end = job.num_tokens - self.cache.ahead
+                if ahead.match(job.block_table, end)[0] + self.cache.ahead >= IN_BATCH:
                     matches.later.add(job)
                 else:
-                    _insert(ahead, job)
+                    _insert(ahead, job.block_table, end)
         return matches
 
     def _sort(self, waiting: list[Job], found: Matches, prefilled: int) -> None:
@@ -176,9 +177,8 @@ CACHED: dict[str, tuple[type[CachedOrder], int]] = {
     "hrrn": (HighestResponseRatio, MOST_MATCHED), "shortest-prefill-first": (ShortestPrefillFirst, 1 << 60)}
 
 
-def _insert(tree: RadixTree[RadixNode], job: Job) -> None:
-    """Put the tokens of *job* into *tree*."""
-    table, end = job.block_table, job.num_tokens
+def _insert(tree: RadixTree[RadixNode], table: BlockTable, end: int) -> None:
+    """Put the first *end* tokens of *table* into *tree*."""
     position, node = tree.match(table, end)
     if position < node.end:
         node = tree.split(node, RadixNode(node.source, node.start, position, node.parent))
@@ -201,9 +201,17 @@ class SglangQueue:
         limit = self.limits.max_queued_requests
         if limit is not None and len(self.jobs) + 1 > limit and self._less_urgent(job) is job:
             return
+        self.enter(job, prefilled)
+
+    def enter(self, job: Job, prefilled: int) -> None:
+        """Put *job* at the end, however many wait."""
+        self.number(job, prefilled)
+        self.jobs.append(job)
+
+    def number(self, job: Job, prefilled: int) -> None:
+        """Note that *job* has come just now."""
         self._entered += 1
         job.entered, job.prefilled_before = self._entered, prefilled
-        self.jobs.append(job)
 
     def _less_urgent(self, job: Job) -> Job:
         """Reject *job*, or with priorities the least urgent of those that wait if it is less urgent; return whom."""

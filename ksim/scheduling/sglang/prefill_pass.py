@@ -17,6 +17,8 @@ __all__ = ["CLIP", "NewTokenRatio", "PrefillPass"]
 CLIP = 4096
 #: The new-token ratio: at the start, its least share of that, and in how many decodes it falls so far (SGLANG_*_RATIO).
 INITIAL_RATIO, LEAST_RATIO, DECAY_DECODES = 0.7, 0.14, 600
+#: A limit on tokens where there is none.
+UNLIMITED = float("inf")
 #: Tokens that a retraction leaves free for each job that stays (SGLANG_RETRACT_DECODE_STEPS).
 RETRACT_TOKENS = 20
 
@@ -100,15 +102,30 @@ class PrefillPass:
 
     def go_on(self, job: Job, most: int | None) -> bool:
         """Let *job*, whose prompt is cut, go on for *most* tokens at most; return whether it is still cut."""
-        assert self.chunk is not None, "a prompt is cut only where there are chunks"
-        room = min(self.chunk, int(self.memory))
-        room = room if room > 0 else self.chunk
+        room = self._room()
+        if room is None:
+            return True
         if most is not None:
             room = min(room, most)
         rest = job.num_tokens - job.num_computed_tokens
         tokens = min(rest, room)
         self._admit(job, job.num_computed_tokens, tokens, min(job.limit, CLIP) if rest <= room else 0)
         return rest > room
+
+    def _room(self) -> int | None:
+        """Most tokens for the job whose prompt is cut; None lets it wait."""
+        assert self.chunk is not None, "a prompt is cut only where there are chunks"
+        room = min(self.chunk, int(self.memory))
+        return room if room > 0 else self.chunk
+
+    def _most(self, tokens: int, new: int, node: LockedNode) -> float | None:
+        """Most of *tokens* that a job may compute, which begins with *node* and has *new* ones to come; None where
+        memory is short."""
+        page = self.cache.block_tokens
+        locked = self.cache.locked(node) * page
+        if not tokens + new + page < self.memory - locked:
+            return None
+        return UNLIMITED if self.chunk is None else self.chunk
 
     def _admit(self, job: Job, before: int, tokens: int, new: int) -> None:
         paged, page = self.pages(tokens), self.cache.block_tokens
@@ -135,16 +152,15 @@ class PrefillPass:
         if job.request.ignore_eos and not self.cache.prefix_caching:
             return self._add_by_ends(job)
         tokens, page = job.num_tokens - hit, self.cache.block_tokens
-        left = min(max(job.limit - job.sampled, 0), CLIP)
-        locked = self.cache.locked(node) * page
-        if not tokens + left + page < self.memory - locked:
+        most = self._most(tokens, min(max(job.limit - job.sampled, 0), CLIP), node)
+        if most is None:
             return None
         paged = self.pages(tokens)
         if self.chunk is None and self.jobs and paged >= self.input:
             return False
         new = min(job.limit, CLIP)
-        if self.chunk is not None and paged > self.chunk:
-            end = (hit + self.chunk // page * page) // page * page
+        if paged > most:
+            end = (hit + int(most) // page * page) // page * page
             tokens, new = end - hit, 0
             if tokens <= 0 or cut:
                 return False
@@ -165,16 +181,11 @@ class PrefillPass:
         """
         tokens, page = job.num_tokens, self.cache.block_tokens
         paged = self.pages(tokens) + page
-        if paged > min(self.at_once, self.memory):
+        if not self._holds(job, paged):
             return None
         self._note_end(job)
-        free, freed = self.at_once - paged, 0
-        ends = self._ends or []
-        for place, (left, held) in enumerate(ends):
-            alive = len(ends) - place
-            if free + freed - left * alive <= alive:
-                return None
-            freed += held
+        if not self._outlasts(self.at_once - paged):
+            return None
         new = min(job.limit, CLIP)
         if self.chunk is not None and tokens > self.chunk:
             if self.chunk <= 0:
@@ -183,6 +194,20 @@ class PrefillPass:
         self.cache.lock(job.block_table, 0, self.cache.tree.root)
         self._admit(job, 0, tokens, new)
         return self._answer()
+
+    def _holds(self, job: Job, paged: int) -> bool:
+        """Whether there is memory for *job*, which takes *paged* tokens at once."""
+        return paged <= min(self.at_once, self.memory)
+
+    def _outlasts(self, free: int) -> bool:
+        """Whether so many *free* tokens suffice until the end of each job."""
+        ends, freed = self._ends or [], 0
+        for place, (left, held) in enumerate(ends):
+            alive = len(ends) - place
+            if free + freed - left * alive <= alive:
+                return False
+            freed += held
+        return True
 
     def _note_end(self, job: Job) -> None:
         """Put the end of *job* among those of the others, which are in order of the tokens that they have left."""

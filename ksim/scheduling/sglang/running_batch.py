@@ -7,7 +7,7 @@ says with which decode a job ends.  Decodes have numbers of their own, since pro
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from attrs import define, field
@@ -18,18 +18,21 @@ from ksim.scheduling.job import Job, Run, State
 
 __all__ = ["RunningBatch"]
 
+#: The number of a decode that is never launched.
+_NEVER = 1 << 62
+
 
 @define(eq=False)
 class RunningBatch:
     """`jobs` decode; after `launched` decodes, of which `returned` have come back.
 
     Its queue is not looked at while it is `full`.  `grown_from` counts the tokens of the prefill that it has grown
-    from.  No decode is made while it has grown of jobs alone that may have no output (`prompts_only`).  With `overlap`,
-    a decode is launched before the tokens of the one before it are known.
+    from.  No decode is made while it has grown of jobs alone that may have no output (`prompts_only`).  If it
+    `foresees`, jobs leave it while their last token is in flight, where length is what ends them.
     """
 
     cache: RadixCache
-    overlap: bool
+    foresees: bool
     jobs: list[Job] = field(factory=list)
     full: bool = False
     grown_from: int = 0
@@ -46,6 +49,7 @@ class RunningBatch:
     _foreseen: dict[int, list[Job]] = field(factory=dict)  # by decode: whose last token it is, as the scheduler knows
     _needs: Counter[int] = field(factory=Counter)  # by the remainder of a decode's number: who needs a page before it
     _ranks: int = 0
+    _planned: int = 0  # the number of the latest decode that was not a repeat
     # From which decode on the engine's steps have which numbers: prompts come between them.
     _decodes: list[int] = field(factory=list)
     _steps: list[int] = field(factory=list)
@@ -61,13 +65,15 @@ class RunningBatch:
             job.in_decode_set, job.start, job.rank = True, self.launched, self._ranks
             self._ranks += 1
             have = job.sampled + job.num_output_placeholders
-            job.final = self.launched + max(job.limit - have, 0)
-            job.end = min(job.final, self.launched + job.output - have)
+            final = self.launched + max(job.limit - have, 0)
+            job.end = min(final, self.launched + job.output - have)
             if job.end > self.launched:
                 if job.end not in self._ends:
                     heappush(self._order, job.end)
                 self._ends.setdefault(job.end, []).append(job)
-            self._foreseen.setdefault(job.final, []).append(job)
+            job.final = final if self.foresees else _NEVER
+            if self.foresees:
+                self._foreseen.setdefault(final, []).append(job)
             job.needs = (job.start - job.num_computed_tokens) % self.cache.block_tokens
             self._needs[job.needs] += 1
             if job.aborted:
@@ -91,7 +97,7 @@ class RunningBatch:
 
     def finishing(self) -> list[Job]:
         """Take from the batch those whose last token is in flight, as the scheduler can foresee; return them."""
-        if not self.overlap:
+        if not self.foresees:
             return []
         finishing = [job for job in self._foreseen.pop(self.launched, ())
                      if job.in_decode_set and job.final == self.launched and job.state is State.RUNNING]
@@ -106,25 +112,31 @@ class RunningBatch:
         return self._needs[self.launched % self.cache.block_tokens]
 
     def launch(self, pages: int) -> None:
-        """Launch a decode, which takes so many empty *pages*."""
+        """Launch a decode, which takes so many empty *pages*; repeats of it may come back together."""
         self.cache.take(pages)
         self.launched += 1
 
-    def come_back(self, decode: int, step: int) -> list[Job]:
-        """Note that the decode of this number, the engine's step number *step*, has come back; return whom it ends.
+    def begin_repeats(self) -> None:
+        """Note that the next decode is planned, and not a repeat: the engine's steps before it may be of prompts."""
+        self._planned = self.launched + 1
 
-        Those before it that were not back yet came in the steps just before.
-        """
-        first = self.returned + 1
-        earliest, self.returned = step - (decode - first), decode
-        if not self._steps or self._steps[-1] + first - self._decodes[-1] != earliest:
+    def come_back(self, decode: int, step: int) -> list[Job]:
+        """Note that the decode of this number, the engine's step number *step*, has come back; return whom it ends."""
+        self.returned = decode
+        first = max(min(self._planned, decode), self._decodes[-1] + 1 if self._decodes else 0)
+        if not self._steps or self._steps[-1] + decode - self._decodes[-1] != step:
             self._decodes.append(first)
-            self._steps.append(earliest)
+            self._steps.append(step - decode + first)
         ending = [job for job in self._ends.pop(decode, ()) if job.end == decode]
         if self._aborted:
             ending += [job for job in self._aborted if job.start < decode]
             self._aborted = [job for job in self._aborted if job.start >= decode]
         return sorted({job for job in ending if job.in_decode_set}, key=_rank)
+
+    def catch_up(self, decode: int, step: int) -> None:
+        """Note that repeats up to the decode of this number have come back, the engine's step number *step*."""
+        if self.launched > self._planned:
+            self.come_back(decode, step)
 
     def first_end(self) -> int:
         """The number of the first decode that ends a job, as far as that is known; of the latest one without jobs."""
@@ -145,8 +157,9 @@ class RunningBatch:
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
         launched, back = min(self.launched, job.final) - job.start, self._back(job)
-        for run in self._runs(job):
-            job.emit(run.last - run.first + 1, run.last)
+        if runs := self._runs(job):
+            job.emit(runs[0].last - runs[0].first + 1, runs[0].last)
+            job.emitted += runs[1:]
         job.in_decode_set = False
         job.num_computed_tokens += launched
         job.num_tokens += back
@@ -171,15 +184,17 @@ class RunningBatch:
         """The tokens of *job*, of the batch or not, by the steps that have come back."""
         return [*job.emitted, *self._runs(job)] if job.in_decode_set else job.emitted
 
-    def _runs(self, job: Job) -> Iterator[Run]:
+    def _runs(self, job: Job) -> list[Run]:
         """The steps of the decodes from which *job* has tokens."""
-        first, last = job.start + 1, job.start + self._back(job)
+        decodes, steps = self._decodes, self._steps
+        first, last, runs = job.start + 1, job.start + self._back(job), list[Run]()
+        place, count = bisect_right(decodes, first) - 1, len(decodes)
         while first <= last:
-            place = bisect_right(self._decodes, first) - 1
-            until = min(last, self._decodes[place + 1] - 1) if place + 1 < len(self._decodes) else last
-            step = self._steps[place] + first - self._decodes[place]
-            yield Run(step, step + until - first, 1)
-            first = until + 1
+            after = decodes[place + 1] if place + 1 < count else last + 1
+            until, shift = min(last, after - 1), steps[place] - decodes[place]
+            runs.append(Run(first + shift, until + shift, 1))
+            first, place = until + 1, place + 1
+        return runs
 
     def abort(self, job: Job) -> None:
         """End *job* with the next result that it is part of."""

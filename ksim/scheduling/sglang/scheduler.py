@@ -5,6 +5,7 @@ pass of its event loop.  With overlap, a turn is planned before the result of th
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import define
 
@@ -18,6 +19,8 @@ __all__ = ["SglangScheduler"]
 @define(eq=False)
 class SglangScheduler(SglangJobs):
     """Makes the schedules of an engine; SGLang's `get_next_batch_to_run`."""
+
+    _pass: ClassVar[type[PrefillPass]] = PrefillPass
 
     def _drop_chunked(self) -> None:
         """Drop the job whose prompt is cut, if it was aborted."""
@@ -36,6 +39,8 @@ class SglangScheduler(SglangJobs):
         self.preempted, self.retracted = [], []
         if self.idled:
             self.ratio.reset()
+        if self.limits.scheduler_recv_interval > 1:
+            self._look_for_jobs()
         self._drop_chunked()
         self._publish_chunk()
         self._merge()
@@ -45,7 +50,7 @@ class SglangScheduler(SglangJobs):
         elif self.limits.prefill_decode_interval:
             self._held_turns = self.limits.prefill_decode_interval
         rested = self.limits.disable_overlap_schedule or not self.latest
-        self.idled = rested and not (schedule or self.waiting or self._rows)
+        self.idled = rested and not (schedule or self.has_requests)
         schedule.preempted = [*self.preempted, *self.retracted]
         self._last, self.latest = schedule if schedule.entries else None, schedule
         return schedule
@@ -100,7 +105,7 @@ class SglangScheduler(SglangJobs):
         batch, limits = self.batch, self.limits
         if limits.preempts or not len(batch):
             batch.full = False
-        if (batch.full or not self.waiting) and self.chunked is None:
+        if (batch.full or not self._queue.jobs) and self.chunked is None:
             return None
         if self.chunked is None:
             places = self._places()
@@ -113,23 +118,23 @@ class SglangScheduler(SglangJobs):
         admitted = self._admit_all()
         self._queue.leave(job for job, _, _ in admitted.jobs)
         for job in self.preempted:
-            self.add(job)
+            self._requeue(job)
         return self._launch(admitted) if admitted.jobs else None
 
     def _admit_all(self) -> PrefillPass:
         """Look at the job whose prompt is cut, then at the queue, until budgets or memory run out."""
         batch, limits, page = self.batch, self.limits, self.cache.block_tokens
-        beside = len(batch) if limits.enable_mixed_chunk else 0
+        beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
         reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
-        admitted = PrefillPass(
+        admitted = self._pass(
             batch, ratio, limits.max_prefill_tokens - beside,
             None if limits.chunked_prefill_size < 0 else limits.chunked_prefill_size - beside, reserved, beside)
         if self.chunked is not None:
             most = self._queue.chunk_limit(self.chunked, admitted.chunk or 0, page)
             if not admitted.go_on(self.chunked, most):
                 self.chunked = None
-        for job in self.waiting:
+        for job in self._queue.jobs:
             if admitted.spent or not self._has_place(job, admitted):
                 break
             if limits.prefill_max_requests is not None and len(admitted.jobs) >= limits.prefill_max_requests:
@@ -193,7 +198,7 @@ class SglangScheduler(SglangJobs):
         for job, before, tokens in admitted.jobs:
             self._start(job, before, tokens, schedule)
         self._prefilled += total
-        if self.limits.enable_mixed_chunk and len(batch):
+        if self.limits.mixes and len(batch):
             self._mix(schedule)
         return schedule
 
@@ -220,15 +225,18 @@ class SglangScheduler(SglangJobs):
         if not len(batch) or not self.cache.make_room(batch.pages() * self.cache.block_tokens):
             return
         self._room_for_decode()
-        riding = batch.dissolve()
-        for job in riding:
+        self._prefilled += len(batch)
+        self._ride(schedule)
+
+    def _ride(self, schedule: Schedule) -> None:
+        """Put all that decode behind the prompts of *schedule*."""
+        for job in self.batch.dissolve():
             self.cache.grow(job.block_table, job.num_computed_tokens + 1)
             schedule.entries.append(ScheduledTokens(job, 1, job.num_computed_tokens, True, admitted=False,
                                                     prompt=False))
             job.num_computed_tokens += 1
             job.num_output_placeholders += 1
             job.seen = job.num_tokens
-        self._prefilled += len(riding)
 
     # Decodes.
 
@@ -256,6 +264,7 @@ class SglangScheduler(SglangJobs):
         if not len(batch):
             return self._nothing()
         self._room_for_decode()
+        batch.begin_repeats()
         batch.launch(batch.pages())
         self._prefilled += batch.grown_from
         return Schedule(batch.launched, batch.epoch, batch.members, batch.offsets)
@@ -279,7 +288,7 @@ class SglangScheduler(SglangJobs):
         if kept:
             batch.join(kept)
         for job in retracted:
-            self.add(job)
+            self._requeue(job)
 
     def _staying(self, job: Job) -> tuple[int, ...]:
         """Jobs with a larger key stay rather."""
@@ -308,13 +317,14 @@ class SglangScheduler(SglangJobs):
         self._room_for_decode()
         self.steps += 1
         self.ratio.decay()
+        self._unseen = (self._unseen + 1) % self.limits.scheduler_recv_interval
         batch.launch(batch.pages())
         self._prefilled += batch.grown_from
         return True
 
     def sync(self, index: int) -> Schedule:
         """Catch up after repeats: the engine's steps up to number *index* are back; return the latest schedule."""
-        self.batch.come_back(self.batch.launched - self.limits.async_scheduling, index)
+        self.batch.catch_up(self.batch.launched - self.limits.async_scheduling, index)
         return self.repeated()
 
     def repeated(self) -> Schedule:
@@ -328,13 +338,14 @@ class SglangScheduler(SglangJobs):
     def independent_of_arrivals(self, newcomers: bool) -> bool:
         """Whether the next schedule is the same whenever it is made, and whatever jobs come before it, if any may come
         (*newcomers*)."""
-        return not newcomers or (self._ignores_queue and self.limits.max_queued_requests is None)
+        retracts = self.cache.pool.free < len(self.batch)  # whoever is retracted waits behind those that came before
+        return not newcomers or (self._ignores_queue and not retracts and self.limits.max_queued_requests is None)
 
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         batch, decodes = self.batch, self.latest.decodes
-        ignored = self._ignores_queue if self.waiting else self._is_alone
-        if not ignored or not decodes or len(decodes) != len(batch):
+        ignored = self._ignores_queue if self._queue.jobs else self._is_alone
+        if self._coming or not ignored or not decodes or len(decodes) != len(batch):
             return 0
         return batch.first_end() - batch.launched - self.limits.disable_overlap_schedule
 

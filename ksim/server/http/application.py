@@ -1,10 +1,10 @@
 """The ASGI application: paths, keys, and readiness."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from secrets import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from attrs import define, field
@@ -25,7 +25,7 @@ from ksim.server.openai.reply import Reply, to_json
 if TYPE_CHECKING:
     from ksim.server.http.wire import Wire
 
-__all__ = ["Application"]
+__all__ = ["Application", "EngineApi", "json_response"]
 
 LOGGER = logging.getLogger("ksim.server")
 
@@ -36,6 +36,42 @@ _DRAINING = "The server is shutting down, and takes no new requests"
 #: A fault of the server's own, which is logged.
 _BROKEN = ApiError("Internal server error", 500, "InternalServerError")
 Endpoint = Callable[[Request], Awaitable[Response]]
+Prepare = Callable[[Api, Any, Headers], Generation]
+
+
+class EngineApi(Protocol):
+    """What an engine answers differently from vLLM."""
+
+    @property
+    def generators(self) -> Mapping[tuple[str, str], Prepare]:
+        """What reads the bodies of requests that generate, by their methods and paths."""
+        ...
+
+    @property
+    def absent(self) -> Collection[str]:
+        """Paths of vLLM that it lacks."""
+        ...
+
+    def routes(self) -> Sequence[Route]:
+        """Its further paths."""
+        ...
+
+    def guards(self, path: str) -> bool:
+        """Whether a path needs a key, if there are keys."""
+        ...
+
+    def refuse(self, sink: ResponseSink, error: ApiError) -> None:
+        """Answer with *error*."""
+        ...
+
+    def told(self, error: ApiError) -> dict[str, Any]:
+        """The JSON of *error*."""
+        ...
+
+
+#: What vLLM has.
+_GENERATORS: Mapping[tuple[str, str], Prepare] = {
+    ("POST", "/v1/completions"): Api.completion, ("POST", "/v1/chat/completions"): Api.chat}
 
 
 @define(eq=False)
@@ -51,13 +87,23 @@ class Application:
     api: Api | None = None
     draining: bool = False
     metrics: Callable[[], bytes] | None = None
+    engine: EngineApi | None = field(default=None, init=False)
     _digests: list[bytes] = field(init=False)
     _pages: Starlette = field(init=False)
+    _generators: Mapping[tuple[str, str], Prepare] = field(default=_GENERATORS, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._digests = [sha256(key.encode()).digest() for key in self.keys]
-        self._pages = Starlette(routes=self._routes(), exception_handlers={
-            HTTPException: _http_error, ApiError: _api_error, Disconnected: _gone, Exception: _broken})
+        self._pages = self._made_pages()
+
+    def answer_as(self, engine: EngineApi) -> None:
+        """Answer as this *engine* does, and no more as vLLM does."""
+        self.engine, self._generators = engine, {**_GENERATORS, **engine.generators}
+        self._pages = self._made_pages()
+
+    def _made_pages(self) -> Starlette:
+        return Starlette(routes=self._routes(), exception_handlers={
+            HTTPException: self._http_error, ApiError: self._api_error, Disconnected: _gone, Exception: self._broken})
 
     @property
     def paths(self) -> Sequence[str]:
@@ -70,17 +116,21 @@ class Application:
             return await self._pages(scope, receive, send)
         headers, path = Headers(scope=scope), scope["path"]
         request_id = headers.get("x-request-id") or uuid4().hex
-        if path.startswith(_GUARDED) and scope["method"] != "OPTIONS" and not self._admits(headers):
-            answer = _json({"error": "Unauthorized"}, 401)
+        if self._guards(path) and scope["method"] != "OPTIONS" and not self._admits(headers):
+            answer = json_response({"error": "Unauthorized"}, 401)
             answer.headers["x-request-id"] = request_id
             return await answer(scope, receive, send)
-        prepare = {"/v1/completions": Api.completion, "/v1/chat/completions": Api.chat}.get(path)
-        if prepare is not None and scope["method"] == "POST":
+        prepare = self._generators.get((scope["method"], path))
+        if prepare is not None:
             state = scope.get("state", {})
             wire: Wire | None = state.get("wire")
             sink = ResponseSink.of(send, request_id, wire.write if wire else None)
+            sink.refuse = self.engine.refuse if self.engine else None
             return await self._generate(prepare, headers, receive, sink, state)
         await self._pages(scope, receive, _naming(send, request_id))
+
+    def _guards(self, path: str) -> bool:
+        return path.startswith(_GUARDED) if self.engine is None else self.engine.guards(path)
 
     def _admits(self, headers: Headers) -> bool:
         if not self._digests:
@@ -144,26 +194,30 @@ class Application:
             "/v1/models/{name:path}": self._model, "/metrics": self._metrics}
         posts: dict[str, Endpoint] = {"/tokenize": self._tokenize, "/detokenize": self._detokenize,
                                       "/v1/completions": self._health, "/v1/chat/completions": self._health}
-        return [*(Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()),
-                *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
-                Route("/ping", self._health, methods=["GET", "POST"])]
+        routes = [*(Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()),
+                  *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
+                  Route("/ping", self._health, methods=["GET", "POST"])]
+        if self.engine is None:
+            return routes
+        own = [Route(path, self._health, methods=[method]) for method, path in self.engine.generators]
+        return [*(route for route in routes if route.path not in self.engine.absent), *self.engine.routes(), *own]
 
     async def _health(self, request: Request) -> Response:
         return Response(status_code=503 if self.draining or self.api is None else 200)
 
     async def _load(self, request: Request) -> Response:
-        return _json({"server_load": len(self.api.live.handles) if self.api else 0})
+        return json_response({"server_load": len(self.api.live.handles) if self.api else 0})
 
     async def _version(self, request: Request) -> Response:
-        return _json({"version": self._ready().served.version})
+        return json_response({"version": self._ready().served.version})
 
     async def _models(self, request: Request) -> Response:
-        return _json(self._ready().served.cards)
+        return json_response(self._ready().served.cards)
 
     async def _model(self, request: Request) -> Response:
         served = self._ready().served
         name, _ = served.model(request.path_params["name"])
-        return _json(next(card for card in served.cards["data"] if card["id"] == name))
+        return json_response(next(card for card in served.cards["data"] if card["id"] == name))
 
     async def _metrics(self, request: Request) -> Response:
         if self.metrics is None:
@@ -178,10 +232,25 @@ class Application:
 
     async def _told(self, tell: Callable[[Api, Any], dict[str, Any]], request: Request) -> Response:
         body, api = await read(request.headers, request.receive, self.max_body), self._ready()
-        return _json(await api.live.turns.take(lambda: tell(api, parsed(body)), api.live.wall()))
+        return json_response(await api.live.turns.take(lambda: tell(api, parsed(body)), api.live.wall()))
+
+    # Errors.
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        """The answer to an unknown path or method, as in vLLM."""
+        assert isinstance(error, HTTPException)
+        told = ApiError(error.detail, error.status_code).body if self.engine is None else {"detail": error.detail}
+        return json_response(told, error.status_code, error.headers)
+
+    async def _api_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return json_response(error.body if self.engine is None else self.engine.told(error), error.status)
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        return await self._api_error(request, _BROKEN)
 
 
-def _json(table: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(table: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(to_json(table), status, headers, "application/json")
 
 
@@ -192,21 +261,6 @@ def _naming(send: Send, request_id: str) -> Send:
             MutableHeaders(raw=message["headers"])["x-request-id"] = request_id
         await send(message)
     return named
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """The answer to an unknown path or method, as in vLLM."""
-    assert isinstance(error, HTTPException)
-    return _json(ApiError(error.detail, error.status_code).body, error.status_code, error.headers)
-
-
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return _json(error.body, error.status)
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return _json(_BROKEN.body, _BROKEN.status)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

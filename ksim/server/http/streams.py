@@ -147,6 +147,8 @@ class ResponseSink(Stream):
     """A response whose status and headers go out with its first piece."""
 
     headers: list[tuple[bytes, bytes]] = field(factory=list, kw_only=True)
+    #: Answers with an error, by default as vLLM does.
+    refuse: Callable[["ResponseSink", ApiError], object] | None = field(default=None, init=False)
     _head: Message | None = field(default=None, init=False)
 
     @classmethod
@@ -157,7 +159,10 @@ class ResponseSink(Stream):
 
     def fail(self, error: ApiError) -> None:
         """Answer with *error*, and nothing else."""
-        self.whole(error.status, to_json(error.body))
+        if self.refuse is not None:
+            self.refuse(self, error)
+        else:
+            self.whole(error.status, to_json(error.body))
 
     def whole(self, status: int, body: bytes) -> None:
         """Answer with JSON."""

@@ -95,7 +95,7 @@ class Intake:
             id=0, arrival=0.0, prompt=max(len(prompt.ids), 1), output=1, chunk_tokens=CHUNK, images=prompt.images,
             priority=_whole(headers.get(_PRIORITY), asked.priority), adapter=adapter,
             session=asked.session_id or headers.get(_SESSION, ""), tenant=headers.get(_TENANT) or asked.user or "",
-            prompt_logprobs=_prompt_logprobs(asked))
+            prompt_logprobs=_prompt_logprobs(asked), ignore_eos=asked.ignore_eos)
 
     def _answers(self, asked: GenerateFields, most: int, prompts: int) -> list[MadeUpAnswer]:
         """An answer for each sequence, of *most* tokens if it may not end by itself."""
@@ -165,14 +165,14 @@ class Api:
     on_abort: Callable[[int], object] = lambda request: None
     tells_cached: bool = False
     clock: Callable[[], float] = time
-    _intake: Intake = field(init=False)
+    intake: Intake = field(init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
     _refusal_statuses: dict[int, int] = field(factory=dict, init=False)  # of HTTP, by request
     _replies: dict[int, Reply] = field(factory=dict, init=False)  # to requests that have not begun
 
     def __attrs_post_init__(self) -> None:
         lengths = AnswerLengths(self.live.fleet.scenario.workload, self.seed)
-        self._intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
+        self.intake = Intake(self.live, self.served, Author(self.tokenizer, self.seed), lengths, self.remember)
         self.live.log.subscribe(Refused, lambda event: self._refusal_statuses.update({event.request_id: event.status}))
         if self.tells_cached:
             self.live.log.subscribe(Admitted, self._admitted)
@@ -189,7 +189,7 @@ class Api:
         prompts = [prompt.truncated(asked, self.served.max_model_len) for prompt in completion_prompts(
             asked, self.tokenizer, self.served.vocabulary, self.served.max_model_len)]
         most = 1 if asked.echo and asked.max_tokens == 0 else asked.max_tokens
-        prepared = [self._intake.prepare(asked, prompt, most, adapter, headers, len(prompts)) for prompt in prompts]
+        prepared = [self.intake.prepare(asked, prompt, most, adapter, headers, len(prompts)) for prompt in prompts]
         answers = [answer for one in prepared for answer in one.answers]
         made = CompletionFormat(asked, self._head("cmpl", model, asked, headers), self.tokenizer, answers, prompts,
                                 [one.tokens for one in prepared])
@@ -206,7 +206,7 @@ class Api:
         check_asked(asked, most, self.served.max_model_len, name)
         chat = chat_of(asked)
         prompt = self._prompt(chat).truncated(asked, self.served.max_model_len)
-        prepared = self._intake.prepare(asked, prompt, most, adapter, headers)
+        prepared = self.intake.prepare(asked, prompt, most, adapter, headers)
         head = self._head("chatcmpl", model, asked, headers)
         made = ChatFormat(asked, head, self.tokenizer, prepared.answers, chat, prompt, prepared.tokens)
         return Generation(made.reply, [prepared.request])
@@ -230,6 +230,7 @@ class Api:
         if self.tells_cached:
             self._replies.update((handle.request.id, reply) for handle in handles)
         reply.refusal = lambda first: self._refusal(numbers[first])
+        reply.begun(handles)
         return handles
 
     def _admitted(self, event: Admitted) -> None:

@@ -36,6 +36,8 @@ class StreamedReply(Reply):
     _begun: bool = field(default=False, init=False)
     _done: list[int] = field(init=False)
 
+    STREAMS: ClassVar[bool] = True
+
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self._done = [0] * len(self.answers)
@@ -67,7 +69,7 @@ class StreamedReply(Reply):
         if self._begun:
             self.sink.write(error.event + _DONE, True)
         else:
-            self.sink.whole(error.status, to_json(error.body))
+            self.sink.fail(error)
 
 
 def sse_event(table: dict[str, Any]) -> bytes:
@@ -149,10 +151,14 @@ class Logprobs:
     def _entries(self, ids: Sequence[int], pieces: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
         """For each token, the entries of itself and of the likeliest others, in the shape of a chat."""
         for number, piece in zip(ids, pieces, strict=True):
-            own = self._logprob(number)
-            yield [self._entry(other, piece if other == number else self.tokenizer.piece(other),
-                               own if other == number else log((1 - exp(own)) / 2**rank))
-                   for rank, other in enumerate(self._likely(number))]
+            yield [self._entry(other, piece if other == number else self.tokenizer.piece(other), value)
+                   for value, other in self.ranked(number)]
+
+    def ranked(self, number: int) -> list[tuple[float, int]]:
+        """The log-probabilities and ids of a token and of the others that are likeliest."""
+        own = self._logprob(number)
+        return [(own if other == number else log((1 - exp(own)) / 2**rank), other)
+                for rank, other in enumerate(self._likely(number))]
 
     def _entry(self, number: int, piece: str, value: float) -> dict[str, Any]:
         token = self._shown(number, piece)

@@ -224,6 +224,11 @@ class ServedModel:
             fingerprint=f"ksim-{__version__}-{digest}", created=created)
 
     @property
+    def sglang(self) -> bool:
+        """Whether its engine is SGLang."""
+        return self.release.startswith("SGLang")
+
+    @property
     def version(self) -> str:
         """The version of the engine release that is simulated, and ksim's."""
         return f"{self.release.rpartition(' ')[2]}+ksim.{__version__}"
@@ -259,8 +264,9 @@ class ServedModel:
             "id": f"modelperm-{blake2b(name.encode(), digest_size=8).hexdigest()}", "object": "model_permission",
             "created": self.created, **{f"allow_{key}": value for key, value in allowed.items()}, "organization": "*",
             "group": None, "is_blocking": False}
-        return {"id": name, "object": "model", "created": self.created, "owned_by": "vllm", "root": root,
-                "parent": parent, "max_model_len": None if parent else self.max_model_len, "permission": [permission]}
+        return {"id": name, "object": "model", "created": self.created,
+                "owned_by": "sglang" if self.sglang else "vllm", "root": root, "parent": parent,
+                "max_model_len": None if parent else self.max_model_len, "permission": [permission]}
 
 
 @lru_cache(256)

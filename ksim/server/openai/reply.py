@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, repeat
 from math import gcd
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
 from ksim.server.errors import ApiError
+from ksim.server.live import Handle
 from ksim.server.openai.fields import GenerateFields
 from ksim.server.openai.prompts import ApiPrompt
 from ksim.server.text import Tokenizer
@@ -100,6 +101,8 @@ class ReplySink(Protocol):
 
     def whole(self, status: int, body: bytes) -> None: ...
 
+    def fail(self, error: ApiError) -> None: ...
+
 
 @frozen
 class ReplyHead:
@@ -127,6 +130,11 @@ class PromptListener:
 
     reply: "Reply"
     first: int
+
+    @property
+    def streams(self) -> bool:
+        """Whether tokens go out when they come."""
+        return self.reply.STREAMS
 
     def tokens(self, count: int, time: float, sequence: int) -> None:
         self.reply.tokens(self.first + sequence, count)
@@ -156,11 +164,17 @@ class Reply:
     cached: int | None = field(default=None, init=False)
     _left: int = field(init=False)
 
+    #: Whether it is written piece by piece.
+    STREAMS: ClassVar[bool] = False
+
     def __attrs_post_init__(self) -> None:
         self._left = len(self.prompts)
 
+    def begun(self, handles: Sequence[Handle]) -> None:
+        """Its requests are on their way."""
+
     @property
-    def listeners(self) -> list[PromptListener]:
+    def listeners(self) -> Sequence[PromptListener]:
         """A listener for each prompt."""
         width = len(self.answers) // len(self.prompts)
         return [PromptListener(self, index * width) for index in range(len(self.prompts))]
@@ -208,7 +222,7 @@ class WholeReply(Reply):
     def failed(self, error: ApiError) -> None:
         if not self.over:
             self.over = True
-            self.sink.whole(error.status, to_json(error.body))
+            self.sink.fail(error)
 
     @property
     def usage(self) -> dict[str, Any]:

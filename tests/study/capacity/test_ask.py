@@ -61,7 +61,7 @@ def test_the_answer_says_what_it_assumes(asked):
 
 
 def test_what_differs_between_set_ups_is_assumed_with_all_its_values():
-    scenario = Scenario.of(TABLE)
+    scenario = Scenario.of({**TABLE, "serve": {}})
     plan, _ = criteria_of(scenario, [TARGET], None, None, False, 0)
     made = set_ups(scenario, axes_of(["engine=vllm-0.33,sglang-0.5", "gpu=h100,h200"]))
     engines, *_ = assumptions(scenario, made, plan)
