@@ -83,6 +83,7 @@ class Job:
     why: str = ""
     entered: int = 0  # when it entered SGLang's queue, as a number
     prefilled_before: int = 0  # tokens that were prefilled before that
+    seen: int = 0  # of its tokens, so many were there when SGLang's scheduler last looked at them
     aborted: bool = False  # it ends with the next result that it is part of, as SGLang aborts running requests
     # Of speculative decoding: tokens drafted for its next step, its chances of acceptance by position, how many
     # verifications are scheduled, and of those taken in, how many there are and how many drafts they accepted.

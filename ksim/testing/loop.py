@@ -11,10 +11,14 @@ from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, Limits, Schedule, State
 from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.sglang.jobs import SglangJobs
+from ksim.scheduling.sglang.limits import SglangLimits
 from ksim.testing.connected import StoreConnector
 
 #: Limits that do not bind unless a test sets them.
 ROOMY: dict[str, Any] = {"max_num_batched_tokens": 1000, "max_num_seqs": 100, "max_model_len": 1000}
+#: The same for SGLang's scheduler.
+ROOMY_SGLANG: dict[str, Any] = {"max_running_requests": 100, "context_length": 1000}
 
 
 @define(eq=False)
@@ -38,7 +42,7 @@ class Loop(EngineLoop):
         return self.scheduler.cache
 
     def add(self, prompt: int, output: int = 10, *, chunks: Sequence[Any] = (), limit: int | None = None,
-            priority: int = 0, reads_cache: bool = True, arrival: float | None = None,
+            priority: int = 0, reads_cache: bool = True, ignore_eos: bool = False, arrival: float | None = None,
             arrived: float | None = None, request_id: int | None = None, tenant: str = "") -> Job:
         """Add a request to the waiting queue.
 
@@ -46,7 +50,7 @@ class Loop(EngineLoop):
         """
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
-                          prompt, output, chunks, block_tokens, priority, tenant=tenant)
+                          prompt, output, chunks, block_tokens, priority, tenant=tenant, ignore_eos=ignore_eos)
         block_table = getattr(self.scheduler, "block_table", self.cache.block_table)
         job = self.job_class.of(request, number, block_tokens, limit=limit, arrived=arrived,
                                 block_table=block_table(request))
@@ -88,6 +92,11 @@ class Loop(EngineLoop):
             self.turn()
 
 
+def is_sglang(scheduler: Any) -> bool:
+    """Whether *scheduler*, a class, has the settings and the rules of SGLang's."""
+    return isinstance(scheduler, type) and issubclass(scheduler, SglangJobs)
+
+
 def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
          prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache,
          connector: Mapping[str, bool] | None = None, **limits: Any) -> Loop:
@@ -96,7 +105,8 @@ def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block
     *connector* says what a `StoreConnector` does, for a scheduler that has one.
     """
     store = cache(blocks, block_tokens, prefix_caching)
-    parts = (Limits(**(ROOMY | limits)), policy or catalog.find("scheduling.policies", "fcfs")(), store,
+    bounds: Any = SglangLimits(**(ROOMY_SGLANG | limits)) if is_sglang(scheduler) else Limits(**(ROOMY | limits))
+    parts = (bounds, policy or catalog.find("scheduling.policies", "fcfs")(), store,
              admission or catalog.find("scheduling.admissions", "always")())
     if connector is None:
         return Loop(scheduler(*parts))

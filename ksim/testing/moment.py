@@ -11,7 +11,8 @@ from ksim.scheduling.job import ScheduledTokens, State
 class Share:
     """The tokens that request number `request` gets in a step, after `start` tokens computed before.
 
-    The last `drafts` of them are drafted, of which so many will be `accepted`.
+    The last `drafts` of them are drafted, of which so many will be `accepted`.  They are of a `prompt`, or else of a
+    decode.  In an update, its token may be `lost`: the request was preempted since.
     """
 
     request: int
@@ -21,6 +22,8 @@ class Share:
     admitted: bool
     drafts: int = 0
     accepted: int = 0
+    prompt: bool = False
+    lost: bool = False
 
     @property
     def end(self) -> int:
@@ -34,12 +37,28 @@ class Share:
     @property
     def yields(self) -> int:
         """Tokens that come of it, if its request does not end before."""
-        return self.samples * (1 + self.accepted)
+        return 0 if self.lost else self.samples * (1 + self.accepted)
 
     @classmethod
     def of(cls, entry: ScheduledTokens) -> "Share":
         return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted,
-                   entry.drafts, entry.accepted)
+                   entry.drafts, entry.accepted, entry.prompt)
+
+
+@frozen
+class RunningMoment:
+    """SGLang's running batch just after a schedule.
+
+    Its `members` are in order, and have `sampled` so many tokens each that have come back.  The queue is hidden while
+    it is `full`.  Tokens were `reserved` for the outputs of those that ran when the queue was looked at.  The prompt of
+    request `chunked` is cut.
+    """
+
+    members: tuple[int, ...]
+    sampled: tuple[int, ...]
+    full: bool
+    reserved: float
+    chunked: int | None
 
 
 @frozen
@@ -77,4 +96,5 @@ class Moment:
     received: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
-    tokens: dict[int, int] = field(factory=dict)  # of those that wait
+    tokens: dict[int, int] = field(factory=dict)  # of those that wait; noted with a connector, and of SGLang's
+    batch: RunningMoment | None = None  # of SGLang's scheduler, after a schedule

@@ -9,22 +9,25 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.kv.cache.block_cache import BlockCache
 from ksim.scheduling.scheduler import Scheduler
-from ksim.testing.invariants import INVARIANTS
-from ksim.testing.strategies import cases, replayable_cases
+from ksim.scheduling.sglang.scheduler import SglangScheduler
+from ksim.testing.invariants import INVARIANTS, SGLANG_INVARIANTS
+from ksim.testing.loop import is_sglang
+from ksim.testing.strategies import cases, replayable_cases, sglang_cases
 from ksim.testing.trial import NAMES_DO_NOT_MATTER, NO_ERROR, SAME_AS_PLAIN, Case, PolicyFault, Subject, examine, files
 
 #: Cases that a check plays by default.  Half of them can be written as a scenario, half use every feature.
 EXAMPLES = 200
 #: Smaller cases that are tried after the first fault.
 SHRINKS = 400
-_NAMES = (*INVARIANTS, NO_ERROR, NAMES_DO_NOT_MATTER, SAME_AS_PLAIN)
+_NAMES = (*INVARIANTS, *(SGLANG_INVARIANTS.keys() - INVARIANTS), NO_ERROR, NAMES_DO_NOT_MATTER, SAME_AS_PLAIN)
+#: The schedulers on which a policy can be played, by the engine whose rules they have.
+SCHEDULERS = {"vllm": Scheduler, "sglang": SglangScheduler}
 
 
-def check_policy(policy: Any, *, admission: Any = "always", starves: bool = False, conserves_work: bool = True,
-                 max_examples: int = EXAMPLES, seed: int = 0, invariants: Sequence[str] = (), shrink: bool = True,
-                 write_to: str | Path | None = None) -> None:
+def check_policy(policy: Any, *, engine: str = "vllm", admission: Any = "always", starves: bool = False,
+                 conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
+                 invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
     """Play *policy* on many small cases; raise PolicyFault with the smallest one found that breaks an invariant.
 
     *policy* and *admission* are each a class, an object, or a name as in a scenario.  A policy that lets some
@@ -33,25 +36,33 @@ def check_policy(policy: Any, *, admission: Any = "always", starves: bool = Fals
     exempt from `work_conserved`, but not from `no_idle_step`.  *invariants* names the invariants to check, by default
     all.  If *write_to* is given, the case is written there as a scenario file, with its trace beside it under the
     same name.  The same *seed* plays the same cases.
+
+    *engine* says whose scheduler asks the policy: "vllm", or "sglang", which asks for an order and a victim only, and
+    has rules of its own (`SGLANG_INVARIANTS`).  A case on SGLang's is told in words; it is no scenario file.
     """
-    check_scheduler(Scheduler, policy=policy, admission=admission, starves=starves, conserves_work=conserves_work,
-                    max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
+    if engine not in SCHEDULERS:
+        raise ValueError(f"no engine named {engine}; there are {', '.join(SCHEDULERS)}")
+    check_scheduler(SCHEDULERS[engine], policy=policy, admission=admission, starves=starves,
+                    conserves_work=conserves_work, max_examples=max_examples, seed=seed, invariants=invariants,
+                    shrink=shrink, write_to=write_to)
 
 
-def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = "always",
+def check_scheduler(scheduler: Any, *, cache: Any = None, policy: Any = "fcfs", admission: Any = "always",
                     starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
                     invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
     """Do the same as `check_policy` for a *scheduler* or a *cache* of your own: classes such as ksim's.
 
-    They are also compared with ksim's own, step by step.
+    They are also compared with ksim's own, step by step.  A subclass of `SglangScheduler` is held to SGLang's rules.
     """
     if unknown := set(invariants) - set(_NAMES):
         raise ValueError(f"no invariants named {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
     subject = Subject(policy, scheduler, cache, admission, starves, conserves_work, tuple(invariants))
-    half = max(max_examples // 2, 1)
+    subject.engine()
     name = "counter_example" if write_to is None else Path(write_to).name.removesuffix(".toml")
-    fault = (_search(subject, replayable_cases(starving=not starves), half, seed, shrink, name)
-             or _search(subject, cases(starving=not starves), half, seed, shrink, name))
+    kinds = [sglang_cases] if is_sglang(scheduler) else [replayable_cases, cases]
+    searches = (_search(subject, kind(starving=not starves), max(max_examples // len(kinds), 1), seed, shrink, name)
+                for kind in kinds)
+    fault = next(filter(None, searches), None)
     if fault is not None:
         if write_to is not None:
             _write(fault, Path(write_to))
@@ -90,6 +101,8 @@ def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, num
 
 def _fault(subject: Subject, case: Case, name: str, invariant: str, step: int, problem: str) -> PolicyFault:
     note = f"{subject.name} breaks {invariant} in step {step}: {problem}"
+    if is_sglang(subject.scheduler):
+        return PolicyFault(invariant, subject.name, step, problem, case)
     written = files(case, subject.policy, name, note)
     return PolicyFault(invariant, subject.name, step, problem, case, scenario=written.scenario, trace=written.trace,
                        trace_name=written.trace_name)

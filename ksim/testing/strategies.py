@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from attrs import evolve
 from hypothesis import strategies as st
 
+from ksim.scheduling.sglang.limits import INPUT_MARGIN, SGLANG_ORDERS
 from ksim.testing.trial import Arrival, Case
 
 Arrivals = st.SearchStrategy[list[Arrival]]
@@ -42,6 +44,13 @@ def adversarial(block_tokens: int, **kinds: Any) -> Arrivals:
     lengths = st.sampled_from(sorted({edge for edge in edges if edge > 0}))
     one = st.tuples(requests(**kinds), lengths, lengths).map(lambda drawn: _sized(*drawn))
     return st.lists(one, min_size=1, max_size=8)
+
+
+def crowds() -> Arrivals:
+    """Requests whose outputs are longer than their prompts, about the same time: memory runs out while they decode."""
+    one = st.builds(Arrival, turn=st.integers(0, 4), prompt=st.integers(1, 12), output=st.integers(12, 25),
+                    overrun=st.sampled_from([0, 0, 3]), priority=st.integers(0, 2), family=st.integers(0, 9))
+    return st.lists(one, min_size=4, max_size=12)
 
 
 def streams() -> Arrivals:
@@ -103,6 +112,64 @@ def replayable_cases(draw: st.DrawFn, *, starving: bool = True) -> Case:
     case = _case(draw, arrivals, block_tokens, valid=True, pipelines=False, aborts=False)
     replayable = {"prefix_caching": shares, "long_prefill_token_threshold_adaptive": False}
     return Case(case.settings | replayable, arrivals, named_outputs=False)
+
+
+#: Settings under which SGLang's scheduler admits more than memory will do for.
+CROWDED = {"schedule_conservativeness": 0.02, "max_running_requests": 8, "max_queued_requests": None}
+
+
+@st.composite
+def sglang_cases(draw: st.DrawFn, *, aborts: bool = True, starving: bool = True) -> Case:
+    """Any case that SGLang's scheduler would accept: each request fits the cache when it is alone.
+
+    In half of the cases more are admitted than fit in the end, so that some are retracted.
+    """
+    page, crowded = draw(st.sampled_from([1, 4, 16])), draw(st.booleans())
+    some = workloads(page, private=False)
+    arrivals = draw(crowds() if crowded else st.one_of(some, streams()) if starving else some)
+    ignoring = draw(st.sampled_from([False, False, True]))
+    arrivals = [evolve(arrival, ignore_eos=ignoring and not arrival.overrun) for arrival in arrivals]
+    longest = max(a.prompt + a.output + a.overrun for a in arrivals)
+    fits = -(-(longest + 2 * page + INPUT_MARGIN) // page)
+    more = st.integers(0, 2 * fits) if crowded else st.integers(0, 20) | st.just(1000)
+    sizes = {"block_tokens": page, "blocks": fits + draw(more),
+             "context_length": draw(st.sampled_from([1000, longest + INPUT_MARGIN + 2]))}
+    drops = st.tuples(st.integers(0, 50), st.integers(0, len(arrivals) - 1), st.booleans())
+    return Case(draw(sglang_settings(page)) | sizes | (CROWDED if crowded else {}), tuple(arrivals),
+                tuple(draw(st.lists(drops, max_size=3 if aborts else 0))))
+
+
+def sglang_settings(page: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Settings of SGLang's scheduler that it would start with, except the sizes of its cache."""
+    chunks = st.sampled_from([8192, 20, 32, 20, -1])
+    return st.fixed_dictionaries({
+        "max_running_requests": st.sampled_from([100, 4, 100, 1, 2]),
+        "chunked_prefill_size": chunks.map(lambda size: size if size < 0 else -(-size // page) * page),
+        "max_prefill_tokens": st.sampled_from([16384, 16384, 20, 150]),
+        "schedule_policy": st.sampled_from(["fcfs", "fcfs", *SGLANG_ORDERS]),
+        "schedule_conservativeness": st.sampled_from([0.02, 0.02, 0.3, 1.0]),
+        "retraction_policy": st.sampled_from(["length", "length", "priority"]),
+        **{name: st.booleans() for name in ("prefix_caching", "disable_overlap_schedule", "enable_mixed_chunk",
+                                            "enable_priority_scheduling", "disable_priority_preemption")},
+    }, optional={
+        "max_queued_requests": st.sampled_from([1, 4]),
+        "priority_scheduling_preemption_threshold": st.just(0),
+        "schedule_low_priority_values_first": st.just(True),
+        "prefill_max_requests": st.sampled_from([1, 2]),
+        "prefill_decode_interval": st.sampled_from([1, 3]),
+        "prefill_decode_interval_min_bs": st.just(2),
+        "min_free_slots_delay": st.sampled_from([1, 2]),
+    }).map(_sglang_settings)
+
+
+def _sglang_settings(drawn: dict[str, Any]) -> dict[str, Any]:
+    """*drawn* without what SGLang refuses together; and chunks have room for some tokens beside those that decode."""
+    orders = ["fcfs", "lof"] if drawn["enable_priority_scheduling"] else [*SGLANG_ORDERS]
+    if not drawn["prefix_caching"] and drawn["schedule_policy"] == "shortest-prefill-first":
+        orders = ["fcfs"]
+    policy, mixes = drawn["schedule_policy"], drawn["enable_mixed_chunk"] and drawn["chunked_prefill_size"] > 0
+    return drawn | {"schedule_policy": policy if policy in orders else "fcfs", "enable_mixed_chunk": mixes,
+                    "max_running_requests": min(drawn["max_running_requests"], 8 if mixes else 100)}
 
 
 def _case(draw: st.DrawFn, arrivals: tuple[Arrival, ...], block_tokens: int, *, valid: bool, pipelines: bool,

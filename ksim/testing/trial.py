@@ -19,14 +19,16 @@ from attrs import Factory, field, fields, frozen
 
 from ksim.foundation import catalog
 from ksim.kv.cache.block_cache import BlockCache
+from ksim.kv.cache.radix import RadixCache
 from ksim.scheduling.job import Job, Limits
 from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.sglang.scheduler import SglangScheduler
 from ksim.specs.settings import EngineSettings
 from ksim.testing.connected import PlannedTransfer
 from ksim.testing.history import EngineHistory, HistoryRecorder, digest
-from ksim.testing.invariants import INVARIANTS, Invariant, breach
+from ksim.testing.invariants import INVARIANTS, SGLANG_INVARIANTS, Invariant, breach
 from ksim.testing.invariants.progress import longest
-from ksim.testing.loop import ROOMY, Loop, loop
+from ksim.testing.loop import ROOMY, Loop, is_sglang, loop
 
 
 @frozen(repr=False)
@@ -40,6 +42,7 @@ class Arrival:
     priority: int = 0
     family: int = 0
     reads_cache: bool = True
+    ignore_eos: bool = False
     transfer: PlannedTransfer | None = None
 
     def chunks(self, block_tokens: int, *, named_outputs: bool) -> list[tuple[int, int]]:
@@ -103,9 +106,7 @@ class Case:
             yield engine
 
     def _goes_on(self, engine: Loop) -> bool:
-        scheduler = engine.scheduler
-        held = engine.connector is not None and (scheduler.has_requests or not engine.idle)
-        return bool(held or len(scheduler.running) or len(scheduler.waiting))
+        return bool(engine.scheduler.has_requests or (engine.connector is not None and not engine.idle))
 
     def _arrive(self, engine: Loop, arrival: Arrival, naming: "Naming") -> None:
         sent = arrival.turn * engine.tick
@@ -113,8 +114,9 @@ class Case:
         chunks = arrival.chunks(engine.cache.block_tokens, named_outputs=self.named_outputs)
         job = engine.add(
             arrival.prompt, arrival.output, limit=arrival.output + arrival.overrun, priority=arrival.priority,
-            reads_cache=arrival.reads_cache, arrival=sent, arrived=engine.latest, tenant=str(arrival.family),
-            chunks=[naming.content(name) for name in chunks], request_id=naming.request(len(engine.jobs)))
+            reads_cache=arrival.reads_cache, ignore_eos=arrival.ignore_eos, arrival=sent, arrived=engine.latest,
+            tenant=str(arrival.family), chunks=[naming.content(name) for name in chunks],
+            request_id=naming.request(len(engine.jobs)))
         if engine.connector is not None and arrival.transfer is not None:
             engine.connector.transfers[job] = arrival.transfer
 
@@ -153,14 +155,14 @@ class ForwardsJob(Job):
 
 @frozen
 class Subject:
-    """The subject of a test: a policy, the scheduler that calls it, and a cache.
+    """The subject of a test: a policy, the scheduler that calls it, and a cache, by default ksim's for that scheduler.
 
     `starves` and `conserves_work` are as in `check_policy`; `invariants` names the invariants to check.
     """
 
     policy: Any
     scheduler: Any = Scheduler
-    cache: Any = BlockCache
+    cache: Any = None
     admission: Any = "always"
     starves: bool = False
     conserves_work: bool = True
@@ -170,7 +172,17 @@ class Subject:
     def name(self) -> str:
         if isinstance(self.policy, str):
             return self.policy
-        return self.kind.__name__ if self.scheduler is Scheduler else self.scheduler.__name__
+        return self.kind.__name__ if self.is_plain else self.scheduler.__name__
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the scheduler is ksim's own."""
+        return self.scheduler in (Scheduler, SglangScheduler)
+
+    @property
+    def store(self) -> Any:
+        """The class of its cache."""
+        return self.cache or (RadixCache if is_sglang(self.scheduler) else BlockCache)
 
     @property
     def kind(self) -> type:
@@ -190,7 +202,8 @@ class Subject:
             left_out |= set(_ORDERED)
         if not self.conserves_work or not self._admits_all:
             left_out |= {"work_conserved"}
-        return {name: invariant for name, invariant in INVARIANTS.items()
+        known = SGLANG_INVARIANTS if is_sglang(self.scheduler) else INVARIANTS
+        return {name: invariant for name, invariant in known.items()
                 if name not in left_out and self.wants(name)}
 
     @property
@@ -202,9 +215,12 @@ class Subject:
 
     def play(self, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> EngineHistory:
         """The history of *case*: until all requests are done, an error is raised, or the run can no longer end."""
-        engine = loop(policy=self.fresh(), admission=_fresh("scheduling.admissions", self.admission),
-                      scheduler=self.scheduler, cache=self.cache, **case.settings)
-        return observe(engine, case, naming, job_class)
+        return observe(self.engine(**case.settings), case, naming, job_class)
+
+    def engine(self, **settings: Any) -> Loop:
+        """A fresh engine with these *settings*; raises ConfigError if its scheduler refuses the policy."""
+        return loop(policy=self.fresh(), admission=_fresh("scheduling.admissions", self.admission),
+                    scheduler=self.scheduler, cache=self.store, **settings)
 
 
 def _fresh(folder: str, named: Any) -> Any:
@@ -257,9 +273,10 @@ def _other_names(subject: Subject, case: Case, history: EngineHistory) -> tuple[
 
 def _plain(subject: Subject, case: Case, history: EngineHistory) -> tuple[int, str] | None:
     """The same must happen as on ksim's own scheduler and cache."""
-    if subject.scheduler is Scheduler and subject.cache is BlockCache:
+    own = SglangScheduler if is_sglang(subject.scheduler) else Scheduler
+    plain = Subject(subject.policy, own, admission=subject.admission)
+    if (subject.scheduler, subject.store) == (plain.scheduler, plain.store):
         return None
-    plain = Subject(subject.policy, admission=subject.admission)
     return _difference(history, plain.play(case), "on ksim's own scheduler and cache")
 
 

@@ -85,6 +85,11 @@ class SglangCaseRequest:
         """`max_new_tokens`."""
         return self.output_len if self.max_tokens is None else self.max_tokens
 
+    @property
+    def stops(self) -> bool:
+        """Whether the stop token, which the scheduler cannot see coming, ends its output."""
+        return self.asked > self.output_len and not self.ignore_eos
+
 
 @frozen
 class SglangCase:
@@ -235,16 +240,16 @@ class SglangReplay:
         if too_long:
             prompt = np.zeros(1, np.uint64)
         dropped = settings.speculative["draft_tokens"] if settings.speculative else 0
-        output = np.full(max(request.output_len, 1) + dropped, request.output_token, np.uint64)
-        if request.asked > request.output_len:
+        length = request.output_len if request.stops else max(request.asked, 1)
+        output = np.full(length + dropped, request.output_token, np.uint64)
+        if request.asked > request.output_len and not too_long:
             output[request.output_len - 1] = _STOP
-        content = cases.blocks(np.concatenate([prompt, output]), page, self._cache.ahead)
+        # By the token, whatever the page: orders tell prompts apart within one.
+        content = cases.blocks(np.concatenate([prompt, output]), 1, self._cache.ahead)
         priority = settings.sign * _LEAST_URGENT if request.priority is None else request.priority
-        asked = Request(place, 0.0, len(prompt), request.output_len + dropped, content, page, priority,
-                        ignore_eos=request.ignore_eos)
+        asked = Request(place, 0.0, len(prompt), length + dropped, content, 1, priority, ignore_eos=request.ignore_eos)
         table = WindowTable if settings.sliding_window else BlockTable
-        job = Job.of(asked, place, page, output=request.output_len, limit=limit,
-                     block_table=table(asked.chunks, page, asked.named))
+        job = Job.of(asked, place, page, output=length, limit=limit, block_table=table(asked.chunks, 1, asked.named))
         if too_long:
             job.aborted = True
         return job
@@ -375,7 +380,7 @@ class SglangReplay:
         request = self.case.requests[self._places[job]]
         if why == "length":
             why = "abort" if job.aborted else (
-                "stop" if request.asked > request.output_len == job.sampled else "length")
+                "stop" if request.stops and job.sampled == request.output_len <= job.limit else "length")
         computed = job.num_computed_tokens - job.request.prompt + 1 if self._cache.ahead else 0  # dropped ones, too
         self.outcomes[self._places[job]] |= {"end": step, "why": why, "tokens": max(job.sampled, computed)}
 

@@ -7,7 +7,7 @@ from ksim.testing.batching import CHECKS, steps
 from ksim.testing.strategies import cases
 from ksim.testing.trial import Arrival, Case, Subject
 from tests.properties import share
-from tests.testing.mutants import caches, policies, schedulers, transfers
+from tests.testing.mutants import caches, policies, schedulers, sglang, transfers
 
 #: Hardly any case that a scenario can hold shows these faults, so all kinds of cases are searched from the start.
 UNTOLD = {"leak_at_abort", "stop_not_honoured", "resumes_at_once", "partial_chunks_forgotten", "last_come_first",
@@ -16,7 +16,7 @@ UNTOLD = {"leak_at_abort", "stop_not_honoured", "resumes_at_once", "partial_chun
 RARE = {"dropped_output_kept", "revived_uncounted", "equals_rob_each_other", "wrong_victim", "reserve_ignored",
         "loads_reserve_nothing", "victim_in_flight", "head_skipped", "chunked_anyway", "partial_chunks_forgotten",
         "resumes_at_once", "spoilt_load_goes_on"}
-MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS, *transfers.MUTANTS]
+MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS, *transfers.MUTANTS, *sglang.MUTANTS]
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name, marks=[pytest.mark.explore] *

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.scheduler import Scheduler
+from ksim.scheduling.sglang.scheduler import SglangScheduler
 from ksim.simulation.simulate import simulate
 from ksim.testing import PolicyFault, check_policy, check_scheduler
 from ksim.testing.policy import EXAMPLES
@@ -25,8 +27,45 @@ def test_the_policies_of_ksim_pass(name):
     check_policy(name, starves=name in STARVING, max_examples=share(40))
 
 
-def test_the_scheduler_of_ksim_passes_by_default():
-    check_scheduler(Scheduler, max_examples=share(EXAMPLES))
+def advises(name):
+    """Whether a policy has an order or a victim only, as SGLang's scheduler asks for."""
+    kind = catalog.find("scheduling.policies", name)
+    return not hasattr(kind, "propose") and not hasattr(kind, "queue")
+
+
+@pytest.mark.parametrize("name", [*filter(advises, catalog.names("scheduling.policies"))])
+def test_policies_that_only_advise_pass_on_sglangs_scheduler(name):
+    check_policy(name, engine="sglang", max_examples=share(40))
+
+
+@pytest.mark.parametrize("name", ["stall_free", "fair_share"])
+def test_policies_that_propose_or_have_a_queue_are_refused_on_sglangs_scheduler(name):
+    with pytest.raises(ConfigError, match="SGLang's scheduler asks only for an order and a victim"):
+        check_policy(name, engine="sglang")
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ValueError, match="no engine named trt; there are vllm, sglang"):
+        check_policy("fcfs", engine="trt")
+
+
+class Attached:
+    """Longest cached prefix first, by the cache that it was attached to."""
+
+    def attach(self, cache):
+        self.cache = cache
+
+    def order(self, job):
+        return -self.cache.find_prefix(job.block_table, job.num_tokens).tokens, job.number
+
+
+def test_a_policy_may_look_at_sglangs_cache():
+    check_policy(Attached, engine="sglang", max_examples=share(100))
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler, SglangScheduler])
+def test_the_schedulers_of_ksim_pass_by_default(scheduler):
+    check_scheduler(scheduler, max_examples=share(EXAMPLES))
 
 
 @pytest.mark.slow

@@ -63,6 +63,8 @@ class SglangJobs:
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
+        if hasattr(self.policy, "attach"):
+            self.policy.attach(self.cache)
         self.guard = PolicyGuard(self.policy)
         if self.guard.proposes or self.guard.reorders:
             raise ConfigError("serve.scheduling_policy", f"{type(self.policy).__name__} proposes batches or has a queue"
@@ -129,6 +131,12 @@ class SglangJobs:
         jobs = [entry.job for entry in self._last.entries] if self._last else []
         return [job for job in dict.fromkeys([*jobs, *([self.chunked] if self.chunked else [])])
                 if job.state is State.RUNNING]
+
+    @property
+    def holding(self) -> list[Job]:
+        """All jobs that hold memory: those that decode, or wait for their last token, and those before them."""
+        jobs = dict.fromkeys([*self.batch.jobs, *self.batch.leaving, *self.others])
+        return [job for job in jobs if job.state is State.RUNNING]
 
     # Requests come and go.
 
@@ -229,4 +237,5 @@ class SglangJobs:
     def _give_back(self, job: Job, tokens: int = 0) -> None:
         self.cache.assign(job.block_table, job.num_computed_tokens)
         self.cache.free(job.block_table, tokens, job.request.prompt)
+        self.batch.leaving.pop(job, None)
         self._rows -= 1

@@ -80,6 +80,12 @@ class SglangLimits:
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
+    def min_free_slots(self) -> int:
+        """How many places must be free for a batch of prompts while others decode; none if that is one."""
+        slots = min(self.min_free_slots_delay or 0, self.max_running_requests)
+        return slots if slots > 1 else 0
+
+    @property
     def decode_rows(self) -> int:
         """How many jobs may hold memory of an engine that decodes for another."""
         extra, places = self.disaggregation_decode_extra_slots, self.max_running_requests

@@ -140,7 +140,7 @@ class PrefillPass:
         """The cached prefix of *job*, which is used now, and its last node."""
         found = self.cache.look_up(job.block_table, job.num_tokens - 1) if job.reads_cache else (
             0, self.cache.tree.root)
-        job.cached = found[0]
+        job.cached, job.seen = found[0], job.num_tokens
         return found
 
     def add(self, job: Job, cut: bool) -> bool | None:

@@ -27,7 +27,8 @@ class RunningBatch:
     """`jobs` decode; after `launched` decodes, of which `returned` have come back.
 
     Its queue is not looked at while it is `full`.  `grown_from` counts the tokens of the prefill that it has grown
-    from.  If it `foresees`, jobs leave it while their last token is in flight, where length is what ends them.
+    from.  No decode is made while it has grown of jobs alone that may have no output (`prompts_only`).  If it
+    `foresees`, jobs leave it while their last token is in flight, where length is what ends them.
     """
 
     cache: RadixCache
@@ -35,12 +36,13 @@ class RunningBatch:
     jobs: list[Job] = field(factory=list)
     full: bool = False
     grown_from: int = 0
+    prompts_only: bool = False
     members: tuple[Job, ...] = ()
     offsets: Offsets = Offsets()
     epoch: int = 0  # grows when all are counted anew
     launched: int = 0
     returned: int = 0
-    _leaving: list[Job] = field(factory=list)  # no longer of the batch: their last token is in flight
+    leaving: dict[Job, None] = field(factory=dict)  # no longer of the batch: their last token is in flight
     _aborted: list[Job] = field(factory=list)
     _ends: dict[int, list[Job]] = field(factory=dict)  # by decode: who ends with its result
     _order: list[int] = field(factory=list)  # a heap of when somebody ends, or would have
@@ -100,7 +102,7 @@ class RunningBatch:
         finishing = [job for job in self._foreseen.pop(self.launched, ())
                      if job.in_decode_set and job.final == self.launched and job.state is State.RUNNING]
         self.drop(finishing)
-        self._leaving += finishing
+        self.leaving |= dict.fromkeys(finishing)
         return finishing
 
     # Decodes.
@@ -167,10 +169,10 @@ class RunningBatch:
     def dissolve(self) -> list[Job]:
         """Settle all jobs; return those of the batch, which has none now."""
         jobs = self.jobs
-        for job in (*jobs, *self._leaving):
+        for job in (*jobs, *self.leaving):
             if job.in_decode_set:
                 self.settle(job)
-        self.jobs, self.members, self.offsets, self._leaving, self._aborted = [], (), Offsets(), [], []
+        self.jobs, self.members, self.offsets, self._aborted = [], (), Offsets(), []
         self._ends.clear()
         self._order.clear()
         self._foreseen.clear()

@@ -75,8 +75,10 @@ class SglangScheduler(SglangJobs):
             if len(joining) < len(jobs):
                 batch.full = False
             if joining and not len(batch):
-                batch.full, batch.grown_from = False, sum(entry.tokens for entry in last.entries)
+                batch.full, batch.prompts_only = False, True
+                batch.grown_from = sum(entry.tokens for entry in last.entries)
             if joining:
+                batch.prompts_only &= all(entry.prompt and entry.job.limit == 0 for entry in last.entries)
                 batch.join(joining)
         if self._ended and batch.drop([job for job in batch.jobs if job.state is State.DONE]):
             batch.full = False
@@ -107,7 +109,7 @@ class SglangScheduler(SglangJobs):
             return None
         if self.chunked is None:
             places = self._places()
-            if limits.min_free_slots_delay and len(batch) and places < limits.min_free_slots_delay:
+            if len(batch) and places < limits.min_free_slots:
                 return None
             if places <= 0 and not limits.preempts:
                 batch.full = True
@@ -162,7 +164,7 @@ class SglangScheduler(SglangJobs):
         """Preempt jobs less urgent than *job* by more than the threshold, as few as its memory needs; return whether
         any were."""
         sign, batch = self.limits.sign, self.batch
-        short = (job.num_tokens - job.cached + min(job.limit, CLIP)) - admitted.memory
+        short = (job.seen - job.cached + min(job.limit, CLIP)) - admitted.memory
         victims = list[Job]()
         for other in sorted((other for other in batch.jobs if other.state is State.RUNNING),
                             key=lambda other: (-sign * other.request.priority, -other.entered)):
@@ -234,6 +236,7 @@ class SglangScheduler(SglangJobs):
                                                     prompt=False))
             job.num_computed_tokens += 1
             job.num_output_placeholders += 1
+            job.seen = job.num_tokens
 
     # Decodes.
 
@@ -243,7 +246,7 @@ class SglangScheduler(SglangJobs):
 
     def _decode(self) -> Schedule:
         batch, before = self.batch, len(self.batch)
-        if all(job.limit == 0 for job in batch.jobs):
+        if batch.prompts_only:
             return self._nothing()
         finishing = batch.finishing()
         if not len(batch):
@@ -301,7 +304,7 @@ class SglangScheduler(SglangJobs):
         """Take its memory from *job*, which loses its tokens in flight, and make some for the *left* others."""
         self._give_back(job)
         self.cache.make_room(left * RETRACT_TOKENS)
-        job.state, job.num_computed_tokens, job.num_output_placeholders = State.WAITING, 0, 0
+        job.state, job.num_computed_tokens, job.num_output_placeholders, job.cached = State.WAITING, 0, 0, 0
         job.preemptions += 1
 
     # Schedules that are known to be just like the latest need not be made.

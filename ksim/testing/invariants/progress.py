@@ -26,7 +26,10 @@ def nobody_lost(history: EngineHistory) -> Iterator[tuple[int, str]]:
 
 
 def no_idle_step(history: EngineHistory) -> Iterator[tuple[int, str]]:
-    """A step schedules tokens, unless a batch is in flight, a request is preempted, or no request waits or runs."""
+    """A step schedules tokens, unless a batch is in flight, a request is preempted, no request waits or runs, or SGLang
+    holds prompts back for turns of decodes (`prefill_decode_interval`)."""
+    if getattr(history.limits, "prefill_decode_interval", None):
+        return
     for moment in history.schedules:
         if not (moment.shares or moment.preempted or moment.in_flight) and (moment.waiting or moment.running):
             yield moment.step, (f"nothing is scheduled and nothing is in flight, while {len(moment.waiting)} requests"
@@ -69,11 +72,12 @@ def longest(history: EngineHistory) -> int:
 def _bound(history: EngineHistory, number: int) -> int:
     sizes = [history.size(other) for other in range(len(history.jobs))]
     ahead = sum(size for other, size in enumerate(sizes) if history.arrived[other] <= history.arrived[number])
-    return _per_token(history) * (ahead + 2 * min(history.limits.active, len(sizes)) * max(sizes))
+    at_once = min(int(history.limits.active), len(sizes))
+    return _per_token(history) * (ahead + 2 * at_once * max(sizes))
 
 
 def _per_token(history: EngineHistory) -> int:
-    return history.limits.depth * history.limits.prefill_schedule_interval
+    return int(history.limits.depth) * history.interval
 
 
 def work_conserved(history: EngineHistory) -> Iterator[tuple[int, str]]:

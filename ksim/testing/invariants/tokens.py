@@ -17,6 +17,7 @@ def tokens_in_order(history: EngineHistory) -> Iterator[tuple[int, str]]:
     for moment in history.moments:
         if moment.kind == "update":
             drafted.subtract({share.request: share.rejected for share in moment.shares})
+            sampled.subtract({share.request: share.samples and share.lost for share in moment.shares})
             continue
         for share in moment.shares:
             number = share.request
