@@ -65,12 +65,15 @@ def first_token(request: Request) -> Request:
 def rest_of(request: Request, decode: Engine, connector: "KvConnector") -> tuple[Request, bool]:
     """The part of *request* that *decode* serves, and whether the first token is handed over to it.
 
-    A token that is the only one is computed by *decode* itself.  Where tokens are handed over, so are log-probabilities
+    A token that is the only one is computed by *decode* itself; where it comes apart from the prompt, as if one were to
+    follow.  Where tokens are handed over, so are log-probabilities
     of the prompt: *decode* takes the prompt's KV, and need not compute the prompt again.
     """
     if not connector.hands_over_token:
         return request, False
     taken = evolve(request, prompt_logprobs=None)
+    if decode.endpoint is not None and decode.endpoint.takes_tokens:
+        return (evolve(taken, output=2, max_tokens=2), False) if request.output == 1 else (taken, True)
     if request.output == 1 or request.prompt + 1 >= decode.scheduler.limits.max_model_len:
         return taken, False
     most = None if request.max_tokens is None else request.max_tokens - 1

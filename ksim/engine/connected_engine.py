@@ -158,6 +158,9 @@ class ConnectedEngine(LookaheadEngine):
                 yield from self._pause(times.now)
             self._receive_sent(times.now)
             self.connector.begin_turn(times.now)
+            if ended := self.connector.ended():
+                times.frontend = max(times.frontend, times.now + self.host.client.deliver)
+                self._give(ended, times.frontend)
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._repeats_left(turn)) > 1:
                 batch, seconds = turn.work

@@ -413,7 +413,8 @@ class Engine(ABC):
     def _polling(self) -> float:
         """Seconds from the end of a transfer until an engine that only polls has noticed it: half a turn, and a turn
         for each batch that may be in flight."""
-        return POLL * (0.5 + self.scheduler.limits.depth) if len(self.scheduler.waiting) else 0.0
+        polls = self.scheduler.connector is not None and len(self.scheduler.waiting)  # SGLang's loop never sleeps
+        return POLL * (0.5 + self.scheduler.limits.depth) if polls else 0.0
 
     def _take_in(self, turn: Turn, finished: Sequence[Job], now: float) -> None:
         """Tell the connector what the output of *turn*, taken in *now*, means for others."""
@@ -437,7 +438,7 @@ def _cached(job: Job, schedule: Schedule) -> int:
     """How many tokens of *job*, just admitted, are in the cache: those found there, and those that were loaded."""
     if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_prefill:
         return job.cached
-    return next(entry.start for entry in schedule.entries if entry.job is job)
+    return next((entry.start for entry in schedule.entries if entry.job is job), job.num_computed_tokens)
 
 
 @define(eq=False)

@@ -307,6 +307,8 @@ class EventEngine(Inbox):
             self._take_inbox()
             if self.connector is not None:
                 self.connector.begin_turn(self.env.now)
+                if ended := self.connector.ended():
+                    self._frontend.deliver(0, partial(self._deliver_finished, ended))
             yield from self._loop.run_turn(self)
 
     @property

@@ -234,8 +234,11 @@ class Observer:
 
 def first_tokens(turn: Turn) -> list[Request]:
     """The requests of which *turn*, just taken in, has the first token."""
-    return [entry.job.request for entry in turn.schedule.entries
-            if entry.samples and _is_first(entry.job, turn.index)]
+    sampling = [entry.job.request for entry in turn.schedule.entries
+                if entry.samples and _is_first(entry.job, turn.index)]
+    joining = [job.request for job in turn.schedule.joining
+               if _is_first(job, turn.index) or (job.in_decode_set and not job.emitted)]
+    return sampling + joining if joining else sampling
 
 
 def _is_first(job: Job, index: int) -> bool:

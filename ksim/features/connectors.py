@@ -39,6 +39,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.scheduling.connector import Connector
 from ksim.scheduling.connector_scheduler import connecting
+from ksim.scheduling.scheduler import Rules
 from ksim.simulation.features import Connection, WiredFeature
 from ksim.simulation.pool import EnginePlace, EnginePool, named
 from ksim.specs.configs import KvTransferConfig
@@ -61,6 +62,8 @@ class FleetMoves:
     def connection(self, pool: EnginePool, number: int, place: EnginePlace, cache: Cache) -> Connection:
         settings = offloading_of(pool)
         own = self._endpoint(self.transfers, pool, number, place) if self.transfers else None
+        if own is not None and not pool.deployment.approximated:
+            return Connection(own, own, own, _siding(own))
         if settings is None:
             return Connection(own, own, own, connecting(own)) if own else Connection()
         connector, worker = self.offloads.of(settings, pool, number, place, cache)
@@ -74,8 +77,8 @@ class FleetMoves:
         deployment = pool.deployment
         config = _config(deployment)
         placement = KvPlacement(pool.gpus(place), kv_layout(deployment))
-        return Endpoint(number, placement, deployment.block_tokens, transfers, config.consumes,
-                        config.kv_load_failure_policy == "recompute")
+        return _kind(pool)(number, placement, deployment.block_tokens, transfers, config.consumes,
+                           config.kv_load_failure_policy == "recompute")
 
     def collective_flows(self, pool: EnginePool, place: EnginePlace) -> CollectiveFlows | None:
         deployment, serve = pool.deployment, pool.deployment.serve
@@ -142,6 +145,22 @@ class ConnectorsFeature(WiredFeature):
         if any(len(tiers_of_pool(pool)) > 1 for pool in pools):
             return "the engines share the disks or the storage to which they offload KV"
         return ""
+
+
+def _kind(pool: EnginePool) -> type[Endpoint]:
+    """The kind of endpoint of the engines in *pool*; SGLang's own are imported only where they are needed."""
+    if pool.deployment.approximated:
+        return Endpoint
+    from ksim.kv.transfer import sides
+    return sides.PrefillEnd if pool.role == "prefill" else sides.DecodeEnd
+
+
+def _siding(end: Any) -> Sequence[Rules]:
+    """The scheduler of either side of SGLang's disaggregation, which tells its *end* what to send or to ask for."""
+    from ksim.scheduling.sglang import split
+    if hasattr(end, "send"):
+        return (Rules(1, split.PrefillSide, {"send": end.send}),)
+    return (Rules(1, split.DecodeSide, {"begin": end.begin}),)
 
 
 def _config(deployment: Deployment) -> KvTransferConfig:

@@ -72,6 +72,8 @@ _TEXT_ONLY = ("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration"
 _QWEN3_VL = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
 #: Requests that run with speculative decoding if nobody says how many (speculative_hook.py).
 _SPECULATING = 48
+#: The names of the connector of SGLang's own disaggregation.
+_CONNECTOR = ("sglang", "SGLangConnector")
 #: Slots for states a request takes, with those of prefixes (kv_cache_configurator.py, _calculate_mamba_ratio).
 _STATES, _STATES_KEPT = 3, 2
 
@@ -182,8 +184,7 @@ class SglangServer:
     @cached_property
     def role(self) -> str:
         """What the engine does for others: prefill, decode or both."""
-        config = self.settings.kv_transfer_config
-        return {"kv_producer": "prefill", "kv_consumer": "decode"}.get((config and config.kv_role) or "", "both")
+        return _role(self.settings)
 
     @property
     def ranks(self) -> int:
@@ -461,11 +462,25 @@ class SglangServer:
 #: For what ksim lacks SGLang's rules, and whether an engine has it: vLLM's scheduler makes its schedules.
 LACKS: Mapping[str, Callable[[Model, EngineSettings], bool]] = {
     "pipeline stages": lambda _, serve: serve.pipeline_parallel_size > 1,
-    "a KV connector": lambda _, serve: serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
+    "a KV connector": lambda _, serve: (serve.kv_offloading_size is not None or (
+        serve.kv_transfer_config is not None and not _is_side(serve))),
     "LoRA": lambda _, serve: serve.enable_lora,
     "n-grams": lambda _, serve: serve.speculative_config is not None and serve.speculative_config.method == "ngram",
     "images": lambda model, serve: _sees(model) and not serve.language_model_only,
 }
+
+
+def _is_side(serve: EngineSettings) -> bool:
+    """Whether it is one side of SGLang's own disaggregation, with neither drafts nor a pool for windows."""
+    config, own = serve.kv_transfer_config, serve.sglang
+    return (config is not None and config.kv_connector in _CONNECTOR and _role(serve) != "both"
+            and serve.speculative_config is None and own is not None and bool(own.disable_hybrid_swa_memory))
+
+
+def _role(serve: EngineSettings) -> str:
+    """What an engine does for others: prefill, decode or both."""
+    config = serve.kv_transfer_config
+    return {"kv_producer": "prefill", "kv_consumer": "decode"}.get((config and config.kv_role) or "", "both")
 
 
 def _sees(model: Model) -> bool:

@@ -253,7 +253,8 @@ class Schedule:
     """Schedule `number`: one token for each of `decodes`, then `entries` for other jobs, in the order of the batch.
 
     `decodes` are the members of the scheduler's decode set, of which this is `epoch`; `offsets` + `number` are their
-    contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
+    contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.  Of
+    `decodes`, those that are `joining` were admitted, too: another engine has computed what they have.
 
     With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
     finished jobs `sends` may be read.  The `copies` of its store begin too, and copies with the numbers `hurried` must
@@ -267,6 +268,7 @@ class Schedule:
     entries: list[ScheduledTokens] = field(factory=list)
     admitted: list[Job] = field(factory=list)
     preempted: list[Job] = field(factory=list)
+    joining: Sequence[Job] = ()
     loads: Sequence[Load] = ()
     sends: Sequence[Job] = ()
     copies: Sequence[Copy] = ()
@@ -291,6 +293,7 @@ class Schedule:
             tokens += entry.tokens
         if singles:
             offsets = offsets.plus(singles)
+        prompts += [(job.request.id, 1, job.num_computed_tokens) for job in self.joining if job.in_decode_set]
         return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens, tuple(prompts),
                      images=self.images, prompt_logprobs=self.prompt_logprobs() if prompts else None)
 

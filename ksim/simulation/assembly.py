@@ -174,6 +174,8 @@ class _Assembly:
         connection = self.moves.connection(pool, number, place, cache) if self.moves else Connection()
         rules = [rules for feature in features for rules in feature.rules(deployment)]
         scheduler = _scheduler(deployment, cache, [*rules, *connection.rules, *_rules_of(cache)])
+        if connection.endpoint is not None:
+            connection.endpoint.serve(scheduler)
         self.log.engines.append(_record(pool, number, place, cache))
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
@@ -275,6 +277,9 @@ def _sglang_scheduler(deployment: Deployment, cache: Any, rules: Sequence[Rules]
     own = {"max_running_requests": serve.max_num_seqs, "random_seed": deployment.scenario.seed,
            "max_logprobs": serve.max_logprobs}
     parts = (SglangLimits(**{**shared, **own}), plugin("scheduling.policies", serve.scheduling_policy), cache)
+    side = next((rule for rule in rules if rule.fields.keys() & {"send", "begin"}), None)
+    if side is not None:
+        return side.kind(*parts, **side.fields)
     speculation = next((rule.fields["speculation"] for rule in rules if "speculation" in rule.fields), None)
     if speculation is None and not _window(deployment):
         from ksim.scheduling.sglang.scheduler import SglangScheduler

@@ -81,7 +81,8 @@ class PrefillReplay(SideReplay):
         return self.side.bootstrapping
 
     def _queues(self) -> Row:
-        return super()._queues() | {"boot": [self._places[job] for job in self.side.bootstrapping],
+        return super()._queues() | {"wait": [self._places[job] for job in self.side.ready],
+                                    "boot": [self._places[job] for job in self.side.bootstrapping],
                                     "inflight": [self._places[job] for job in self.side.inflight]}
 
     def _end_turn(self, row: Row, step: int) -> None:
@@ -126,7 +127,8 @@ class DecodeReplay(SideReplay):
 
     def _queues(self) -> Row:
         side = self.side
-        queues = {"prealloc": side.arriving, "retracted": side.set_aside, "transfer": side.receiving}
+        queues = {"wait": side.ready, "prealloc": side.arriving, "retracted": side.set_aside,
+                  "transfer": side.receiving}
         return super()._queues() | {key: [self._places[job] for job in jobs] for key, jobs in queues.items()}
 
     def _note_batch(self, row: Row, schedule: Schedule, step: int) -> None:

@@ -113,7 +113,10 @@ def sglang(chance: Random) -> Table:
         {"schedule_conservativeness": chance.choice([0.1, 1.5])}, {"scheduler_recv_interval": chance.choice([2, 9])},
         {"prefill_max_requests": 1}, {"prefill_decode_interval": 2, "prefill_decode_interval_min_bs": 1},
         {"min_free_slots_delay": 2}, {"max_prefill_tokens": 64}, {"chunked_prefill_size": -1},
-        {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])}]
+        {"radix_eviction_policy": chance.choice(["lfu", "slru", "fifo", "filo", "mru"])},
+        {"num_reserved_decode_tokens": chance.choice([0, 8]), "max_total_tokens": chance.choice([192, 256, 320])},
+        {"disaggregation_decode_enable_radix_cache": True},
+        {"disaggregation_decode_extra_slots": chance.choice([0, 2])}]
     own: Table = {}
     for settings in chance.sample(some, 3):
         own |= settings
@@ -243,7 +246,7 @@ FEATURES: Mapping[str, Feature] = {
     "mooncake_store": lambda chance: connecting("MooncakeStoreConnector", {
         "global_segment_size": chance.choice(["1 MB", "1 GB"])}),
     "split": split("vllm-0.33", connectors=("nixl", "mooncake")),
-    "split by sglang": split("sglang-0.5.8", connectors=("sglang",)),
+    "split by sglang": split("sglang-0.5.8", "sglang-0.5.23", connectors=("sglang",)),
     "split by tensorrt_llm": split("trtllm-1.2", connectors=("tensorrt_llm",)), "routed": routed,
     "late signals": lambda chance: {**routed(chance), "signals": {"scrape_interval": "1 ms", "delay": "0.3 ms",
                                                                   "loss": chance.choice([0, 0.3])}},

@@ -103,7 +103,8 @@ def test_a_decode_engine_takes_kv_for_one_token_whatever_is_asked_of_the_prompt(
     load = requests(8, 400, uniform(20, 90), uniform(1, 1), prompt_logprobs=2)
     table = scenario(str(tmp_path), connector, workload=load, num_gpu_blocks_override=160) | {"engine": engine}
     if connector == "sglang":
-        own = {"context_length": 256, "chunked_prefill_size": 64, "max_running_requests": 8, "max_total_tokens": 159}
+        own = {"context_length": 256, "chunked_prefill_size": 64, "max_running_requests": 8, "max_total_tokens": 159,
+               "num_reserved_decode_tokens": 8}
         table["serve"] = {"kv_transfer_config": table["serve"]["kv_transfer_config"], "sglang": own}
     log, fleet = Log(), Fleet.of(Scenario.of(table))
     cluster = serve(fleet, requests_of(fleet, Ledger()), log, lambda: None)

@@ -366,6 +366,9 @@ class JoinedWorker:
         self.endpoint.begin_turn(now)
         self.offload.begin_turn(now)
 
+    def ended(self) -> Sequence[Job]:
+        return self.endpoint.ended()
+
     @property
     def may_start_flows(self) -> bool:
         return True  # the lanes that copies use carry what NICs send, too

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from math import inf
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import simpy
 from attrs import define, field
@@ -26,6 +26,10 @@ class ConnectorWorker(Protocol):
 
     def begin_turn(self, now: float) -> None:
         """The scheduler is about to make a schedule: it sees what has ended by *now*."""
+        ...
+
+    def ended(self) -> Sequence[Job]:
+        """The jobs that have ended, as the scheduler has seen just now, and are in no batch."""
         ...
 
     @property
@@ -101,6 +105,9 @@ class NoTransfers:
 
     __slots__ = ()
 
+    def ended(self) -> Sequence[Job]:
+        return ()
+
     @property
     def expected(self) -> Sequence[KvTransfer]:
         return ()
@@ -137,6 +144,9 @@ class Endpoint(NoCopies, NoCopying):
     report.  `wake` is called when there is something to report, or when a request that waited may go on.
     """
 
+    #: Whether a first token that is handed over comes apart from the prompt, and needs no step.
+    takes_tokens: ClassVar[bool] = False
+
     number: int
     placement: KvPlacement
     block_tokens: int
@@ -162,9 +172,15 @@ class Endpoint(NoCopies, NoCopying):
         """How many blocks *tokens* tokens need."""
         return -(-tokens // self.block_tokens)
 
+    def serve(self, scheduler: Any) -> None:
+        """Note what *scheduler* asks, or is told."""
+
     def begin_turn(self, now: float) -> None:
         """The scheduler is about to ask: it will see that requests may go on."""
         self._resumed = inf
+
+    def ended(self) -> Sequence[Job]:
+        return ()
 
     @property
     def awaiting(self) -> bool:

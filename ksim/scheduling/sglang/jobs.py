@@ -145,7 +145,11 @@ class SglangJobs:
         if self.limits.scheduler_recv_interval > 1:
             self._coming.append(job)
         else:
-            self._queue.add(job, self._prefilled)
+            self._enter(job)
+
+    def _enter(self, job: Job) -> None:
+        """Let *job*, which has been seen, wait."""
+        self._queue.add(job, self._prefilled)
 
     def _requeue(self, job: Job) -> None:
         """Let *job*, which ran, wait again."""
@@ -153,11 +157,13 @@ class SglangJobs:
 
     def _look_for_jobs(self) -> None:
         """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""
+        if self.limits.scheduler_recv_interval == 1:
+            return
         self._unseen += 1 if self.latest.decodes else self.limits.scheduler_recv_interval
         if self._unseen >= self.limits.scheduler_recv_interval:
             self._unseen = 0
             for job in self._coming:
-                self._queue.add(job, self._prefilled)
+                self._enter(job)
             self._coming.clear()
 
     @property

@@ -39,8 +39,7 @@ class SglangScheduler(SglangJobs):
         self.preempted, self.retracted = [], []
         if self.idled:
             self.ratio.reset()
-        if self.limits.scheduler_recv_interval > 1:
-            self._look_for_jobs()
+        self._look_for_jobs()
         self._drop_chunked()
         self._publish_chunk()
         self._merge()
@@ -283,6 +282,7 @@ class SglangScheduler(SglangJobs):
         if len(kept) <= 1 and not self._fits(kept):
             job = kept.pop()
             self._release(job)
+            job.why = "the KV cache has no room for its next token, though nobody decodes beside it"
             self.rejected.append(job)
         self.ratio.retracted(sum(job.sampled for job in kept), len(kept), sum(job.limit for job in kept))
         if kept:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from attrs import define, field
 
+from ksim.flow.request import Request
 from ksim.scheduling.job import Job, Load, Schedule, State
 from ksim.scheduling.sglang.prefill_pass import CLIP
 from ksim.scheduling.sglang.scheduler import SglangScheduler
@@ -25,6 +26,23 @@ class SplitSide(SglangScheduler):
 
     ended: list[Job] = field(factory=list, init=False)
     _met: set[Job] = field(factory=set, init=False)  # of those that came and do not wait yet
+
+    @property
+    def ready(self) -> list[Job]:
+        """Who waits for nothing but a place in a batch."""
+        return self._queue.jobs
+
+    @property
+    def asking(self) -> list[Job]:
+        """Who waits to meet the other side."""
+        raise NotImplementedError
+
+    def add(self, job: Job) -> None:
+        """Let *job* come.  If it is aborted it ends now."""
+        if job.aborted:
+            self._end(job)
+        else:
+            super().add(job)
 
     def bootstrapped(self, job: Job) -> None:
         """Note that both sides have met for *job*."""
@@ -51,22 +69,23 @@ class PrefillSide(SplitSide):
     inflight: list[Job] = field(factory=list, init=False)
 
     @property
-    def has_requests(self) -> bool:
-        return bool(self._rows or self.waiting or self.bootstrapping)
-
-    @property
     def transfers_pending(self) -> bool:
         return bool(self.bootstrapping or self.inflight)
 
+    @property
+    def asking(self) -> list[Job]:
+        return [*self.bootstrapping, *self._coming]
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [*self.ready, *self.asking]
+
     # Requests come and go.
 
-    def add(self, job: Job) -> None:
-        """Let *job* wait for the other side; it ends after its first token here.  If it is aborted it ends now."""
-        if job.aborted:
-            self._end(job)
-        else:
-            job.limit = 1
-            self.bootstrapping.append(job)
+    def _enter(self, job: Job) -> None:
+        """Let *job* wait for the other side; it ends after its first token here."""
+        job.limit = 1
+        self.bootstrapping.append(job)
 
     def transferred(self, job: Job) -> None:
         """End *job*, whose keys and values have arrived, or are not wanted any more; the tree keeps them."""
@@ -76,8 +95,8 @@ class PrefillSide(SplitSide):
     def abort(self, job: Job) -> None:
         """Drop *job* if it waits; one whose prompt is computed ends with the result, and one `inflight` once it is said
         to be `transferred`."""
-        if job in self.bootstrapping:
-            self.bootstrapping.remove(job)
+        if (coming := job in self._coming) or job in self.bootstrapping:
+            (self._coming if coming else self.bootstrapping).remove(job)
             self._met.discard(job)
             self._end(job)
         else:
@@ -85,15 +104,15 @@ class PrefillSide(SplitSide):
 
     # A turn.
 
-    def schedule(self, now: float) -> Schedule:
-        """Plan the next batch of prompts."""
+    def _look_for_jobs(self) -> None:
+        """See who has come, and let those wait for a batch that the other side has memory for."""
+        super()._look_for_jobs()
         for job in [job for job in self.bootstrapping if job in self._met]:
-            if len(self.waiting) + self._rows >= BUFFERS * self.limits.max_running_requests:
+            if len(self.ready) + self._rows >= BUFFERS * self.limits.max_running_requests:
                 break
             self.bootstrapping.remove(job)
             self._met.remove(job)
             self._queue.enter(job, self._prefilled)
-        return super().schedule(now)
 
     def _publish_chunk(self) -> None:
         if self._cut is not None:
@@ -146,25 +165,34 @@ class DecodeSide(SplitSide):
     foresees: ClassVar[bool] = False
 
     @property
-    def has_requests(self) -> bool:
-        return bool(self._rows or self.arriving or self.set_aside)
+    def transfers_pending(self) -> bool:
+        return bool(self.receiving) or any(job not in self._met for job in self.arriving)
 
     @property
-    def transfers_pending(self) -> bool:
-        return bool(self.arriving or self.receiving)
+    def asking(self) -> list[Job]:
+        return [*self.arriving, *self._coming]
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [*self.set_aside, *self.ready, *self.receiving, *self.asking]
 
     @property
     def others(self) -> list[Job]:
-        return [*self.receiving, *self.waiting]
+        return [*self.receiving, *self.ready]
+
+    def length_refusal(self, request: Request) -> str:
+        """Why *request* is too long for this engine; "" if it is not: with the reserve, its prompt must find room."""
+        pool, reserve = self.cache.capacity * self.cache.block_tokens, self.limits.num_reserved_decode_tokens
+        if self._paged(request.prompt) + reserve <= pool:
+            return super().length_refusal(request)
+        return (f"its prompt of {request.prompt} tokens, with num_reserved_decode_tokens = {reserve}, is longer than"
+                f" the pool of {pool}")
 
     # Requests come and go.
 
-    def add(self, job: Job) -> None:
-        """Let *job* arrive.  If it is aborted it ends now."""
-        if job.aborted:
-            self._end(job)
-        else:
-            self.arriving.append(job)
+    def _enter(self, job: Job) -> None:
+        """Let *job* arrive."""
+        self.arriving.append(job)
 
     def transferred(self, job: Job) -> None:
         """Note that the keys and values of *job* have arrived."""
@@ -179,8 +207,12 @@ class DecodeSide(SplitSide):
         """Drop *job* if it waits; if it arrives or receives, it ends once those are looked at, and if it runs, with the
         next result that it is part of."""
         job.aborted = True
-        if job in self._queue.jobs:
-            self._queue.jobs.remove(job)
+        if job in self._coming:
+            self._coming.remove(job)
+            self._met.discard(job)
+            self._end(job)
+        elif job in self.ready:
+            self.ready.remove(job)
             self._release(job, job.num_computed_tokens)
             self.rejected.append(job)
         elif job in self.set_aside:
@@ -196,14 +228,22 @@ class DecodeSide(SplitSide):
     # A turn.
 
     def schedule(self, now: float) -> Schedule:
-        """Plan the next decode; retracted jobs get memory first, and others only where none is left of them."""
+        """Plan the next decode.  Who joins it and is retracted at once was never there."""
+        schedule = super().schedule(now)
+        lost = [job for job in self._joined if job in schedule.preempted]
+        for job in lost:
+            job.preemptions -= 1
+        schedule.preempted = [job for job in schedule.preempted if job not in lost]
+        schedule.admitted = schedule.joining = [job for job in self._joined if job not in lost]
+        return schedule
+
+    def _look_for_jobs(self) -> None:
+        """See who has come; retracted jobs get memory first, and others only where none is left of them."""
+        super()._look_for_jobs()
         self._resume()
         if not self.set_aside:
             self._allocate()
             self._receive()
-        schedule = super().schedule(now)
-        schedule.admitted = self._joined
-        return schedule
 
     def _holds_back(self) -> bool:
         """Say that nothing is prefilled here."""
@@ -217,7 +257,7 @@ class DecodeSide(SplitSide):
             if self._paged(tokens) + self.limits.num_reserved_decode_tokens > self._budget(0):
                 return
             self._hold(job, tokens)
-            self._queue.jobs.append(self.set_aside.pop(0))
+            self.ready.append(self.set_aside.pop(0))
 
     def _allocate(self) -> None:
         """Give those that arrive memory, in their order, while there is room."""
@@ -262,7 +302,7 @@ class DecodeSide(SplitSide):
     def _budget(self, single: int) -> int:
         """Tokens for which there is room beside a reserve for each job that holds memory, or *single* if that is more.
         """
-        active = len(self.batch) + len(self.receiving) + len(self.waiting)
+        active = len(self.batch) + len(self.receiving) + len(self.ready)
         room = self.cache.free_tokens() + self.cache.evictable_tokens()
         return room - max(self.limits.num_reserved_decode_tokens * active, single)
 
