@@ -344,7 +344,8 @@ class SglangScheduler(SglangJobs):
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         batch, decodes = self.batch, self.latest.decodes
-        ignored = self._ignores_queue if self._queue.jobs else self._is_alone
+        forgets = batch.full and self.limits.preempts  # the next turn unmarks the batch
+        ignored = self._ignores_queue if self._queue.jobs else self._is_alone and not forgets
         if self._coming or not ignored or not decodes or len(decodes) != len(batch):
             return 0
         return batch.first_end() - batch.launched - self.limits.disable_overlap_schedule

@@ -55,7 +55,7 @@ MUTANTS = [
            "_retract", "job.num_computed_tokens, job.num_output_placeholders, job.cached = State.WAITING, 0, 0, 0",
            "job.num_computed_tokens, job.cached = State.WAITING, 0, 0"),
     mutant("abort_not_heeded", "an aborted job still waits", "nobody_lost",
-           "abort", "self.waiting.remove(job)", "pass"),
+           "abort", "(self._coming if job in self._coming else self._queue.jobs).remove(job)", "pass"),
     mutant("slot_too_many", "one job too many runs", "sequence_limit",
            "_places", "most = self.limits.max_running_requests", "most = self.limits.max_running_requests + 1"),
     mutant("chunks_beside_decodes", "chunks leave no room for the decodes beside them", "prompt_budget",
