@@ -1,4 +1,5 @@
-"""`python -m benchmarks.gallery`: write docs/gallery.md from the comments at the top of scenarios/*.toml.
+"""`python -m benchmarks.gallery`: write docs/gallery.md from the comments at the top of scenarios/*.toml, and parts of
+docs/engines.md.
 
 A comment has a title, a `Question:`, an `Answer:`, a table of runs by name, `Runs:` with their commands, `How sure:`
 the answer is, and what to `Try:`.  Columns are keys of summary.json.  `python -m benchmarks gallery` plays each run.
@@ -17,12 +18,15 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD
 from ksim.scenario.scenario import Scenario, setting
+from ksim.scenario.sglang import LACKS
 from ksim.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 #: Characters in a line of the page's text.
 WIDTH = 130
 PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "scenarios"
+#: The page with the runs of engines.toml, and with what ksim lacks of SGLang.
+ENGINES = ROOT / "docs" / "engines.md"
 GOAL = Goal("rows of scenarios/*.toml whose figures are no longer those of the run", 0, "rows", timed=False)
 
 
@@ -178,9 +182,21 @@ def findings(write: bool = False) -> Findings:
     return Findings(sheets, [GOAL.judged(stale, STANDARD)])
 
 
+def engines(entry: Entry) -> Iterator[str]:
+    """The runs of the scenario that compares engines, and their commands."""
+    yield from (*entry.table(), "", *(f"    {row.command}  # {row.name}" for row in entry.rows))
+
+
+def approximated() -> Iterator[str]:
+    """What vLLM's scheduler stands in for on engines with SGLang's."""
+    return (f"- {name}" for name in LACKS)
+
+
 def main() -> None:
-    """Write the page."""
+    """Write the pages."""
     put(PAGE, "gallery", page(entries()))
+    put(ENGINES, "engines", engines(Entry.read(FOLDER / "engines.toml")))
+    put(ENGINES, "approximated", approximated())
 
 
 if __name__ == "__main__":

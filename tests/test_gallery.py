@@ -28,6 +28,8 @@ CLAIMS = {
     "carbon": (40, [("in Sweden", "L40S", "carbon_grams_per_request"),
                     ("at 8 requests/s", "H100 in Poland", "carbon_grams_per_request")]),
     "deepseek_v3": (24, [("TP8, 32 in flight", "DP8, 32 in flight", "median_tpot_ms")]),
+    "engines": (120, [("SGLang, 3/s", "vLLM, 3/s", "median_ttft_ms"), ("vLLM, 3/s", "SGLang, 3/s", "p99_itl_ms"),
+                      ("SGLang, mixed, 3/s", "SGLang, 3/s", "p99_itl_ms")]),
     "eplb": (768, [("equally popular", "no EPLB", "median_ttft_ms"), ("16 copies", "EPLB", "median_tpot_ms"),
                    ("EPLB", "no EPLB", "median_tpot_ms")]),
     "gpt_oss": (128, [("16 in flight", "64 in flight", "median_tpot_ms"),
@@ -134,6 +136,12 @@ def test_figures_of_the_quickstart_are_those_of_its_run():
 def test_the_page_says_what_the_files_say():
     text = gallery.PAGE.read_text(encoding="utf-8")
     assert "\n".join(gallery.page([*ENTRIES.values()])) in text, "make pages"
+
+
+def test_the_page_of_engines_has_their_runs_and_what_is_approximated():
+    text = gallery.ENGINES.read_text(encoding="utf-8")
+    for lines in (gallery.engines(ENTRIES["engines"]), gallery.approximated()):
+        assert "\n".join(lines) in text, "make pages"
 
 
 def test_a_table_is_written_where_it_stood(tmp_path):

@@ -104,12 +104,13 @@ class Listing:
     columns: Mapping[str, Callable[[CatalogEntry], str]]
     hide: tuple[str, ...] = ()
     sort: Callable[[CatalogEntry], float] | None = None
+    title: str = ""
 
     def table(self, entries: Iterable[CatalogEntry]) -> Table:
         """The *entries*, a row each."""
         rows = sorted(entries, key=self.sort) if self.sort else entries
         return Table.of("name", *self.columns, hide=self.hide, rows=(
-            (entry["name"], *(cell(entry) for cell in self.columns.values())) for entry in rows))
+            (entry["name"], *(cell(entry) for cell in self.columns.values())) for entry in rows), title=self.title)
 
 
 def _gpus(*files: str) -> Iterator[CatalogEntry]:
@@ -188,13 +189,48 @@ def _drafters() -> Iterator[CatalogEntry]:
         yield {"name": name, **sizes, "source": head["_name_or_path"]}
 
 
-def _engines() -> Iterator[CatalogEntry]:
-    """The releases of engines."""
-    from ksim.scenario.hardware import engine_of
+#: For what the defaults of engines are listed, as they follow from the model and the GPU.
+_ENGINE_MODEL, _ENGINE_GPUS = "llama-3.1-8b", ("h100", "b200")
+#: The settings that are listed: those that follow in any engine, whatever it calls them.
+_ENGINE_SETTINGS = ("block_size", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization",
+                    "async_scheduling", "enable_prefix_caching", "cudagraph_mode")
 
+
+def _engines() -> Iterator[CatalogEntry]:
+    """The releases of engines: whose scheduler each has, its defaults by GPU, and how fast its own kernels are."""
+    from ksim.scenario.defaults import Defaults
+    from ksim.scenario.hardware import engine_of, gpu_of
+    from ksim.scenario.models import model_of
+    from ksim.specs.settings import EngineSettings
+
+    model = model_of(_ENGINE_MODEL)
     for name in catalog.entries("engines"):
-        version = engine_of(name)
-        yield {"name": name, "engine": version.name, "source": version.source}
+        version, defaults = engine_of(name), {}
+        for gpu in _ENGINE_GPUS:
+            complete = Defaults(EngineSettings(), version, model, gpu_of(gpu)).complete()
+            defaults[gpu] = {key: getattr(complete, key) for key in _ENGINE_SETTINGS}
+        yield {"name": name, "engine": version.name, "scheduler": version.scheduler, "model": _ENGINE_MODEL,
+               "defaults": defaults, "kernel_paces": {**version.paces}, "kernel_ceilings": {**version.ceilings},
+               "source": version.source}
+
+
+def _default(key: str, form: str = "{}") -> Callable[[CatalogEntry], str]:
+    """The column of a default of engines; of each GPU where they differ."""
+    def cell(engine: CatalogEntry) -> str:
+        return " / ".join(dict.fromkeys(form.format(settings[key]) for settings in engine["defaults"].values()))
+
+    return cell
+
+
+def _overlaps(engine: CatalogEntry) -> str:
+    return "yes" if all(settings["async_scheduling"] for settings in engine["defaults"].values()) else "no"
+
+
+def _kernels(engine: CatalogEntry) -> str:
+    """How long kernels of an engine's own take, over those that were measured; at most, over the roofline."""
+    return ", ".join([*(f"{kernel} x {pace:g}" for kernel, pace in engine["kernel_paces"].items()),
+                      *(f"{kernel} at most {most:g} x roofline" for kernel, most in
+                        engine["kernel_ceilings"].items())]) or "as measured"
 
 
 def _grids() -> Iterator[CatalogEntry]:
@@ -271,7 +307,13 @@ _LISTINGS = {
         ">of the drafter": _key("draft_vocab_size", "{:,}"), "source": _key("source")},
         hide=("of the drafter", "vocabulary")),
     CatalogKind.ENGINES: Listing(_engines, {
-        "engine": _key("engine"), "source": lambda engine: engine["source"].partition(":")[0]}, hide=("source",)),
+        "engine": _key("engine"),
+        "scheduler": lambda engine: {"vllm": "vLLM's", "sglang": "SGLang's"}[engine["scheduler"]],
+        ">tokens a block": _default("block_size"), ">tokens a step": _default("max_num_batched_tokens", "{:,}"),
+        ">sequences": _default("max_num_seqs", "{:,}"), ">memory used": _default("gpu_memory_utilization", "{:.0%}"),
+        "overlap": _overlaps, "kernels": _kernels, "source": lambda engine: engine["source"].partition(":")[0]},
+        hide=("source", "engine", "overlap", "memory used", "kernels"),
+        title=f"defaults for {_ENGINE_MODEL}, on {' / '.join(_ENGINE_GPUS)} where they differ"),
     CatalogKind.GRIDS: Listing(_grids, {
         "electricity of": _key("electricity_of"),
         ">gCO2e/kWh": lambda grid: f"{grid['grams_co2e_per_kwh']:.0f}", ">year": _key("year"),

@@ -177,7 +177,7 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     for _, keys in groupby(COMPARED, lambda key: number_of(key).group):
         for key, first, second in ((key, *_both(key, one, other)) for key in keys):
             if (first, second) != (None, None):
-                rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))
+                rows.add_row(key, value_of(key, first), value_of(key, second), change(key, first, second))
         rows.add_section()
     yield rows
     if waits := rank_changes(one.summary, other.summary):
@@ -237,7 +237,8 @@ def change(key: str, first: float | None, second: float | None) -> str:
     return f"{ratio - 1:+.1%}" if 1 / _MULTIPLE < ratio < _MULTIPLE else f"{number(ratio)}x"
 
 
-def _value(key: str, value: float | None) -> str:
+def value_of(key: str, value: float | None) -> str:
+    """A number of a run as text."""
     return percent(value) if number_of(key).is_share else number(value)
 
 

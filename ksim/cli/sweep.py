@@ -1,7 +1,7 @@
 """`ksim sweep`: a scenario at many points, each once or several times, into one table.
 
 With `--front`, the points are shown against each other: those that no other beats, in a table, as scenarios and in a
-figure.
+figure.  Without either a directory or `--front`, each is shown against the first, with what makes it slower or faster.
 """
 
 import os
@@ -60,7 +60,7 @@ def sweep(
     settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Run a scenario at many points and keep all numbers of all runs; show those that no other beats."""
+    """Run a scenario at many points and keep all numbers of all runs; show the best, or what makes points differ."""
     from ksim.scenario.scenario import Scenario
     from ksim.study.grid import Sample, parse
     from ksim.study.sweep import SweepPlan, Where, is_study
@@ -72,10 +72,13 @@ def sweep(
                                         " --objective, --require and --max-rejected")
         _front_of_study(scenario, goals, output, json_file, force)
         return
-    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over, output, front)))
+    where, axes = Where(jobs, on, address), tuple(map(parse, _needed(over)))
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    plan = SweepPlan(chosen, axes, Sample.parse(sample) if sample else None, repeat)
+    drawn = Sample.parse(sample) if sample else None
+    plan = SweepPlan(chosen, axes, drawn, repeat, phases=output is None and goals is None)
     check_json(json_file)
+    if plan.phases:
+        _check_few(plan)
     plan.check(output, resume, force)
     _run_and_show(plan, scenario, output, (resume, force), where, goals, json_file)
 
@@ -106,15 +109,21 @@ def _goals(front: bool, objective: list[str] | None, require: list[str] | None, 
     return None
 
 
-def _needed(over: list[str] | None, output: Path | None, front: bool) -> list[str]:
-    """The texts of ``--over``; raises ConfigError where they are missing, or the directory of a study is."""
+def _needed(over: list[str] | None) -> list[str]:
+    """The texts of ``--over``; raises ConfigError where they are missing."""
     if not over:
         raise ConfigError("--over", "is missing; name a key of the scenario and the values to try, such as"
                                     " serve.max_num_seqs=8,16")
-    if output is None and not front:
-        raise ConfigError("-o", "is missing; name the directory of the study, or add --front to see only which points"
-                                " no other beats")
     return over
+
+
+def _check_few(plan: "SweepPlan") -> None:
+    """Raise ConfigError where *plan* has more points than can be shown against the first, or a single one."""
+    from ksim.cli.against import MOST
+
+    if not 1 < (points := len(plan.points)) <= MOST:
+        raise ConfigError("-o", f"is missing; name the directory of the study, or add --front to see only which points"
+                                f" no other beats: 2 to {MOST} points are shown against the first, not {points}")
 
 
 def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: tuple[bool, bool], where: "Where",
@@ -135,7 +144,9 @@ def _run_and_show(plan: "SweepPlan", scenario: Path, output: Path | None, kept: 
             stop(reason, f"{len(study.rows):,} of {total:,} runs "
                          + ("are kept; --resume goes on with the others" if output else "had ended"))
         swept = Sweep.of(title, study)
-    if goals is None:
+    if plan.phases:
+        _show_against(swept, json_file)
+    elif goals is None:
         assert output is not None, "a sweep without a front has a directory"
         _show_sweep(swept, output, json_file)
     else:
@@ -155,6 +166,17 @@ def _show_sweep(swept: "Sweep", output: Path, json_file: Path | None) -> None:
     say(f"written to {output / 'runs.parquet'}; `ksim sweep {output} --front` shows what no other point beats")
     if all(row.status != OK for row in swept.rows):
         raise KsimError(f"none of {len(swept.rows):,} runs went well")
+
+
+def _show_against(swept: "Sweep", json_file: Path | None) -> None:
+    """Print the points of *swept* against the first that ran; raises KsimError where fewer than two did."""
+    from ksim.cli.against import show
+
+    _tell_failures(swept)
+    if sum(point.outcome.summary is not None for point in swept.points) < 2:
+        raise KsimError(f"fewer than two of {len(swept.points)} points ran, so there is nothing to compare")
+    told = show(swept.points)
+    write_json(json_file, {"title": swept.title, "points": [as_record(point) for point in swept.points], **told})
 
 
 def _tell_failures(swept: "Sweep") -> None:

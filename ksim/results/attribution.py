@@ -320,7 +320,11 @@ class Breakdown:
         seconds = _columns(directory / "attribution.parquet")
         if not all(np.isfinite(column).all() for column in seconds.values()):
             raise DataError(str(directory / "attribution.parquet"), "has a time that is no number; run it again")
-        requests = _columns(directory / "requests.parquet")
+        return cls._of(directory, seconds, _columns(directory / "requests.parquet"))
+
+    @classmethod
+    def _of(cls, directory: Path, seconds: Mapping[str, Any], requests: Mapping[str, Any]) -> "Breakdown":
+        """What the columns of attribution.parquet and of requests.parquet say."""
         output = dict(zip(requests["id"].tolist(), requests["output_tokens"].tolist(), strict=True))
         found = {name.partition(".")[2] for name in seconds if name != "id"}
         families = {name.partition(".")[2] for name in found if "." in name}
@@ -391,6 +395,16 @@ class Breakdown:
             return wide
 
         return evolve(self, names=names, to_first=spread(self.to_first), after=spread(self.after))
+
+
+def mean_phases(attribution: pa.Table, requests: pa.Table) -> dict[str, dict[str, float]]:
+    """The milliseconds of each group of phases behind the mean TTFT and TPOT of a run with these tables."""
+    run = Breakdown._of(Path(), *({name: table.column(name).to_numpy() for name in names} for table, names in (
+        (attribution, attribution.column_names), (requests, ("id", "output_tokens")))))
+    shown = groups(run.names)
+    return {f"mean_{metric}_ms": dict(zip(shown, by_group(1e3 * run.metric(metric).mean(axis=0), run.names).tolist(),
+                                          strict=True))
+            for metric in ("ttft", "tpot") if len(run.metric(metric))}
 
 
 def paired(one: Breakdown, other: Breakdown) -> tuple[Breakdown, Breakdown]:

@@ -6,7 +6,7 @@ that all engines have, such as `max_num_batched_tokens`, follow from these.  Whe
 so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -458,12 +458,21 @@ class SglangServer:
         return max(1, most) * self.ranks, why
 
 
+#: For what ksim lacks SGLang's rules, and whether an engine has it: vLLM's scheduler makes its schedules.
+LACKS: Mapping[str, Callable[[Model, EngineSettings], bool]] = {
+    "pipeline stages": lambda _, serve: serve.pipeline_parallel_size > 1,
+    "a KV connector": lambda _, serve: serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
+    "LoRA": lambda _, serve: serve.enable_lora,
+    "n-grams": lambda _, serve: serve.speculative_config is not None and serve.speculative_config.method == "ngram",
+    "images": lambda model, serve: _sees(model) and not serve.language_model_only,
+}
+
+
+def _sees(model: Model) -> bool:
+    encoder = model.decoder.encoder
+    return encoder is not None and encoder.images is not None
+
+
 def lacking(model: Model, serve: EngineSettings) -> tuple[str, ...]:
     """What an engine of SGLang's with these settings has for which ksim lacks SGLang's rules."""
-    encoder, drafts = model.decoder.encoder, serve.speculative_config
-    lacks = {
-        "pipeline stages": serve.pipeline_parallel_size > 1,
-        "a KV connector": serve.kv_transfer_config is not None or serve.kv_offloading_size is not None,
-        "LoRA": serve.enable_lora, "n-grams": drafts is not None and drafts.method == "ngram",
-        "images": encoder is not None and encoder.images is not None and not serve.language_model_only}
-    return tuple(name for name, lacked in lacks.items() if lacked)
+    return tuple(name for name, has in LACKS.items() if has(model, serve))

@@ -17,7 +17,9 @@ from ksim.cost.step import Passes, StepTimer, Timer
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError, UnknownKey, UnknownName
+from ksim.results.attribution import mean_phases
 from ksim.scenario.defaults import Deployment
+from ksim.scenario.engines import with_own_settings
 from ksim.scenario.scenario import Scenario
 from ksim.simulation import simulate
 from ksim.simulation.fleet import Fleet
@@ -25,6 +27,9 @@ from ksim.simulation.simulate import Running
 from ksim.study.grid import Settings, value_text
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
+
+#: Where the summary of an explained run has its phases.
+PHASES = "phases"
 
 
 class Stopped(KsimError):
@@ -135,16 +140,30 @@ class Outcome:
         return float(self.summary["failed"] + self.summary["unfinished"]) / _requests(self.summary)
 
 
+def scenario_at(scenario: Scenario, changes: Settings) -> Scenario:
+    """*scenario* with *changes*; where they name the engine, with the settings that it has."""
+    made = scenario.with_values(changes)
+    return with_own_settings(made) if "engine" in changes else made
+
+
 def outcome(scenario: Scenario, changes: Settings, rule: StopRule | None = None) -> Outcome:
     """Run *scenario* with *changes*; an error, or a stop by *rule*, becomes the problem of the outcome."""
     return attempt(scenario, changes, rule)[0]
+
+
+def explained(scenario: Scenario, changes: Settings) -> Outcome:
+    """The same as `outcome`, whose summary has the `phases` behind its mean TTFT and TPOT, too."""
+    ended, result = attempt(scenario, changes)
+    if result is None or ended.summary is None:
+        return ended
+    return evolve(ended, summary={**ended.summary, PHASES: mean_phases(result.attribution, result.requests)})
 
 
 def attempt(scenario: Scenario, changes: Settings, rule: StopRule | None = None) -> tuple[Outcome, Result | None]:
     """The same, and the run itself, which is None where it failed or was stopped."""
     ended: list[None] = []
     try:
-        result = play(scenario.with_values(changes), rule=rule, on_end=lambda: ended.append(None))
+        result = play(scenario_at(scenario, changes), rule=rule, on_end=lambda: ended.append(None))
         return Outcome(changes, result.summary, result.scenario, unserved=_unserved(result)), result
     except KsimError as error:
         problem = str(error)
@@ -157,7 +176,7 @@ def attempt(scenario: Scenario, changes: Settings, rule: StopRule | None = None)
 def _toml(scenario: Scenario, changes: Settings) -> str:
     """*scenario* with *changes* in TOML; "" where there cannot be such a scenario."""
     try:
-        return scenario.with_values(changes).to_toml()
+        return scenario_at(scenario, changes).to_toml()
     except KsimError:
         return ""
 
@@ -183,7 +202,7 @@ def problem_of(scenario: Scenario, settings: Settings) -> str:
     Raises UnknownName for an unknown name, which is a mistake in any study, unlike a model that does not fit.
     """
     try:
-        simulate.try_to_build(scenario.with_values(settings))
+        simulate.try_to_build(scenario_at(scenario, settings))
     except UnknownName:
         raise
     except KsimError as error:
@@ -196,7 +215,7 @@ def check_names(scenario: Scenario, points: Sequence[Settings],
     """Raise the UnknownName or UnknownKey of a name or key that is not there, before anything runs."""
     for settings in _with_new_names(points):
         try:
-            simulate.try_to_build(scenario.with_values(settings))
+            simulate.try_to_build(scenario_at(scenario, settings))
         except mistakes:
             raise
         except Exception:  # it will be the problem of this point

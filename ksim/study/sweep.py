@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError, MissingExtra, UnknownName
 from ksim.foundation.units import in_one_unit
 from ksim.scenario.scenario import Scenario
 from ksim.study.directory import StudyDirectory, StudyRuns, is_study
-from ksim.study.experiment import check_names, outcome
+from ksim.study.experiment import check_names, explained, outcome
 from ksim.study.grid import Range, Sample, Settings, SettingValues, axes_of, points, value_text
 from ksim.study.pareto import TOLERATED, Goals, ParetoPoint
 from ksim.study.plan import OnEnd, StudyPlan, silent
@@ -146,12 +146,16 @@ class Sweep(StudyResult):
 
 @frozen
 class SweepPlan(StudyPlan):
-    """The runs of a sweep: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times."""
+    """The runs of a sweep: `scenario` at every point of the `axes`, or at those of a `sample`, each `repeat` times.
+
+    With `phases`, runs say what their requests' time consists of, so that points can be told apart by it.
+    """
 
     kind: ClassVar[str] = "sweep"
     axes: tuple[SettingValues | Range, ...]
     sample: Sample | None = None
     repeat: int = 1
+    phases: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.repeat < 1:
@@ -198,7 +202,8 @@ class SweepPlan(StudyPlan):
     def run(self, rows: Sequence[RunRow], keep: Callable[[RunRow], None], where: Where) -> None:
         """Compute each of *rows*, of which there is one at least, and *keep* it as it ends."""
         with where.workers(most=len(rows)) as pool:
-            for number, ended in pool.run(partial(outcome, self.scenario), [row.changes for row in rows]):
+            play = explained if self.phases else outcome
+            for number, ended in pool.run(partial(play, self.scenario), [row.changes for row in rows]):
                 keep(rows[number].ended(ended))
 
 

@@ -136,8 +136,11 @@ def as_sglang_says(table: Table) -> Table:
         own["disable_radix_cache"] = True
     if given.get("async_scheduling") is False:
         own["disable_overlap_schedule"] = True
+    own |= given.get("sglang", {})
+    if {"n", "beam_width"} & {*table["workload"].get("synthetic", {})}:  # one sequence of several may not be rejected
+        own.pop("max_queued_requests", None)
     kept = {key: value for key, value in given.items() if key not in VLLM_KEYS}
-    return {**table, "serve": {**kept, "sglang": {**own, **given.get("sglang", {})}}}
+    return {**table, "serve": {**kept, "sglang": own}}
 
 
 def split(*engines: str, connectors: tuple[str, ...]) -> Feature:

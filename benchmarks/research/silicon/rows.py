@@ -175,7 +175,8 @@ class Source:
     """The load of the runs from one source.
 
     Lengths are uniform between two shares of the nominal length.  A run sends `waves` times its concurrency of prompts,
-    and starts with as many at once as its concurrency allows.  Its latencies are the `statistic` over requests.
+    and starts with as many at once as its concurrency allows.  Its latencies are the `statistic` over requests.  With
+    `ignore_eos`, its requests say that no stop token ends them.
     """
 
     prompt: tuple[float, float]
@@ -183,6 +184,7 @@ class Source:
     waves: int
     statistic: str
     text: str
+    ignore_eos: bool = False
 
 
 @frozen
@@ -437,7 +439,8 @@ def _workload(row: Row, source: Source, rules: Sequence[Rule]) -> dict[str, Any]
     queued = sum(rule.queued for rule in rules)
     output = next((rule.output for rule in reversed(rules) if rule.output), source.output)
     return {"max_concurrency": row.concurrency + queued,
-            "synthetic": {"arrivals": {"process": "burst"}, "count": prompts(row.concurrency, row.output, source.waves),
+            "synthetic": {"arrivals": {"process": "burst"}, "ignore_eos": source.ignore_eos,
+                          "count": prompts(row.concurrency, row.output, source.waves),
                           "prompt": _lengths(row.prompt, source.prompt), "output": _lengths(row.output, output)}}
 
 

@@ -23,7 +23,7 @@ from ksim.study.capacity.search import RatePoint, RateSearch
 from ksim.study.capacity.targets import FEWEST, Interval, Target
 from ksim.study.capacity.traffic import gpus_of, replicated
 from ksim.study.capacity.trial import Criteria, Observation, RateRun, throughput
-from ksim.study.experiment import play, problem_of
+from ksim.study.experiment import play, problem_of, scenario_at
 from ksim.study.grid import Settings, SettingValues, combinations, short_names, value_text
 from ksim.study.pareto import first_of
 from ksim.study.workers import RunWorkers, in_order
@@ -71,7 +71,7 @@ def set_ups(scenario: Scenario, over: Sequence[SettingValues]) -> list[SetUp]:
 def _set_up(scenario: Scenario, settings: Settings, problem: str) -> SetUp:
     if problem:
         return SetUp(_name(scenario, settings), settings, None, problem=problem)
-    changed = scenario.with_values(settings) if settings else scenario
+    changed = scenario_at(scenario, settings)
     fleet = Fleet.of(changed)
     try:
         fleet.check_memory()
