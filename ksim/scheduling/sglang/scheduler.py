@@ -126,7 +126,7 @@ class SglangScheduler(SglangJobs):
         batch, limits, page = self.batch, self.limits, self.cache.block_tokens
         beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
-        reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
+        reserved = beside + batch.expected(ratio, CLIP)
         admitted = self._pass(
             batch, ratio, limits.max_prefill_tokens - beside,
             None if limits.chunked_prefill_size < 0 else limits.chunked_prefill_size - beside, reserved, beside)
