@@ -31,9 +31,10 @@ def advised(name: str, what: str, broken: str, kind: type) -> Mutant:
 
 MUTANTS = [
     mutant("outputs_not_reserved", "nothing is reserved for the outputs of those that decode", "memory_reserved",
-           "_reserved", "min(job.limit - self.batch.sampled(job), CLIP)", "0"),
+           "_admit_all", "beside + batch.expected(ratio, CLIP)", "beside"),
     mutant("stop_token_expected", "a job that ignores the stop token is expected to stop", "memory_reserved",
-           "_reserved", "1.0 if job.request.ignore_eos else ratio", "ratio"),
+           "_admit_all", "batch.expected(ratio, CLIP)",
+           "sum(min(job.limit - batch.sampled(job), CLIP) * ratio for job in batch.jobs)"),
     mutant("queue_always_seen", "the queue is looked at though the batch is full", "full_hides_queue",
            "_prefill", "if limits.preempts or not len(batch):", "if True:"),
     mutant("full_forgotten", "a job that finds no memory leaves no mark", "same_as_plain_scheduler",
