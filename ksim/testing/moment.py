@@ -42,7 +42,7 @@ class Share:
     @classmethod
     def of(cls, entry: ScheduledTokens) -> "Share":
         return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted,
-                   entry.drafts, entry.accepted, entry.prompt)
+                   entry.drafts, entry.accepted, prompt=entry.prompt)
 
 
 @frozen

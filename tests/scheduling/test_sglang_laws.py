@@ -1,4 +1,4 @@
-"""SGLang's scheduler under random loads: its laws hold, no page is lost, and what is repeated equals what is computed."""
+"""SGLang's scheduler under random loads: its laws hold, no page is lost, and repeats equal what is computed."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -247,8 +247,7 @@ class RadixCache:
         node.hits = 1
         self.pool.evictable += (end - start) // self.block_tokens
         self._cached += (end - start) // self.block_tokens
-        self._queue_leaf(node)
-        return node
+        return node  # which will be locked at once
 
     def _split(self, node: LockedNode, position: int) -> LockedNode:
         """Split *node* at *position*; return the first part, which has the same users, hits and age."""
@@ -262,11 +261,13 @@ class RadixCache:
 
     def _use(self, node: LockedNode, when: float) -> None:
         node.last_use = when
-        self._queue_leaf(node)
+        if not node.locks:
+            self._queue_leaf(node)
 
     def _hit(self, node: LockedNode) -> None:
         node.hits += 1
-        self._queue_leaf(node)
+        if not node.locks:
+            self._queue_leaf(node)
 
     def _lock_path(self, node: LockedNode) -> None:
         while node.parent is not None:

@@ -154,6 +154,17 @@ class RunningBatch:
     def _back(self, job: Job) -> int:
         return max(0, min(self.returned, job.end) - job.start)
 
+    def expected(self, ratio: float, most: int) -> float:
+        """The tokens that jobs of the batch are expected to yield yet: *ratio* of what is left, or all where a job
+        ignores the stop token, and no more than *most* of each."""
+        returned, total = self.returned, 0.0
+        for job in self.jobs:
+            left = job.limit - job.num_tokens + job.request.prompt
+            if job.in_decode_set and returned > job.start:
+                left -= (returned if returned < job.end else job.end) - job.start
+            total += (left if left < most else most) * (1.0 if job.request.ignore_eos else ratio)
+        return total
+
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
         launched, back = min(self.launched, job.final) - job.start, self._back(job)

@@ -125,7 +125,7 @@ class SglangScheduler(SglangJobs):
         batch, limits, page = self.batch, self.limits, self.cache.block_tokens
         beside = len(batch) if limits.mixes else 0
         ratio = self.ratio.now
-        reserved = beside + sum([self._reserved(job, ratio) for job in batch.jobs])
+        reserved = beside + batch.expected(ratio, CLIP)
         admitted = self._pass(
             batch, ratio, limits.max_prefill_tokens - beside,
             None if limits.chunked_prefill_size < 0 else limits.chunked_prefill_size - beside, reserved, beside)
@@ -344,7 +344,8 @@ class SglangScheduler(SglangJobs):
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         batch, decodes = self.batch, self.latest.decodes
-        ignored = self._ignores_queue if self._queue.jobs else self._is_alone
+        forgets = batch.full and self.limits.preempts  # the next turn unmarks the batch
+        ignored = self._ignores_queue if self._queue.jobs else self._is_alone and not forgets
         if self._coming or not ignored or not decodes or len(decodes) != len(batch):
             return 0
         return batch.first_end() - batch.launched - self.limits.disable_overlap_schedule

@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.radix import RadixCache
 from tests.kv.cache.naive_pages import NaivePages, NaiveRequest, Pages
-from tests.kv.cache.test_sglang_laws import LONGEST, contents, table_of, text, units
+from tests.kv.cache.tables import LONGEST, contents, table_of, text, units
 from tests.kv.cache.trees import nodes
 from tests.properties import examples
 

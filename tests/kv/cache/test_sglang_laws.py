@@ -1,32 +1,16 @@
 """Whatever is done to it, SGLang's cache does as tuples of tokens would, and loses no slot."""
 
-from collections.abc import Sequence
-
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from ksim.kv.cache import BlockTable
 from ksim.kv.cache.sglang import SglangCache
 from tests.kv.cache.naive_tokens import NaiveRequest, NaiveTokens, Tokens
+from tests.kv.cache.tables import LONGEST, contents, table_of, text, units
 from tests.kv.cache.trees import nodes
 from tests.properties import examples
 
-LONGEST = 60
-
-contents = st.lists(st.sampled_from("aab"), max_size=8)
 parts = st.sampled_from([0.0, 0.5, 1.0, 1.0, 1.0])
-units = st.sampled_from([1, 1, 3])
-
-
-def table_of(content: Sequence[str], unit: int, cut: int) -> BlockTable:
-    """A block table for *content*, whose last name stands for *cut* tokens fewer."""
-    return BlockTable(content, unit, max(0, len(content) * unit - min(cut, unit - 1)))
-
-
-def text(table: BlockTable, number: int) -> Tokens:
-    size = table.tokens_per_name
-    return tuple((size, table.content[position // size]) if position < table.named_tokens else (number, "own")
-                 for position in range(LONGEST))
 
 
 class Comparison(RuleBasedStateMachine):

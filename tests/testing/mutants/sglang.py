@@ -31,9 +31,10 @@ def advised(name: str, what: str, broken: str, kind: type) -> Mutant:
 
 MUTANTS = [
     mutant("outputs_not_reserved", "nothing is reserved for the outputs of those that decode", "memory_reserved",
-           "_reserved", "min(job.limit - self.batch.sampled(job), CLIP)", "0"),
+           "_admit_all", "beside + batch.expected(ratio, CLIP)", "beside"),
     mutant("stop_token_expected", "a job that ignores the stop token is expected to stop", "memory_reserved",
-           "_reserved", "1.0 if job.request.ignore_eos else ratio", "ratio"),
+           "_admit_all", "batch.expected(ratio, CLIP)",
+           "sum(min(job.limit - batch.sampled(job), CLIP) * ratio for job in batch.jobs)"),
     mutant("queue_always_seen", "the queue is looked at though the batch is full", "full_hides_queue",
            "_prefill", "if limits.preempts or not len(batch):", "if True:"),
     mutant("full_forgotten", "a job that finds no memory leaves no mark", "same_as_plain_scheduler",
@@ -55,7 +56,7 @@ MUTANTS = [
            "_retract", "job.num_computed_tokens, job.num_output_placeholders, job.cached = State.WAITING, 0, 0, 0",
            "job.num_computed_tokens, job.cached = State.WAITING, 0, 0"),
     mutant("abort_not_heeded", "an aborted job still waits", "nobody_lost",
-           "abort", "self.waiting.remove(job)", "pass"),
+           "abort", "(self._coming if job in self._coming else self._queue.jobs).remove(job)", "pass"),
     mutant("slot_too_many", "one job too many runs", "sequence_limit",
            "_places", "most = self.limits.max_running_requests", "most = self.limits.max_running_requests + 1"),
     mutant("chunks_beside_decodes", "chunks leave no room for the decodes beside them", "prompt_budget",
