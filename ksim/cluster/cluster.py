@@ -65,9 +65,9 @@ def first_token(request: Request) -> Request:
 def rest_of(request: Request, decode: Engine, connector: "KvConnector") -> tuple[Request, bool]:
     """The part of *request* that *decode* serves, and whether the first token is handed over to it.
 
-    A token that is the only one is computed by *decode* itself; where it comes apart from the prompt, as if one were to
-    follow.  Where tokens are handed over, so are log-probabilities
-    of the prompt: *decode* takes the prompt's KV, and need not compute the prompt again.
+    A token that is the only one is computed by *decode* itself: for an engine that takes tokens apart from the prompt,
+    it is the one after that.  Where tokens are handed over, so are log-probabilities of the prompt: *decode* takes the
+    prompt's KV, and need not compute the prompt again.
     """
     if not connector.hands_over_token:
         return request, False

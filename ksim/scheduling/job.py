@@ -253,8 +253,8 @@ class Schedule:
     """Schedule `number`: one token for each of `decodes`, then `entries` for other jobs, in the order of the batch.
 
     `decodes` are the members of the scheduler's decode set, of which this is `epoch`; `offsets` + `number` are their
-    contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.  Of
-    `decodes`, those that are `joining` were admitted, too: another engine has computed what they have.
+    contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.  Of `decodes`,
+    those that are `joining` were admitted, too: another engine has computed what they have.
 
     With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
     finished jobs `sends` may be read.  The `copies` of its store begin too, and copies with the numbers `hurried` must

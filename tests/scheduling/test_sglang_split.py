@@ -113,3 +113,33 @@ def test_who_was_retracted_comes_back_before_others_get_memory():
         assert (side.set_aside, side.arriving) == ([second], [third])
     assert turn(side) == [second]
     assert side.receiving == [third]
+
+
+def test_who_comes_is_seen_at_the_latest_after_so_many_decodes():
+    side = DecodeSide(limits(scheduler_recv_interval=3), Fcfs(), RadixCache(100, prefix_caching=False))
+    first = come(side, 0, 10, output=12)
+    side.bootstrapped(first)
+    turn(side)
+    side.transferred(first)
+    assert turn(side) == [first]
+    second = come(side, 1, 10)
+    seen = []
+    for _ in range(4):
+        assert turn(side) == [first]
+        seen.append(second in side.arriving)
+    assert seen == [False, False, True, True]
+
+
+def test_who_joins_and_is_retracted_in_the_same_turn_was_never_there():
+    side = DecodeSide(limits(num_reserved_decode_tokens=0), Fcfs(), RadixCache(24, prefix_caching=False))
+    first, second = come(side, 0, 10, output=12), come(side, 1, 10, output=3)
+    for job in (first, second):
+        side.bootstrapped(job)
+    turn(side)
+    side.transferred(first)
+    for _ in range(4):
+        assert turn(side) == [first]
+    side.transferred(second)
+    schedule = side.schedule(0.0)
+    assert list(schedule.decodes) == [first]
+    assert (schedule.admitted, schedule.preempted, side.set_aside, second.preemptions) == ([], [], [second], 0)

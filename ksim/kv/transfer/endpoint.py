@@ -173,7 +173,7 @@ class Endpoint(NoCopies, NoCopying):
         return -(-tokens // self.block_tokens)
 
     def serve(self, scheduler: Any) -> None:
-        """Note what *scheduler* asks, or is told."""
+        """Take note of the *scheduler* that will ask; most need not know it."""
 
     def begin_turn(self, now: float) -> None:
         """The scheduler is about to ask: it will see that requests may go on."""
