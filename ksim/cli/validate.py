@@ -4,7 +4,7 @@
 
 `ksim validate kernels`: errors of the oracles on measured kernels.
 
-`ksim validate schedule`: recorded schedules of vLLM, replayed step by step.
+`ksim validate schedule`: recorded schedules of vLLM and SGLang, replayed step by step.
 """
 
 import json
@@ -258,7 +258,7 @@ def schedule(
                                                    " first differs, as recorded and as replayed")] = False,
     json_file: JsonFile = None, wide: Wide = False,
 ) -> None:
-    """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
+    """Replay recorded schedules of vLLM and SGLang and compare every step; exits with 0 only if all are exact."""
     from ksim.validation import schedules
 
     reports = schedules.validate(path, case)

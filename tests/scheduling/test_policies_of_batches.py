@@ -9,7 +9,6 @@ from ksim.scheduling.admissions.reserve_output import ReserveOutput
 from ksim.scheduling.policies.batch_wait import BatchWait
 from ksim.scheduling.policies.batching import Orca, PrefillFirst, RequestLevel, StallFree
 from ksim.scheduling.policies.orders import Fcfs
-from ksim.scheduling.policies.polled_prefill import PolledPrefill
 from ksim.simulation.simulate import simulate
 from ksim.testing.loop import Loop, loop
 
@@ -52,18 +51,6 @@ def test_prompts_first_is_quick_to_the_first_token_and_uneven_after_it():
         "prefill_first", {"name": "stall_free", "budget": 256}))
     assert first["mean_ttft_ms"] < 0.9 * free["mean_ttft_ms"]
     assert first["p99_itl_ms"] > 2 * free["p99_itl_ms"]
-
-
-# Looking for prompts now and then.
-
-
-def test_who_decodes_looks_for_prompts_every_so_many_steps():
-    engine = loop(policy=PolledPrefill(interval=3))
-    a = engine.add(4, output=20)
-    assert [engine.turn() for _ in range(2)] == [{a: 4}, {a: 1}]  # nobody decodes: it is seen at once
-    b = engine.add(3, output=20)
-    assert [engine.turn() for _ in range(3)] == [{a: 1}, {a: 1}, {b: 3}]
-    assert engine.turn() == {a: 1, b: 1}
 
 
 # Waiting for a batch.
