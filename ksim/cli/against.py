@@ -6,19 +6,13 @@ from typing import Any
 from ksim.cli.diff import change, value_of
 from ksim.cli.flags import console
 from ksim.cli.phase_tables import signed, title_of
-from ksim.results.numbers import number_of
+from ksim.results.numbers import AGAINST_FIRST, number_of
 from ksim.study.experiment import PHASES
 from ksim.study.grid import value_text
 from ksim.study.rows import SweepPoint
 from ksim.views.run_directory import changed, flat
 from ksim.views.tables import Table
 
-#: The numbers that are compared; those that no point has are left out.
-NUMBERS = (
-    "completed", "failed", "request_throughput", "output_throughput", "slo_attainment",
-    "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms",
-    "mean_batch_sequences", "kv_cache_usage_mean", "preemptions", "prefix_cache_hit_rate", "gpu_busy_share",
-    "joules_per_output_token", "dollars_per_million_output_tokens")
 #: The latencies that are explained, and the numbers that say why a group of phases takes longer or shorter.
 _EXPLAINED = ("mean_ttft_ms", "mean_tpot_ms")
 _BEHIND = {
@@ -56,7 +50,7 @@ def _numbers(points: Sequence[SweepPoint], names: dict[int, str]) -> Table:
     first, *others = points
     titles = (title for point in others for title in (f">{names[point.number]}", ">change"))
     rows = Table.of("", f">{names[first.number]}", *titles)
-    for key in NUMBERS:
+    for key in AGAINST_FIRST:
         values = [point.value(key) for point in points]
         if any(value not in (None, 0) for value in values):
             cells = [(value_of(key, value), change(key, values[0], value)) for value in values]

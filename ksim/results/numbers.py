@@ -300,6 +300,11 @@ OF_ROUTERS = (
 DRAWN_OF_ROUTERS = (
     "mean_regret_ms", "p90_ttft_ms", "prefix_cache_hit_rate", "p90_tpot_ms", "engine_tokens_cv",
     "joules_per_output_token")
+#: Those by which the points of a sweep are compared with the first.
+AGAINST_FIRST = (
+    "completed", "failed", "request_throughput", "output_throughput", "slo_attainment", "mean_ttft_ms", "p99_ttft_ms",
+    "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms", "mean_batch_sequences", "kv_cache_usage_mean", "preemptions",
+    "prefix_cache_hit_rate", "gpu_busy_share", "joules_per_output_token", "dollars_per_million_output_tokens")
 #: The numbers that say what a cause of waiting costs.
 OF_RANKS = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "joules_per_output_token")
 #: The numbers in the block that `vllm bench serve` prints, with its labels and formats.

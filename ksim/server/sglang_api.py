@@ -17,6 +17,7 @@ from starlette.routing import Route
 from ksim.engine.event_engine import EventEngine
 from ksim.flow.events import Admitted, Preempted
 from ksim.flow.request import Request
+from ksim.scheduling.sglang.scheduler import SglangScheduler
 from ksim.server.errors import ApiError
 from ksim.server.http.application import Prepare, json_response
 from ksim.server.http.streams import ResponseSink
@@ -278,9 +279,13 @@ def flush(live: Live) -> bool:
 
 
 def _empty(engine: EventEngine) -> None:
-    """Have the cache of *engine* forget what no request uses: requests that take all of it evict that."""
-    cache, tables = engine.scheduler.cache, []
+    """Have the cache of *engine* forget what no request uses: SGLang's tree makes room; else requests take all."""
+    scheduler, tables = engine.scheduler, []
+    cache = scheduler.cache
     tokens = cache.pool.free * cache.block_tokens
+    if isinstance(scheduler, SglangScheduler):
+        scheduler.cache.make_room(tokens)
+        return
     while tokens >= cache.block_tokens:
         table = cache.block_table(Request(0, 0.0, 1, 1))
         cache.attach_prefix(table, cache.find_prefix(table, 1))

@@ -75,3 +75,21 @@ def test_policies_of_ones_own_order_the_queue():
     rows = run_of(Fleet.of(Scenario.of(table))).result.requests.to_pylist()
     order = sorted((row["ttft_s"], row["prompt_tokens"]) for row in rows)[4:]  # those of one batch at once
     assert [prompt for _, prompt in order] == sorted(prompt for _, prompt in order)
+
+
+DRAFTS = {"speculative_config": {"method": "draft_model", "model": "llama-3.2-1b", "num_speculative_tokens": 2,
+                                 "acceptance": {"name": "geometric", "rate": 0.6}}}
+
+
+@pytest.mark.parametrize("serve", [{}, DRAFTS], ids=["decodes", "verifications"])
+def test_newcomers_are_seen_after_so_many_decodes(serve):
+    """One runs when the other comes, which is seen after 80 decodes, drafted or not."""
+    table = {"model": "llama-3.1-8b", "gpu": "h200", "engine": "sglang-0.5.23", "oracle": "roofline", "serve": serve,
+             "workload": {"synthetic": {"count": 2, "arrivals": {"process": "constant", "rate": 10},
+                                        "prompt": {"kind": "fixed", "value": 50},
+                                        "output": {"kind": "fixed", "value": 900}}}}
+    late = with_changes(table, {"serve": {"sglang": {"scheduler_recv_interval": 80}}})
+    fleets = [Fleet.of(Scenario.of(each)) for each in (table, late)]
+    for fleet in (*fleets, fleets[1].stepping()):
+        rows = run_of(fleet).result.requests.to_pylist()
+        assert (rows[1]["ttft_s"] > 10 * rows[0]["ttft_s"]) == (fleet is not fleets[0])

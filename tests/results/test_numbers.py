@@ -41,7 +41,8 @@ def test_no_view_and_no_command_has_a_list_of_numbers_of_its_own():
 
 
 @pytest.mark.parametrize("name", ["REPORTED", "IN_NOTEBOOKS", "OF_WORK", "COMPARED", "OF_STUDIES", "BEST_BY", "OF_COST",
-                                  "OF_RANKS", "OF_ROUTERS", "DRAWN_OF_ROUTERS", "_OF_POOLS", "_ALWAYS_OF_POOLS"])
+                                  "AGAINST_FIRST", "OF_RANKS", "OF_ROUTERS", "DRAWN_OF_ROUTERS", "_OF_POOLS",
+                                  "_ALWAYS_OF_POOLS"])
 def test_views_show_numbers_of_the_table(name):
     shown = getattr(numbers, name)
     keys = [key for keys in shown.values() for key in keys] if isinstance(shown, dict) else [*shown]

@@ -20,7 +20,7 @@ SCENARIO = {
     "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 256},
     "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 10},
                                "output": {"kind": "uniform", "low": 3, "high": 9}}}}
-SGLANG = {**SCENARIO, "engine": "sglang-0.5.8", "serve": {"max_model_len": 256, "prefix_cache": "sglang"}}
+SGLANG = {**SCENARIO, "engine": "sglang-0.5.8", "serve": {"sglang": {"context_length": 256}}}
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

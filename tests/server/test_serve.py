@@ -15,7 +15,7 @@ import pytest
 from tomli_w import dumps
 
 from tests.cli.command import ROOT, ksim, ksim_here
-from tests.server.talk import SCENARIO
+from tests.server.talk import SCENARIO, SGLANG
 
 TEXT = dumps(SCENARIO)
 
@@ -83,7 +83,8 @@ def test_what_the_page_shows_runs(scenario, capsys):
 
 
 def test_a_server_of_sglang_answers_its_clients(scenario):
-    server = Server(scenario, "--speed", "100", "--set", "engine=sglang-0.5.8")
+    (scenario / "scenario.toml").write_text(dumps(SGLANG))
+    server = Server(scenario, "--speed", "100")
     with httpx.Client(base_url=server.url) as client:
         body = {"text": "Hello", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}, "stream": True}
         with client.stream("POST", "/generate", json=body) as answer:

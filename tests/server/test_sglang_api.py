@@ -12,7 +12,7 @@ from ksim.server.http.application import Application
 from tests.properties import examples
 from tests.server.talk import HELLO, SGLANG, ask, chunks, client, generate, talk
 
-ADAPTERS = {**SGLANG, "serve": {"max_model_len": 256, "enable_lora": True,
+ADAPTERS = {**SGLANG, "serve": {"sglang": {"context_length": 256}, "enable_lora": True,
                                 "lora_modules": [{"name": "sql", "rank": 16}]}}
 SHORT = {"max_new_tokens": 4, "ignore_eos": True}
 OWN = ("/generate", "/model_info", "/get_model_info", "/server_info", "/get_server_info", "/health_generate", "/ready",
@@ -138,12 +138,12 @@ def test_the_cache_is_found_and_flushed_once_engines_are_idle():
     assert asyncio.run(play()) == [0, 63, 200, 0]
 
 
-@pytest.mark.parametrize(("model", "serve"), [
-    ("llama-3.2-1b", {}), ("llama-3.2-1b", {"prefix_cache": "sglang"}),
-    ("llama-3.2-1b", {"num_gpu_blocks_override": 300}),
+@pytest.mark.parametrize(("model", "own"), [
+    ("llama-3.2-1b", {}), ("llama-3.2-1b", {"disable_radix_cache": True}),
+    ("llama-3.2-1b", {"max_total_tokens": 300}),
     ("gemma-3-1b", {}), ("gpt-oss-20b", {})])
-def test_a_flush_leaves_all_of_the_pool_free(model, serve):
-    scenario = {**SGLANG, "model": model, "serve": {"max_model_len": 256, **serve}}
+def test_a_flush_leaves_all_of_the_pool_free(model, own):
+    scenario = {**SGLANG, "model": model, "serve": {"sglang": {"context_length": 256, **own}}}
 
     async def play():
         async with client(scenario=scenario) as (made, application):
@@ -275,7 +275,7 @@ def test_a_server_tells_what_it_serves():
 
 
 def test_a_drafting_engine_tells_how_many_tokens_it_accepts():
-    drafts = {**SGLANG, "serve": {"max_model_len": 256, "speculative_config": {
+    drafts = {**SGLANG, "serve": {"sglang": {"context_length": 256}, "speculative_config": {
         "method": "ngram", "num_speculative_tokens": 3, "acceptance": {"name": "geometric", "rate": 0.7}}}}
     _, told = talk(("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 200, "ignore_eos": True}}),
                    "/server_info", scenario=drafts)

@@ -35,9 +35,9 @@ SELECTED = {"e2e_request_latency_seconds_bucket", "time_to_first_token_seconds_b
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": {"name": "geometric", "rate": 0.7}}
 
 
-def scenario(model: Path | str = "llama-3.1-8b", **serve: Any) -> dict[str, Any]:
+def scenario(model: Path | str = "llama-3.1-8b", own: dict[str, Any] | None = None, **serve: Any) -> dict[str, Any]:
     return {"model": str(model), "gpu": "h100", "oracle": "roofline", "engine": "sglang-0.5.8",
-            "serve": {"max_model_len": 256} | serve,
+            "serve": {"sglang": {"context_length": 256} | (own or {})} | serve,
             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200.0}, "prompt": uniform(1, 100),
                                        "output": uniform(1, 60), "count": 12, "max_tokens": 250}}}
 
@@ -96,13 +96,14 @@ def test_the_page_lists_what_is_not_simulated() -> None:
 
 
 @given(
-    serve=st.fixed_dictionaries({
-        "prefix_cache": st.sampled_from(["vllm", "sglang"]), "max_num_seqs": st.sampled_from([2, 32]),
-        "num_gpu_blocks_override": st.sampled_from([400, 8000]), "data_parallel_size": st.sampled_from([1, 2])}),
-    n=st.sampled_from([1, 1, 3]), seed=st.integers(0, 9))
+    own=st.fixed_dictionaries({
+        "disable_radix_cache": st.booleans(), "max_running_requests": st.sampled_from([2, 32]),
+        "max_total_tokens": st.sampled_from([400, 8000])}),
+    ranks=st.sampled_from([1, 2]), n=st.sampled_from([1, 1, 3]), seed=st.integers(0, 9))
 @examples(30)
-def test_counters_agree_with_the_summary_of_the_run(tiny: Path, serve: dict[str, Any], n: int, seed: int) -> None:
-    table = scenario(tiny, **serve)
+def test_counters_agree_with_the_summary_of_the_run(tiny: Path, own: dict[str, Any], ranks: int, n: int,
+                                                        seed: int) -> None:
+    table = scenario(tiny, own, data_parallel_size=ranks)
     table["workload"]["synthetic"]["prefixes"] = {"groups": 2, "tokens": 40}
     fake = FakeLive(table)
     meter = SglangMeter(fake.live, "m")
@@ -134,7 +135,7 @@ def test_counters_agree_with_the_summary_of_the_run(tiny: Path, serve: dict[str,
 
 
 def test_gauges_show_the_moment_of_the_scrape(tiny: Path) -> None:
-    fake = FakeLive(scenario(tiny, max_num_seqs=2, num_gpu_blocks_override=1000))
+    fake = FakeLive(scenario(tiny, {"max_running_requests": 2, "max_total_tokens": 1000}))
     meter = SglangMeter(fake.live, "m")
     for _ in range(5):
         fake.submit(Request(0, 0.0, 30, 50), Ear())

@@ -159,7 +159,8 @@ class SglangJobs:
         """See who has come: after a turn of prompts, a turn without a batch, or so many decodes (recv_skipper.py)."""
         if self.limits.scheduler_recv_interval == 1:
             return
-        self._unseen += 1 if self.latest.decodes else self.limits.scheduler_recv_interval
+        decodes = self.latest and not any(entry.prompt for entry in self.latest.entries)  # with drafts, or without
+        self._unseen += 1 if decodes else self.limits.scheduler_recv_interval
         if self._unseen >= self.limits.scheduler_recv_interval:
             self._unseen = 0
             for job in self._coming:
