@@ -22,6 +22,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.settings import EngineSettings
+from ksim.specs.sglang import SglangSettings
 from tests.cli.command import ksim
 from tests.properties import examples
 
@@ -83,8 +84,9 @@ def back(texts: dict[str, str], **wanted: Any) -> Scenario:
 
 
 def engines(fleet: Scenario, names: bool) -> list[Any]:
-    """Its pools; without their *names*, one by one."""
-    pools = Outgoing.of(fleet).pools
+    """Its pools; without their *names*, one by one.  SGLang's settings that nobody names are its defaults."""
+    pools = [evolve(pool, settings=evolve(pool.settings, sglang=pool.settings.sglang or SglangSettings()))
+             for pool in Outgoing.of(fleet).pools]
     if names and len(pools) > 1:
         return [*pools]
     return sorted((evolve(pool, name="", replicas=1) for pool in pools for _ in range(pool.replicas)), key=repr)
@@ -111,6 +113,11 @@ def test_a_line_of_sglangs_reads_back_as_the_same_engines(data: st.DataObject) -
         {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}} if splits else {}))
     again = back(Vllm().write(Outgoing.of(made)), gpu="h200", nodes=8)
     assert engines(again, names=False) == engines(made, names=False)
+
+
+def test_a_line_without_flags_reads_back_as_an_engine_of_defaults() -> None:
+    made = scenario(engine="sglang-0.5.23", serve={"sglang": {"schedule_policy": "fcfs"}})
+    assert engines(back(Vllm().write(Outgoing.of(made)), gpu="h200"), names=False) == engines(made, names=False)
 
 
 @pytest.mark.parametrize("serve, words", [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 
 from ksim.kv.cache.radix import RadixCache
 from ksim.scheduling.engine_loop import Turn
@@ -15,7 +15,7 @@ from ksim.testing.history import emitted
 from ksim.testing.invariants import SGLANG_INVARIANTS, breach
 from ksim.testing.loop import Loop
 from ksim.testing.strategies import sglang_cases
-from ksim.testing.trial import Case, Subject
+from ksim.testing.trial import Arrival, Case, Subject
 from tests.kv.cache.trees import nodes
 from tests.properties import examples
 
@@ -29,6 +29,8 @@ def fresh(case: Case) -> Loop:
 
 
 @given(case=sglang_cases())
+@example(case=Case({"chunked_prefill_size": 20, "blocks": 1000},  # more decode than a chunk has tokens
+                   tuple(Arrival(turn, prompt=1, output=9) for turn in range(5) for _ in range(8))))
 @examples(400)
 def test_its_laws_hold(case):
     """So nobody starves, admission keeps memory for outputs, and a batch that is full hides the queue."""

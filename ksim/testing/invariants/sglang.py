@@ -17,7 +17,7 @@ def prompt_budget(history: EngineHistory) -> Iterator[tuple[int, str]]:
         beside = len(moment.shares) - len(prompts)
         before = sum(_paged(history, share.tokens) for share in prompts[:-1])
         tokens = before + (prompts[-1].tokens if prompts else 0)
-        if 0 <= limits.chunked_prefill_size < tokens + beside:
+        if prompts and 0 <= limits.chunked_prefill_size < tokens + beside:
             yield moment.step, (f"prompts have {tokens} tokens beside {beside} decodes, and chunks"
                                 f" {limits.chunked_prefill_size}")
         if before >= limits.max_prefill_tokens:

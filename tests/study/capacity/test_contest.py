@@ -1,10 +1,11 @@
 """The fewest replicas, the best set-up, and its interval: against a judge that knows the answers."""
 
+from itertools import count
 from math import ceil
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.study.capacity.answer import contest
@@ -18,12 +19,18 @@ from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
 RATES = st.floats(0.5, 200.0)
 
 
+def needed_for(rate: float, carried: float) -> int:
+    """The fewest replicas, of which each has carried so much, that keep up with *rate*, as `Knows` judges."""
+    return next(replicas for replicas in count(1) if rate / (replicas * carried) <= 1)
+
+
 @examples(200)
 @given(rate=RATES, carried=st.floats(0.5, 60.0), flooded=st.floats(0.3, 5.0))
+@example(rate=0.5000000000000001, carried=0.5, flooded=1.0)  # one replica carries all but the last bit
 def test_the_fewest_replicas_carry_the_rate_and_one_fewer_does_not(rate, carried, flooded):
     judge = Knows({"a": carried})
     found = fewest(judge, named("a"), rate, light(0.1, 0.01, seconds=100.0), flooded * carried)
-    assert found.replicas == max(1, ceil(rate / carried - 1e-12))
+    assert found.replicas == needed_for(rate, carried)
     assert found.point.rate == rate
 
 
@@ -59,8 +66,8 @@ def test_replicas_end_where_more_of_them_have_nothing_to_do():
 def test_without_prices_the_fewest_gpus_win(rate, carried, gpus):
     names = "abcd"[:len(carried)]
     judge = Knows(dict(zip(names, carried, strict=True)))
-    order = contest(judge, [named(name, count) for name, count in zip(names, gpus, strict=False)], rate)
-    needed = [count * max(1, ceil(rate / one - 1e-12)) for count, one in zip(gpus, carried, strict=False)]
+    order = contest(judge, [named(name, each) for name, each in zip(names, gpus, strict=False)], rate)
+    needed = [each * needed_for(rate, one) for each, one in zip(gpus, carried, strict=False)]
     assert [one.gpus for one in order] == sorted(needed)
     low, high = order[0].gpus_between(rate)
     assert low <= order[0].gpus <= high
