@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim import Scenario
@@ -139,6 +139,7 @@ def test_a_prompt_that_the_reserve_leaves_no_room_for_is_refused():
     "disaggregation_decode_enable_radix_cache": st.just(True), "scheduler_recv_interval": st.sampled_from([2, 9]),
     "disaggregation_decode_extra_slots": st.integers(0, 2), "enable_priority_scheduling": st.just(True)}),
     tokens=st.sampled_from([256, 320, 1600]), rate=st.sampled_from([20.0, 400.0]), longest=st.integers(1, 60))
+@example(settings={"disable_overlap_schedule": True, "scheduler_recv_interval": 2}, tokens=256, rate=20.0, longest=1)
 @examples(12)
 def test_pairs_keep_the_laws_of_runs(settings, tokens, rate, longest):
     load = {"count": 12, "arrivals": {"process": "poisson", "rate": rate},

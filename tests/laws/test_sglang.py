@@ -93,3 +93,17 @@ def test_newcomers_are_seen_after_so_many_decodes(serve):
     for fleet in (*fleets, fleets[1].stepping()):
         rows = run_of(fleet).result.requests.to_pylist()
         assert (rows[1]["ttft_s"] > 10 * rows[0]["ttft_s"]) == (fleet is not fleets[0])
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_an_engine_that_becomes_idle_looks_at_once(synchronous):
+    """The one that runs ends before the other is looked for, whose turn then comes."""
+    table = {"model": "llama-3.1-8b", "gpu": "h200", "engine": "sglang-0.5.23", "oracle": "roofline",
+             "serve": {"sglang": {"scheduler_recv_interval": 2000, "disable_overlap_schedule": synchronous}},
+             "workload": {"synthetic": {"count": 2, "arrivals": {"process": "constant", "rate": 10},
+                                        "prompt": {"kind": "fixed", "value": 50},
+                                        "output": {"kind": "fixed", "value": 200}}}}
+    fleet = Fleet.of(Scenario.of(table))
+    for each in (fleet, fleet.stepping()):
+        first, second = run_of(each).result.requests.to_pylist()
+        assert 0 < second["arrival_s"] + second["ttft_s"] - (first["arrival_s"] + first["e2e_s"]) < first["ttft_s"]

@@ -52,6 +52,8 @@ class SglangScheduler(SglangJobs):
         self.idled = rested and not (schedule or self.has_requests)
         schedule.preempted = [*self.preempted, *self.retracted]
         self._last, self.latest = schedule if schedule.entries else None, schedule
+        if rested and self._coming and not (schedule or schedule.preempted):
+            return SglangScheduler.schedule(self, now)  # turns without a batch take no time until it looks
         return schedule
 
     def _nothing(self) -> Schedule:
