@@ -1,7 +1,6 @@
 """KV events: what vLLM's consumers decode, and what is in the cache after them."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.server.kv_event_publisher import KvEvents, Publisher
 from ksim.server.kv_events import Batch, CacheEvents, KvEventsConfig, TokenIds, endpoint_of, subscribe_to_cache
-from tests.laws.tiny import TINY
 from tests.properties import examples
 from tests.server.fake import FakeLive
 
@@ -48,13 +46,6 @@ class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
 DECODER = msgspec.msgpack.Decoder(EventBatch)
 #: A prompt of chunks with one of a few names each.
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=6)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "config.json"
-    path.write_text(json.dumps(TINY))
-    return path
 
 
 def fake(model: Path | str, router: str = "round_robin", **serve: Any) -> FakeLive:

@@ -19,7 +19,7 @@ from ksim.results.metrics import summarise
 from ksim.scenario.scenario import Scenario
 from ksim.server.http.http_metrics import HttpMetrics
 from ksim.server.metrics import Meter
-from tests.laws.tiny import TINY, uniform
+from tests.laws.tiny import uniform
 from tests.properties import examples
 from tests.server.fake import Ear, FakeLive, values
 
@@ -55,13 +55,6 @@ def scenario(model: Path | str = "llama-3.1-8b", **serve: Any) -> dict[str, Any]
     return {"model": str(model), "gpu": "h100", "oracle": "roofline", "serve": {"max_model_len": 256} | serve,
             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200.0}, "prompt": uniform(1, 100),
                                        "output": uniform(1, 60), "count": 12, "max_tokens": 250}}}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "config.json"
-    path.write_text(json.dumps(TINY))
-    return path
 
 
 def test_metrics_have_vllms_names_types_labels_and_buckets() -> None:

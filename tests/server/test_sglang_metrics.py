@@ -18,7 +18,7 @@ from ksim.results.history import History
 from ksim.results.metrics import summarise
 from ksim.scenario.scenario import Scenario
 from ksim.server.sglang_metrics import DecodeWindow, SglangHttpMetrics, SglangMeter
-from tests.laws.tiny import TINY, uniform
+from tests.laws.tiny import uniform
 from tests.properties import examples
 from tests.server.fake import Ear, FakeLive, values
 from tests.server.talk import SGLANG, client
@@ -40,13 +40,6 @@ def scenario(model: Path | str = "llama-3.1-8b", own: dict[str, Any] | None = No
             "serve": {"sglang": {"context_length": 256} | (own or {})} | serve,
             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200.0}, "prompt": uniform(1, 100),
                                        "output": uniform(1, 60), "count": 12, "max_tokens": 250}}}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "config.json"
-    path.write_text(json.dumps(TINY))
-    return path
 
 
 def families(text: bytes) -> dict[str, Any]:
