@@ -106,6 +106,8 @@ def joules(done: Actions, power: Power) -> Joules:
 #: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that
 #: clocks go by.
 HALVINGS = 10
+#: Seconds before time 0 for which a GPU idled.
+LONG = 1e9
 #: Paces at these clocks that are kept.
 MOST_RUNGS = 1 << 14
 
@@ -134,15 +136,16 @@ class Clock:
     """One GPU's clock under its power limit; steps are given in the order in which they start.
 
     A GPU may draw more than its limit for a while: it has credit, in joules, that is spent above the limit and
-    earned below it.  With credit, it runs at the boost clock, or the one that it is set to; without, at the one at
-    which it draws just its limit, or the lowest.  Within a step, power is taken to be even.
+    earned below it, also while it idles, as it has done for long before its first step.  With credit, it runs at the
+    boost clock, or the one that it is set to; without, at the one at which it draws just its limit, or the lowest.
+    Within a step, power is taken to be even.
     """
 
     power: Power
     clocks: Clocks
     _boost: ClockScaling = field(init=False)
     _credit: float = field(init=False)
-    _busy_until: float = field(default=0.0, init=False)
+    _busy_until: float = field(default=-LONG, init=False)
     _rungs: dict[tuple[float, int], ClockScaling] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

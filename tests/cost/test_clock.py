@@ -53,6 +53,11 @@ def test_a_short_burst_above_the_limit_is_carried_by_credit():
     assert clock().pace(step(0.030, 900.0), 0.0) == ClockScaling()
 
 
+def test_a_gpu_that_idles_above_its_limit_has_no_credit_at_first():
+    ours, limit = step(0.001, 900.0), Setting(cap=90.0)
+    assert clock().pace(ours, 0.0, limit) == clock(credit=0.0).pace(ours, 0.0, limit) != ClockScaling()
+
+
 def test_without_credit_the_clock_falls_until_the_limit_is_kept():
     ours, tired = step(0.1, 900.0), clock(credit=0.0)
     pace = tired.pace(ours, 0.0)

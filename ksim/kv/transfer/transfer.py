@@ -221,6 +221,7 @@ class KvTransfer:
     _ready_at: dict[str, float] = field(factory=dict, init=False)
     _began: float = field(default=nan, init=False)
     _first_chunk_at: float = field(default=nan, init=False)  # when the first chunk can leave
+    _first_chunk: int = field(default=0, init=False)  # tokens that leave then
     _alone: float = field(default=nan, init=False)
     _sent: int = field(default=0, init=False)  # of the prompt's tokens, those whose KV moves, has moved or need not
     _flows_left: int = field(default=0, init=False)  # flows that have not ended
@@ -271,10 +272,15 @@ class KvTransfer:
 
     def chunk_computed(self, tokens: int, moment: float) -> None:
         """From *moment* on, the KV of the first *tokens* tokens is there to be sent."""
-        if self.load is not None and not self.ended:
-            if isnan(self._first_chunk_at):
-                self._first_chunk_at = moment + self.network.connector.start
-            self.network.at(max(moment, self._first_chunk_at), lambda: self._send(tokens))
+        if self.load is None or self.ended:
+            return
+        if isnan(self._first_chunk_at):
+            self._first_chunk_at, self._first_chunk = moment + self.network.connector.start, tokens
+            self.network.at(self._first_chunk_at, lambda: self._send(self._first_chunk))
+        elif max(moment, self.network.env.now) < self._first_chunk_at:
+            self._first_chunk = tokens  # both leave at one time
+        else:
+            self.network.at(moment, lambda: self._send(tokens))
 
     def expire(self) -> None:
         """The lease ends: P lets go of the blocks, unless they are being read."""

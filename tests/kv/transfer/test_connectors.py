@@ -78,6 +78,12 @@ def test_sglang_prefills_once_there_is_room_and_sends_chunk_by_chunk(model):
     assert one(log, Admitted, engine=1).cached == 100
 
 
+def test_chunks_that_are_computed_before_the_first_may_leave_go_with_it(model):
+    whole, chunks = (one(run(scenario(model, "sglang", workload=ALONE, options={"start": "1 s"},
+                                      max_num_batched_tokens=tokens)).log, Transferred) for tokens in (128, 32))
+    assert whole.alone == chunks.alone == pytest.approx(chunks.time - chunks.began)
+
+
 @pytest.mark.parametrize("name", ["sglang", "tensorrt_llm"])
 def test_a_token_that_is_handed_over_comes_with_the_first_step(model, name):
     log = run(scenario(model, name, workload=ALONE)).log
