@@ -210,7 +210,7 @@ class ConnectedEngine(LookaheadEngine):
             return
         taken, delivered = self._times.finish()
         self._recorder.complete(taken, delivered)
-        yield from self._pause_if_watched(taken)
+        yield from self._pause_if_watched(taken, turn.output is not None and self.connector.waits_for_peers)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
         times = self._times
@@ -267,9 +267,10 @@ class ConnectedEngine(LookaheadEngine):
         yield quiet if news is None else quiet | news
         self._pausing = self.env.promises[self.number] = inf
 
-    def _pause_if_watched(self, moment: float) -> Process:
-        """Wait until no event is left before *moment*, if a router may look at the engine before it."""
-        if self.watched and self.env.news < moment:
+    def _pause_if_watched(self, moment: float, reported: bool = False) -> Process:
+        """Wait until no event is left before *moment*, if a router may look at the engine before it, or if what is
+        *reported* then meets what other engines have done by that time."""
+        if (self.watched or reported) and self.env.news < moment:
             yield from self._pause(moment)
 
     def _next_effect(self) -> float:

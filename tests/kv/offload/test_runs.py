@@ -45,6 +45,19 @@ def test_reads_for_a_lone_request_begin_alike_with_and_without_going_ahead(model
     assert skipped == pytest.approx(stepped, rel=1e-9)
 
 
+def test_what_another_engine_writes_while_a_batch_runs_is_not_written_again(model):
+    """Both engines store the same chunk, which only one of them writes to the disks."""
+    load = requests(2, 5000, uniform(20, 150), uniform(20, 90), sessions=SESSIONS,
+                    prefixes={"groups": 2, "tokens": 40})
+    table = scenario(model, 2, load, 0, {"all": {"role": "both", "replicas": 2}}, MULTI_TIER, max_num_seqs=2,
+                     max_num_batched_tokens=32, num_gpu_blocks_override=20, async_scheduling=False,
+                     enable_prefix_caching=True)
+    skipped, stepped = ([(copy.engine, copy.target, copy.time) for copy in run(table, skips).log.of(Copied)]
+                        for skips in (True, False))
+    assert [copy[:2] for copy in skipped] == [copy[:2] for copy in stepped] == [
+        (0, "cpu"), (1, "cpu"), (0, "disk")]
+
+
 def test_where_outputs_are_stored_steps_repeat_only_until_a_chunk_is_full(model):
     table = scenario(model, workload=requests(count=3, output=uniform(70, 90)), num_gpu_blocks_override=500,
                      options={"offload_prompt_only": False})
