@@ -9,6 +9,7 @@ they wait for can be told.  Between two collectives, a rank has the speed with w
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -65,7 +66,8 @@ class RankWork:
     """What one rank does in a step, from `begin` on: it computes `own` seconds at full speed, lets `more` pass in
     collectives of its like, and joins a meeting, again and again.
 
-    Each meeting is of a micro-batch, `strands`: that one's next segment waits for it, the other's does not.  The rank
+    Each meeting is of a micro-batch, `strands`: that one's next segment waits for it, the other's does not.  Where they
+    change over, meetings are exchanges of experts' tokens, which the rank sends one after the other.  The rank
     does not come to the last one before its kernels are `launched`.  Of its own seconds, `requests` are those of its
     batch and `experts` those of its experts, both at the boost clock.
     """
@@ -202,8 +204,8 @@ class Rank:
         began, came, last, varies, slowness = (
             part.began, part.came, len(part.meetings) - 1, self.varies, self.slowness_at(ready))
         before: list[Meeting | None] = [None, None]
-        columns = zip(part.own, part.more, part.beside, part.meetings, part.strands, strict=True)
-        for own, more, beside, meeting, strand in columns:
+        columns = zip(part.own, part.more, part.beside, part.meetings, pairwise([*part.strands, 2]), strict=True)
+        for own, more, beside, meeting, (strand, following) in columns:
             for earlier in before if strand == 2 else before[strand:strand + 1]:
                 if earlier is not None:
                     if earlier.callbacks is not None:  # it has not ended
@@ -217,7 +219,12 @@ class Rank:
                 moment += part.held
             began.append(ready)
             came.append(moment)
-            meeting.join(moment)
+            sent = moment
+            if strand != following and (exchange := before[1 - strand]) is not None:  # one is sent after the other
+                if exchange.callbacks is not None:
+                    yield exchange
+                sent = max(moment, exchange.end)
+            meeting.join(sent)
             before[strand % 2], ready = meeting, moment + beside * slowness
         part.slowness = slowness
         yield meeting
