@@ -276,15 +276,15 @@ def it_is_the_same_later(run: Run) -> None:
     A router that hashes contents chooses by them, so these stay as they were.
 
     Not so with scrapes that are late, of which none has arrived at first, or that are lost, which goes by their number;
-    nor where clients hang up: the front end's constants are round, so what it does ties with turns of the engine; nor
-    with a host that takes no time, where all ties; nor where GPUs are slow from or until a moment of the run.
+    nor where clients hang up or search for beams: the front end's constants are round, so what it does ties with turns
+    of the engine; nor with a host that takes no time, where all ties; nor where GPUs are slow from or until a moment of the run.
     """
     signals = run.scenario.signals
     if signals.delay or signals.loss or hangs_up(run) or run.scenario.host == "datasheet":
         return
-    if not all(gpu.always for gpu in run.scenario.ranks.slow):
-        return
     requests = [*run.scenario.workload.requests(run.scenario.seed)]
+    if not all(gpu.always for gpu in run.scenario.ranks.slow) or any(request.beam_width for request in requests):
+        return
     hashed = "consistent_hash" in run.result.scenario
     later = run_of(run.fleet, [evolve(request, arrival=request.arrival + LATER, chunks=tuple(
         name if hashed else ("other", name) for name in request.chunks)) for request in requests])
