@@ -140,6 +140,8 @@ def test_a_prompt_that_the_reserve_leaves_no_room_for_is_refused():
     "disaggregation_decode_extra_slots": st.integers(0, 2), "enable_priority_scheduling": st.just(True)}),
     tokens=st.sampled_from([256, 320, 1600]), rate=st.sampled_from([20.0, 400.0]), longest=st.integers(1, 60))
 @example(settings={"disable_overlap_schedule": True, "scheduler_recv_interval": 2}, tokens=256, rate=20.0, longest=1)
+@example(settings={"disable_overlap_schedule": True, "max_running_requests": 1, "num_reserved_decode_tokens": 0,
+                   "enable_priority_scheduling": True}, tokens=256, rate=20.0, longest=17)
 @examples(12)
 def test_pairs_keep_the_laws_of_runs(settings, tokens, rate, longest):
     load = {"count": 12, "arrivals": {"process": "poisson", "rate": rate},

@@ -229,7 +229,11 @@ class DecodeSide(SplitSide):
 
     def schedule(self, now: float) -> Schedule:
         """Plan the next decode.  Who joins it and is retracted at once was never there."""
+        rested = self.limits.disable_overlap_schedule or not self.latest
         schedule = super().schedule(now)
+        if rested and self.ready and len(self.batch) < self.limits.max_running_requests and not (
+                schedule or schedule.preempted):
+            schedule = super().schedule(now)  # who ended left its place in a turn that takes no time
         lost = [job for job in self._joined if job in schedule.preempted]
         for job in lost:
             job.preemptions -= 1
