@@ -228,9 +228,15 @@ def _overlaps(engine: CatalogEntry) -> str:
 
 def _kernels(engine: CatalogEntry) -> str:
     """How long kernels of an engine's own take, over those that were measured; at most, over the roofline."""
-    return ", ".join([*(f"{kernel} x {pace:g}" for kernel, pace in engine["kernel_paces"].items()),
-                      *(f"{kernel} at most {most:g} x roofline" for kernel, most in
+    return ", ".join([*(f"{kernel} x {_by_rows(pace)}" for kernel, pace in engine["kernel_paces"].items()),
+                      *(f"{kernel} at most {_by_rows(most)} x roofline" for kernel, most in
                         engine["kernel_ceilings"].items())]) or "as measured"
+
+
+def _by_rows(factor: float | Mapping[str, float]) -> str:
+    if not isinstance(factor, Mapping):
+        return f"{factor:g}"
+    return f"{min(factor.values()):g} to {max(factor.values()):g}"
 
 
 def _grids() -> Iterator[CatalogEntry]:

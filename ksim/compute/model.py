@@ -182,6 +182,11 @@ class Model:
         return any(getattr(op, "attends", "") == LATENT for op in self._operations())
 
     @property
+    def keeps_latents(self) -> bool:
+        """Whether any layer attends to latent vectors, to all or to some of them."""
+        return any(getattr(op, "attends", "") in (LATENT, SPARSE) for op in self._operations())
+
+    @property
     def attends_by_block(self) -> bool:
         """Whether any layer attends to blocks of keys, or to compressed ones."""
         return any(hasattr(op, "by_block") for op in self._operations())

@@ -13,7 +13,7 @@ from ksim.compute.kernels.basic import GroupedGemm
 from ksim.flow.batch import Batch
 from ksim.specs.host import Inputs, Worker
 
-__all__ = ["Graphs", "Launched", "Launches", "Launching"]
+__all__ = ["Graphs", "Launched", "Launches", "Launching", "OfBatch"]
 
 
 class Launching(Enum):
@@ -67,8 +67,15 @@ def _fitting(sizes: tuple[int, ...], tokens: int) -> int:
     return sizes[place] if place < len(sizes) else 0
 
 
-#: What is launched, and whether it is hidden beside another kernel; None stands for what depends on the batch.
-Launched = tuple[Kernel | Collective, bool] | None
+class OfBatch(Enum):
+    """What depends on the batch: attention, and what prompts do in layers that keep a state."""
+
+    ATTENTION = "attention"
+    STATES = "states"
+
+
+#: What is launched, and whether it is hidden beside another kernel.
+Launched = tuple[Kernel | Collective, bool] | OfBatch
 
 
 @frozen
@@ -76,28 +83,31 @@ class Launches:
     """The numbers of launches of a step: all `kernels`, `grouped` products, and `attention`.
 
     Attention stands between the pieces of a graph; successive launches of it are one operation, as in vLLM.  `hidden`
-    launches run beside others, and so do the gaps before them.
+    launches run beside others, and so do the gaps before them.  In so many layers prompts update `states`.
     """
 
     kernels: int
     grouped: int
     attention: int
     hidden: int = 0
+    states: int = 0
 
     @classmethod
     def of(cls, blocks: Iterable[tuple[Sequence[Launched], int]]) -> "Launches":
         """The launches of *blocks*, each with how often it runs."""
-        kernels = grouped = attention = hidden = 0
+        kernels = grouped = attention = hidden = states = 0
         for block, repeat in blocks:
             kernels += repeat * len(block)
-            grouped += repeat * sum(isinstance(launch[0], GroupedGemm) for launch in block if launch)
-            attention += repeat * sum(waits for waits, _ in groupby(launch is None for launch in block))
-            hidden += repeat * sum(launch[1] for launch in block if launch)
-        return cls(kernels, grouped, attention, hidden)
+            attention += repeat * sum(waits for waits, _ in groupby(isinstance(launch, OfBatch) for launch in block))
+            states += repeat * block.count(OfBatch.STATES)
+            fixed = [launch for launch in block if not isinstance(launch, OfBatch)]
+            grouped += repeat * sum(isinstance(kernel, GroupedGemm) for kernel, _ in fixed)
+            hidden += repeat * sum(beside for _, beside in fixed)
+        return cls(kernels, grouped, attention, hidden, states)
 
     def __add__(self, other: "Launches") -> "Launches":
         return Launches(self.kernels + other.kernels, self.grouped + other.grouped,
-                        self.attention + other.attention, self.hidden + other.hidden)
+                        self.attention + other.attention, self.hidden + other.hidden, self.states + other.states)
 
     def seconds(self, how: Launching, costs: Worker) -> float:
         """CPU seconds to launch them."""
@@ -105,10 +115,10 @@ class Launches:
             case Launching.FULL:
                 return costs.replay
             case Launching.PIECEWISE:
-                return costs.replay + costs.piece * self.attention
+                return costs.replay + costs.piece * self.attention + costs.states * self.states
             case _:
                 each = costs.eager if how is Launching.EAGER else costs.compiled
-                return each * self.kernels + costs.experts * self.grouped
+                return each * self.kernels + costs.experts * self.grouped + costs.states * self.states
 
     def gaps(self, how: Launching, costs: Inputs) -> float:
         """Seconds that the GPU waits between launches, in all."""

@@ -11,6 +11,7 @@ from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent, is
 from ksim.compute.model import Model
 from ksim.cost import single_batch
 from ksim.cost.affine import AffineBlocks, SweptPart
+from ksim.cost.graphs import Launching
 from ksim.cost.pricer import (
     BatchLaunch,
     Overlap,
@@ -24,17 +25,18 @@ from ksim.cost.pricer import (
     paired,
     priced_part,
 )
-from ksim.cost.single_batch import StreamPair
+from ksim.cost.single_batch import DualStream, StreamPair
 from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
 
-#: What the body of a step, its part before the head, depends on: tokens, those of all data ranks, missing launches.
-_Body = tuple[int, int | None, frozenset[Op]]
+#: What the body of a step, its part before the head, depends on: tokens, those of all data ranks, missing launches, and
+#: whether shared experts run on a stream of their own.
+_Body = tuple[int, int | None, frozenset[Op], bool]
 #: The rest of a `_Body` that goes over a rank's own tokens alone, and whose batch has something for every launch.
-_WHOLE = (None, frozenset[Op]())
+_WHOLE = (None, frozenset[Op](), False)
 #: What is priced at once: a launch, or several that overlap.
-_Priced = Op | Summed | StreamPair
+_Priced = Op | Summed | StreamPair | DualStream
 _Launched = Sequence[tuple[Sequence[_Priced], int]]
 #: So many numbers of samples, or of tokens, are priced together: of tokens, once a share (`MANY`) of a stretch of so
 #: many has been asked for one by one.  A further number costs a seventh of the first, so what is never used pays off.
@@ -55,6 +57,7 @@ class Plans:
     overlap: Overlap | None
     average: bool = False
     single_batch: bool = False
+    dual_stream: int = 0
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _bodies: dict[_Body, Part] = field(factory=dict, init=False)
     _heads: dict[int, Part] = field(factory=dict, init=False)
@@ -62,7 +65,7 @@ class Plans:
     _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
     _lacking: dict[frozenset[Op], SweptPart | None] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
-    _last: tuple[tuple[int, int | None], _Launched] | None = field(default=None, init=False)
+    _last: tuple[tuple[int, int | None, bool], _Launched] | None = field(default=None, init=False)
 
     def of(self, shapes: Sequence[Shape]) -> list[Plan]:
         """The plan of each of *shapes*."""
@@ -79,8 +82,7 @@ class Plans:
 
     def _price_parts(self, shapes: Sequence[Shape]) -> None:
         """Price all new parts of *shapes* together: as columns where their launches are affine in tokens or samples."""
-        bodies = dict.fromkeys(key for tokens, _, _, everywhere, missing in shapes
-                               if (key := (tokens, everywhere, missing)) not in self._bodies)
+        bodies = dict.fromkeys(key for shape in shapes if (key := self._body_of(shape)) not in self._bodies)
         heads = self._samples({shape[1] for shape in shapes})
         self._sweep_bodies(list(bodies), shapes)
         head = self._swept[1]
@@ -91,9 +93,9 @@ class Plans:
 
     def _sweep_bodies(self, new: Sequence[_Body], shapes: Sequence[Shape]) -> None:
         """Price as columns the *new* bodies that depend on a rank's own tokens alone."""
-        for missing in dict.fromkeys(key[2] for key in new if key[1] is None):
+        for missing in dict.fromkeys(key[2] for key in new if key[1] is None and not key[3]):
             if all(is_of_adapters(op.kernel) for op in missing) and (body := self._swept_without(missing)):
-                some = [key for key in new if key[1:] == (None, missing)]
+                some = [key for key in new if key[1:] == (None, missing, False)]
                 some += self._nearby(shapes[0]) if len(shapes) == 1 and not missing else []
                 self._bodies.update(zip(some, body.parts([key[0] for key in some]), strict=True))
 
@@ -123,10 +125,10 @@ class Plans:
 
     def _price_each(self, keys: Sequence[_Body], samples: Sequence[int]) -> None:
         """Price bodies and heads launch by launch."""
-        bodies = {key: self._launched_body(key[:2]) for key in keys}
+        bodies = {key: self._launched_body((key[0], key[1], key[3])) for key in keys}
         heads = {each: self._launched([Block(self.model.sampled(each, self.shard))]) for each in samples}
         self.price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
-        self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
+        self._bodies.update((key, self._part(launched, key[2])) for key, launched in bodies.items())
         self._heads.update((each, self._part(launched)) for each, launched in heads.items())
 
     def _samples(self, asked: Collection[int]) -> list[int]:
@@ -140,11 +142,24 @@ class Plans:
         around = (range(begin, begin + AROUND) for begin in {samples // AROUND * AROUND for samples in new})
         return [samples for each in around for samples in each if samples not in self._heads]
 
-    def _launched_body(self, key: tuple[int, int | None]) -> _Launched:
+    def _launched_body(self, key: tuple[int, int | None, bool]) -> _Launched:
         """The launches of a body; the last ones are kept, as another batch may have nothing for some of them."""
         if self._last is None or self._last[0] != key:
-            self._last = key, self._launched(self._body(*key))
+            self._last = key, self._launched(self._body(*key[:2]), key[2])
         return self._last[1]
+
+    def _body_of(self, shape: Shape) -> _Body:
+        """What the body of a step of *shape* depends on."""
+        tokens, _, launching, everywhere, missing = shape
+        return tokens, everywhere, missing, launching is Launching.FULL and tokens <= self._dual_most
+
+    @cached_property
+    def _dual_most(self) -> int:
+        """The most tokens of a step whose shared experts have a stream of their own; 0 for a model that has none."""
+        if not self.dual_stream or self.overlap or self.single_batch:
+            return 0
+        ops = (op for block in self.model.body(1, self.shard) for op in single_batch.dual(block.ops))
+        return self.dual_stream if any(isinstance(op, DualStream) for op in ops) else 0
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """The blocks that go over all tokens; extrapolated where they are affine in a rank's own tokens."""
@@ -173,10 +188,13 @@ class Plans:
     def launched(self, shape: Shape) -> _Launched:
         """The launches of a step of *shape*, block by block."""
         tokens, samples, _, everywhere, _ = shape
-        return self._launched([*self._body(tokens, everywhere), Block(self.model.sampled(samples, self.shard))])
+        return self._launched([*self._body(tokens, everywhere), Block(self.model.sampled(samples, self.shard))],
+                              self._body_of(shape)[-1])
 
-    def _launched(self, blocks: Sequence[Block]) -> _Launched:
+    def _launched(self, blocks: Sequence[Block], dual: bool = False) -> _Launched:
         """The launches of each of *blocks*, and how often they run."""
+        if dual:
+            return [(list(single_batch.dual(block.ops)), block.repeat) for block in blocks]
         if self.single_batch:
             return [(list(single_batch.side_by_side(block.ops, self.pricer.gpu)), block.repeat) for block in blocks]
         return [(list(paired(block.ops, self.overlap)) if self.overlap else block.ops, block.repeat)
@@ -200,8 +218,8 @@ class Plans:
         return priced_part(blocks, self._batch_launches.setdefault(known, known))
 
     def _plan(self, shape: Shape) -> Plan:
-        tokens, samples, launching, everywhere, missing = shape
-        body, head = self._bodies[tokens, everywhere, missing], self._heads[samples]
+        _, samples, launching, *_ = shape
+        body, head = self._bodies[self._body_of(shape)], self._heads[samples]
         launches = body.launches + head.launches
         return Plan.of(shape, body, head, launches.gaps(launching, self.host.inputs),
                        launches.seconds(launching, self.host.worker))
@@ -212,8 +230,8 @@ class Plans:
         Where ranks differ, an op has the time of the fullest rank, unless that of the `average` one is asked for, and
         the work and energy of the average one.
         """
-        groups = [op for op in ops if isinstance(op, StreamPair) and op not in self._launches]
-        ops = [*ops, *(op for group in groups for op in (group.message, *group.computed))]
+        groups = [op for op in ops if isinstance(op, StreamPair | DualStream) and op not in self._launches]
+        ops = [*ops, *(op for group in groups for op in group.ops)]
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
                                             if isinstance(op, Op) and not is_batch_dependent(op.kernel)}

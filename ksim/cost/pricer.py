@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from ksim.compute.graph import BatchDependent, Collective, HostCopy, KernelSweep, Op, is_of_adapters
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.basic import FEWEST_ROWS, BatchedGemm, Gemm
+from ksim.compute.kernels.states import DeltaRule
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.cost.graphs import Launched, Launches, Launching
+from ksim.cost.graphs import Launched, Launches, Launching, OfBatch
 from ksim.flow.costs import NAMES, Costs, StepSummary
 from ksim.flow.steps import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, PricedBlock, Shapes, StepCost
 from ksim.foundation.errors import ConfigError
@@ -217,7 +218,10 @@ def priced_part(blocks: Sequence[tuple[Sequence[PricedLaunch | int], int]],
 def launched_of(launch: BatchLaunch) -> Launched:
     """The entry of a batch launch for `Launches`: attention stands between graphs, kernels of adapters in them."""
     layer: Any = launch.layer
-    return (layer, False) if is_of_adapters(layer) else None
+    if is_of_adapters(layer):
+        return layer, False
+    of_states = isinstance(kernel := getattr(layer, "kernel", None), DeltaRule) and kernel.phase == "prompts"
+    return OfBatch.STATES if of_states else OfBatch.ATTENTION
 
 
 def parts_of(kernels: KernelColumns, blocks: Sequence[tuple[tuple[int, ...], int]], sizes: int, launches: Launches,

@@ -41,7 +41,8 @@ class StepTimer:
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
     how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums; with
-    `single_batch`, experts beside DeepEP's messages.  Where ranks differ by their experts, steps take as long as the
+    `single_batch`, experts beside DeepEP's messages, and in graphs of up to `dual_stream` tokens shared experts beside
+    the routed ones.  Where ranks differ by their experts, steps take as long as the
     fullest rank, or the `average` one.
     """
 
@@ -56,6 +57,7 @@ class StepTimer:
     overlap: Overlap | None = None
     average: bool = False
     single_batch: bool = False
+    dual_stream: int = 0
     _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
@@ -66,7 +68,7 @@ class StepTimer:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.average,
-                            self.single_batch)
+                            self.single_batch, self.dual_stream)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced

@@ -471,7 +471,8 @@ class Deployment:
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
             groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap,
-            average=self.scenario.detail == "rank", single_batch=serve.enable_single_batch_overlap)
+            average=self.scenario.detail == "rank", single_batch=serve.enable_single_batch_overlap,
+            dual_stream=self.version.dual_stream if self.model.keeps_latents else 0)
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)

@@ -152,14 +152,16 @@ def host_of(name: str) -> Host:
     return structure(Host, _with_base("hosts", name), f"host {name}")
 
 
-def _with_base(folder: str, name: str) -> dict[str, Any]:
-    """The data file *name*; a file that is `like` another states only the differences."""
+def _with_base(folder: str, name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The data file *name*; a file that is `like` another states only the differences.  Those *above* are like it."""
     table = catalog.load(folder, name)
     if "like" not in table:
         return table
     if not isinstance(like := table.pop("like"), str):
         raise ConfigError(f"{name}: like", f"expected a name of `{folder}` or a file, not {like!r}")
-    return merge(catalog.load(folder, like), table)
+    if like in (names := (*above, name)):
+        raise ConfigError(f"{name}: like", f"leads back to {like!r}")
+    return merge(_with_base(folder, like, names), table)
 
 
 def grid_of(name: str) -> ElectricGrid:

@@ -322,7 +322,7 @@ class SglangServer:
         if self.role == "decode" or settings.enforce_eager or settings.pipeline_parallel_size > 1 or (
                 settings.enable_dbo or images or architecture == "KimiLinearForCausalLM"):
             return 0.0
-        latent = self.model.attends_latently or architecture in _SPARSE
+        latent = self.model.keeps_latents
         largest = min(size for size in (self.chunk, 8192 if latent else self.chunk, self.given.max_total_tokens)
                       if size is not None)
         sizes: tuple[int, ...] = prefill_graphs(largest)

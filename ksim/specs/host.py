@@ -1,12 +1,14 @@
 """The host: CPU time for every request and every step of an engine."""
 
-from attrs import field, frozen, validators
+from typing import Any
+
+from attrs import NOTHING, field, frozen, validators
 
 from ksim.foundation.units import quantity
 
 
-def _seconds() -> float:
-    cost: float = field(converter=quantity, validator=validators.ge(0))
+def _seconds(default: Any = NOTHING) -> float:
+    cost: float = field(default=default, converter=quantity, validator=validators.ge(0))
     return cost
 
 
@@ -61,7 +63,8 @@ class Worker:
     GPUs start when the inputs are ready, after `prepare` plus `prepare_sequence` for each sequence.  `replay`
     launches a whole step as one CUDA graph.  With piecewise graphs, each layer's attention and the graph after it
     take `piece`.  Without graphs, each kernel takes `compiled` if torch.compile made the code, else `eager`; each
-    grouped GEMM of experts takes `experts` more.
+    grouped GEMM of experts takes `experts` more.  What prompts do in a layer of gated delta rules are a dozen kernels
+    of Triton's, never in a graph: they take `states` more.
     """
 
     prepare: float = _seconds()
@@ -71,6 +74,7 @@ class Worker:
     compiled: float = _seconds()
     eager: float = _seconds()
     experts: float = _seconds()
+    states: float = _seconds(0.0)
 
     def preparing(self, sequences: int) -> float:
         """Seconds to prepare the inputs of a step of so many sequences."""

@@ -422,20 +422,32 @@ class Budget:
         return self.largest_graph[settings.tensor_parallel_size * settings.data_parallel_size > 3]
 
 
+def _are_factors(_instance: Any, attribute: Any, table: Mapping[str, Any]) -> None:
+    """Positive numbers, of GEMMs also by their rows."""
+    for kernels, factor in table.items():
+        by_rows = isinstance(factor, Mapping) and kernels.partition("/")[0] in ("gemm", "grouped_gemm") and all(
+            map(str.isdecimal, factor))
+        if not all(isinstance(one, int | float) and one > 0 for one in (factor.values() if by_rows else (factor,))):
+            raise ValueError(f"{kernels!r}: expected a positive number, or for GEMMs such numbers by rows, as"
+                             f" {{1 = 0.5, 512 = 0.9}}, not {factor!r}")
+
+
 @frozen
 class EngineVersion:
     """A release's defaults, and the decisions in which releases differ; the data files say what each means.
 
     `scheduler` is whose scheduler it has: those of other engines than SGLang are simulated by vLLM's.  An engine that
     has `prefill_graphs` captures graphs of prompts, and keeps memory for them; one with `trtllm_mha` takes TRT-LLM's
-    attention kernels on Blackwell, and their pages.
+    attention kernels on Blackwell, and their pages.  In graphs of up to `dual_stream` tokens, shared experts of models
+    with latent attention run beside the routed ones.
     `gpu_memory_utilization` is vLLM's default, and `free_gpu_memory_fraction` TensorRT-LLM's; an engine with neither
     reserves memory as SGLang does.  One that `starts_with_less_cache` than a request of the model's whole context takes
     refuses longer requests; the others do not start.  `state_prefix_caching` says whether prefixes are cached by
     default where layers have states, and `graph_of_max_num_seqs` whether a CUDA graph holds exactly so many sequences.
     `block_size` is the default; the attention kernels take blocks of any multiple of `block_multiple` tokens.
     `paces` are how long kernels of its libraries take, by "family/format of weights", over what profiles say of vLLM's;
-    those in `ceilings` take at most so many times the roofline.
+    those in `ceilings` take at most so many times the roofline.  "gemm/fp8_block@hopper" is of one architecture, and
+    {1 = 0.5, 512 = 0.9} by the fewest rows of a GEMM, or tokens of a grouped one.
     """
 
     name: str
@@ -452,12 +464,13 @@ class EngineVersion:
     state_prefix_caching: bool = True
     starts_with_less_cache: bool = False
     graph_of_max_num_seqs: bool = False
-    paces: Mapping[str, float] = field(factory=dict)
-    ceilings: Mapping[str, float] = field(factory=dict)
+    paces: Mapping[str, Any] = field(factory=dict, validator=_are_factors)
+    ceilings: Mapping[str, Any] = field(factory=dict, validator=_are_factors)
     block_multiple: int = field(default=1, validator=validators.gt(0))
     scheduler: str = field(default="vllm", validator=in_(("vllm", "sglang")))
     prefill_graphs: bool = False
     trtllm_mha: bool = True
+    dual_stream: int = 0
 
     def budget(self, gpu: str, memory: float) -> Budget:
         """The budget of a GPU of this name and memory in bytes; the last of `budgets` must apply to all GPUs."""

@@ -1,10 +1,14 @@
-"""Which graph holds a step."""
+"""Which graph holds a step, and how long its launches take a host."""
 
+import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.graphs import Graphs, Launching
 from ksim.flow.batch import Batch
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 
 GRAPHS = Graphs(full=(1, 2, 4, 8), piecewise=(1, 2, 4, 8, 16))
 
@@ -41,3 +45,14 @@ def test_padding_only_adds_and_never_skips_a_smaller_graph(tokens, prompt):
     how, padded = GRAPHS.of(batch)
     sizes = {Launching.FULL: GRAPHS.full, Launching.PIECEWISE: GRAPHS.piecewise}.get(how, (tokens,))
     assert padded == min(size for size in sizes if size >= tokens)
+
+
+@pytest.mark.parametrize("prefill, layers", [("900+0", 45), ("", 0)])
+def test_prompts_of_gated_delta_rules_take_a_host_longer_to_launch(prefill, layers):
+    scenario = Scenario.of({"model": "qwen3.5-397b-a17b", "gpu": "h200", "serve": {"tensor_parallel_size": 8},
+                            "workload": ANY_WORKLOAD})
+    (timer,) = Deployment.of(scenario).timers()
+    slow = evolve(timer, host=evolve(timer.host, worker=evolve(timer.host.worker, states=2e-3)))
+    batch = Batch.parse("4x1000", prefill)
+    more = slow.step_cost(batch).launch_seconds - timer.step_cost(batch).launch_seconds
+    assert more == pytest.approx(layers * 2e-3)

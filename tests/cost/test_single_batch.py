@@ -1,6 +1,7 @@
 """SGLang's single-batch overlap: what runs beside DeepEP's messages, and what is hidden."""
 
 import pytest
+from attrs import evolve
 
 from ksim.compute.graph import Collective
 from ksim.cost.single_batch import StreamPair, side_by_side
@@ -69,6 +70,34 @@ def test_of_two_streams_the_longer_one_counts(gpu, decodes):
     slower = sum(beside[label].lasts - alone[label].lasts for label in alone) * 58
     assert plain.seconds - overlapping.seconds == pytest.approx(saved - slower, rel=0.02, abs=2e-5)
     assert overlapping.joules == pytest.approx(plain.joules, rel=1e-9)
+
+
+def streams(model: str, tokens: int, dual_stream: int, prompt: bool = False):
+    """A step of so many tokens of a model on 8 GPUs, with streams of their own for shared experts or without."""
+    made = Deployment.of(scenario("h200", model, tensor_parallel_size=8, max_num_seqs=512))
+    (timer,) = made.timers()
+    batch = Batch.parse("" if prompt else f"{tokens}x1000", f"{tokens}+0" if prompt else "")
+    return evolve(timer, dual_stream=dual_stream).step_cost(batch)
+
+
+@pytest.mark.parametrize("model, layers", [("deepseek-v3", 58), ("qwen3.5-397b-a17b", 60), ("glm-5", 75)])
+@pytest.mark.parametrize("tokens", [1, 64, 512])
+def test_in_graphs_of_decodes_shared_experts_run_beside_the_routed_ones(model, layers, tokens):
+    plain, dual = streams(model, tokens, 0), streams(model, tokens, 512)
+    alone, hidden = costs(plain), {label for label, kernel in costs(dual).items() if kernel.hidden}
+    shared = {label for label in alone if label.startswith("shared_") and label != "shared_add"}
+    routed = {label for label in alone if label.startswith("experts_") or label in ("topk", "combine")} - {
+        "experts_all_reduce"}
+    shorter = min((shared, routed), key=lambda labels: sum(alone[label].lasts for label in labels))
+    assert hidden == shorter
+    assert plain.seconds - dual.seconds == pytest.approx(layers * sum(alone[label].lasts for label in hidden))
+    assert dual.joules == pytest.approx(plain.joules, rel=1e-9)
+
+
+@pytest.mark.parametrize("model, tokens, prompt", [
+    ("deepseek-v3", 1024, True), ("deepseek-v3", 64, True), ("deepseek-v3", 504, False), ("qwen3-30b-a3b", 64, False)])
+def test_steps_without_graphs_of_so_few_tokens_have_one_stream(model, tokens, prompt):
+    assert streams(model, tokens, 500, prompt).seconds == streams(model, tokens, 0, prompt).seconds
 
 
 def test_nvfp4_tokens_are_a_quarter_as_large_as_those_in_bf16():

@@ -89,7 +89,8 @@ def test_whatever_an_oracle_offers_it_prices_lists_and_sweeps(oracle, kind):
 
 
 @pytest.mark.parametrize("oracle", [Measured(), Learned(), Waves(), Roofline(),
-                                    ScaledOracle(Measured(), {"gemm/bf16": 2.0, "rope/": 1.5, "attention/": 0.5})],
+                                    ScaledOracle(Measured(), {"gemm/bf16": {"1": 2.0, "64": 3.0}, "rope/": 1.5,
+                                                             "attention/": 0.5})],
                          ids=lambda oracle: type(oracle).__name__)
 @pytest.mark.parametrize("kind", SWEEPS)
 def test_shipped_oracles_price_a_sweep_as_its_kernels(oracle, kind):

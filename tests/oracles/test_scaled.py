@@ -3,12 +3,13 @@
 import pytest
 
 from ksim.compute.kernels.basic import Gemm
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import bounds, estimate
 from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
-from ksim.scenario.hardware import gpu_of
+from ksim.scenario.hardware import engine_of, gpu_of
 
 BLOCKS = Gemm(16, 4096, 4096, DType.FP8_BLOCK, DType.FP8)
 
@@ -18,6 +19,22 @@ def test_only_named_families_are_scaled():
     library = ScaledOracle(plain, {"gemm/fp8_block": 0.9})
     assert estimate(library, BLOCKS, gpu).seconds == pytest.approx(0.9 * estimate(plain, BLOCKS, gpu).seconds)
     assert estimate(library, Gemm(16, 4096, 4096), gpu) == estimate(plain, Gemm(16, 4096, 4096), gpu)
+
+
+@pytest.mark.parametrize("rows, factor", [(8, 1.5), (511, 1.5), (512, 0.9), (4096, 0.9)])
+def test_factors_go_by_architecture_and_rows(rows, factor):
+    plain, kernel = Waves(), Gemm(rows, 4096, 4096, DType.FP8_BLOCK, DType.FP8)
+    library = ScaledOracle(plain, {"gemm/fp8_block": 2.0, "gemm/fp8_block@hopper": {"1": 1.5, "512": 0.9}})
+    for name, expected in (("h100", factor), ("b200", 2.0)):
+        gpu = gpu_of(name)
+        assert estimate(library, kernel, gpu).seconds == pytest.approx(expected * estimate(plain, kernel, gpu).seconds)
+
+
+def test_factors_by_rows_are_of_gemms(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "mine"\nlike = "sglang-0.5"\nsource = "a test"\n[paces]\n"rope/" = {1 = 0.5}\n')
+    with pytest.raises(ConfigError, match="'rope/': expected a positive number, or for GEMMs such numbers by rows"):
+        engine_of(str(file))
 
 
 def test_nothing_is_faster_than_the_roofline():

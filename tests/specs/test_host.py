@@ -34,6 +34,17 @@ def test_a_host_that_is_like_another_says_only_where_it_differs(tmp_path):
     assert (mine.client, mine.core, mine.inputs) == (default.client, default.core, default.inputs)
 
 
+def test_what_a_host_is_like_may_be_like_another(tmp_path):
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text(f'name = "first"\nlike = "{second}"\nsource = "s"\n[worker]\nreplay = "9 ms"\n')
+    second.write_text('name = "second"\nlike = "api-server"\nsource = "s"\n[worker]\npiece = "8 ms"\nreplay = "7 ms"\n')
+    mine = host_of(str(first))
+    assert (mine.worker.replay, mine.worker.piece, mine.client) == (9e-3, 8e-3, host_of("api-server").client)
+    second.write_text(f'name = "second"\nlike = "{first}"\nsource = "s"\n')
+    with pytest.raises(ConfigError, match=r"second.toml: like: leads back to '.*first.toml'"):
+        host_of(str(first))
+
+
 @pytest.mark.parametrize("name", catalog.entries("hosts"))
 def test_hosts_that_ship_launch_single_kernels_slower_than_graphs(name):
     shipped = host_of(name)

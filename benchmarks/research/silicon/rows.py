@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from benchmarks.research import RECIPES, of_sglang
 from benchmarks.research.silicon.workers import Split, Whole
+from ksim.calibration.datasheet import merge
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, KsimError
@@ -191,8 +192,8 @@ class Source:
 class Rule:
     """Settings of the rows whose fields have one of the values in `when`; the data file lists fields and values.
 
-    `queued` requests are in flight beyond the concurrency that a row states.  `output` replaces the shares of the
-    source.
+    `engine` and `host` replace those of the backend.  `queued` requests are in flight beyond the concurrency that a row
+    states.  `output` replaces the shares of the source.
     """
 
     when: Mapping[str, tuple[str, ...]]
@@ -200,6 +201,8 @@ class Rule:
     text: str
     queued: int = 0
     output: tuple[float, float] | None = None
+    engine: str = ""
+    host: str = ""
 
 
 @frozen
@@ -262,11 +265,12 @@ def table_of(row: Row) -> dict[str, Any]:
     """The table of the scenario of *row*."""
     known = recipes()
     name, source = known.source(row)
-    backend = _named("backend", row.backend, known.backends)
+    backend, rules = _named("backend", row.backend, known.backends), _rules(row, known, name)
+    engine, host = ([getattr(one, key) for one in (backend, *rules) if getattr(one, key)][-1]
+                    for key in ("engine", "host"))
     return {
-        "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": backend.engine,
-        "host": backend.host, "serve": _serve(row, known, backend),
-        "workload": _workload(row, source, _rules(row, known, name)),
+        "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": engine,
+        "host": host, "serve": _serve(row, known, backend), "workload": _workload(row, source, rules),
     }
 
 
@@ -329,8 +333,8 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
     for rule in _rules(row, known, name):
-        serve |= own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
-                                   "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
+        serve = merge(serve, own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor, **serve,
+                                              "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt}))
     return fitted(widened(accepting(row, serve)))
 
 
@@ -377,7 +381,8 @@ def graphs(concurrency: int) -> int:
 def fields_of(row: Row, known: Recipes) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system], "table": row.source,
-            "precision": row.precision, "version": ".".join(row.version.split(".")[:2]), "tensor": str(row.tensor),
+            "precision": row.precision, "version": ".".join(row.version.split(".")[:2]), "release": row.version,
+            "tensor": str(row.tensor),
             "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency),
             "speculation": row.speculation, "shape": row.whole.worker.shape if row.whole else ""}
 

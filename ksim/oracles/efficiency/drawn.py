@@ -4,7 +4,7 @@ of some families slower or faster, as those of another library than was measured
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import isnan, nan
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,11 @@ def _layer(kernel: Attention | AttentionLayer) -> AttentionLayer:
     return AttentionLayer(kernel.heads, kernel.kv_heads, kernel.head_dim, cache=kernel.cache)
 
 
+#: How many times as long kernels take: by "family/format of weights", of one architecture "family/format@hopper"; a
+#: number, or numbers by the fewest rows that they are of: of a GEMM, or the tokens of a grouped one.
+Factors = Mapping[str, float | Mapping[str, float]]
+
+
 @frozen
 class ScaledOracle:
     """The estimates of `oracle` times the `time_factors` of "family/format of weights"; never below the roofline.
@@ -127,12 +132,12 @@ class ScaledOracle:
     """
 
     oracle: Any
-    time_factors: Mapping[str, float] = field(factory=dict)
-    ceilings: Mapping[str, float] = field(factory=dict)
+    time_factors: Factors = field(factory=dict)
+    ceilings: Factors = field(factory=dict)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-        answers, factors = estimates(self.oracle, kernels, gpu), self._spread(self.time_factors, kernels)
-        ceilings = self._spread(self.ceilings, kernels)
+        answers = estimates(self.oracle, kernels, gpu)
+        factors, ceilings = (_spread(table, kernels, gpu) for table in (self.time_factors, self.ceilings))
         factors = np.where(np.isnan(factors) & ~np.isnan(ceilings), 1.0, factors)
         scaled = ~np.isnan(factors)
         if not scaled.any():
@@ -145,15 +150,24 @@ class ScaledOracle:
 
     def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
         """Compile *layer* for the oracle; None where attention is scaled."""
-        scaled = [_value(table, layer.family, layer) for table in (self.time_factors, self.ceilings)]
-        return compile_attention(self.oracle, layer, gpu) if all(map(isnan, scaled)) else None
-
-    def _spread(self, table: Mapping[str, float], kernels: Sequence[Kernel]) -> Floats:
-        """The value of *table* for each of *kernels*, nan where it has none."""
-        if isinstance(kernels, KernelSweep):
-            return kernels.spread([_value(table, family, kernels.kernel) for family in kernels.families])
-        return np.array([_value(table, kernel.family, kernel) for kernel in kernels])
+        scaled = [_factor(table, layer.family, layer, gpu) for table in (self.time_factors, self.ceilings)]
+        return compile_attention(self.oracle, layer, gpu) if np.isnan(scaled).all() else None
 
 
-def _value(table: Mapping[str, float], family: str, kernel: Any) -> float:
-    return table.get(f"{family}/{getattr(kernel, 'weights', '')}", nan)
+def _spread(table: Factors, kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
+    """The value of *table* for each of *kernels*, nan where it has none."""
+    if isinstance(kernels, KernelSweep):
+        return kernels.spread([_factor(table, family, kernels.kernel, gpu) for family in kernels.families])
+    return np.array([_factor(table, kernel.family, kernel, gpu) for kernel in kernels])
+
+
+def _factor(table: Factors, family: str, kernel: Any, gpu: Gpu) -> Any:
+    """The value of *table* for *kernel*, or a column of them for one whose rows are a column."""
+    name = f"{family}/{getattr(kernel, 'weights', '')}"
+    found = table.get(f"{name}@{gpu.architecture}", table.get(name, nan))
+    if not isinstance(found, Mapping):
+        return found
+    fewest = sorted(found, key=int)
+    rows = kernel.m if family == "gemm" else kernel.tokens
+    place = np.searchsorted([int(least) for least in fewest], rows, side="right") - 1
+    return np.where(place < 0, nan, np.array([found[least] for least in fewest])[place])
