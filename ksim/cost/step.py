@@ -67,8 +67,8 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._batches = batch_kernels.BatchPricer(self._pricer)
-        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, self.average,
-                            self.single_batch, self.dual_stream)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap, average=self.average,
+                            single_batch=self.single_batch, dual_stream=self.dual_stream)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced

@@ -98,9 +98,10 @@ def signals_nobody_reads(table: Table) -> None:
 
 
 def another_bill(table: Table) -> None:
-    """Prices and targets are of what has happened."""
+    """Prices and targets are of what has happened, but where a flow control goes by the target."""
     table["energy"] = {**table["energy"], "pue": 1.7, "host_watts": 70.0, "price_per_kwh": 0.3}
-    table["slo"] = {"ttft": "3 ms", "tpot": "1 ms"}
+    if "predicted_ttft" not in str(table.get("flow_control")):
+        table["slo"] = {"ttft": "3 ms", "tpot": "1 ms"}
 
 
 def lists_in_another_order(table: Table) -> None:

@@ -1,11 +1,13 @@
 """Kernels of another library: paced kind by kind, and never faster than the hardware."""
 
+import numpy as np
 import pytest
 
+from ksim.compute.graph import KernelSweep
 from ksim.compute.kernels.basic import Gemm
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.oracles import bounds, estimate
+from ksim.oracles import bounds, estimate, estimates
 from ksim.oracles.efficiency.drawn import ScaledOracle
 from ksim.oracles.roofline import Roofline
 from ksim.oracles.waves import Waves
@@ -28,6 +30,13 @@ def test_factors_go_by_architecture_and_rows(rows, factor):
     for name, expected in (("h100", factor), ("b200", 2.0)):
         gpu = gpu_of(name)
         assert estimate(library, kernel, gpu).seconds == pytest.approx(expected * estimate(plain, kernel, gpu).seconds)
+
+
+def test_factors_by_rows_are_of_sweeps_over_several_families_too():
+    rows = np.array([8, 512, 4096])
+    sweep = KernelSweep(Gemm(rows, 4096, 4096, DType.FP8_BLOCK, DType.FP8), ("gemm", "gemm"), np.array([0, 1, 0]))
+    gpu, library = gpu_of("h200"), ScaledOracle(Waves(), {"gemm/fp8_block": {"1": 1.5, "512": 0.9}})
+    assert estimates(library, sweep, gpu).seconds == pytest.approx(estimates(library, [*sweep], gpu).seconds)
 
 
 def test_factors_by_rows_are_of_gemms(tmp_path):

@@ -265,12 +265,13 @@ def table_of(row: Row) -> dict[str, Any]:
     """The table of the scenario of *row*."""
     known = recipes()
     name, source = known.source(row)
-    backend, rules = _named("backend", row.backend, known.backends), _rules(row, known, name)
+    backend, gpu = _named("backend", row.backend, known.backends), _named("system", row.system, known.gpus)
+    rules = _rules(row, known, name)
     engine, host = ([getattr(one, key) for one in (backend, *rules) if getattr(one, key)][-1]
                     for key in ("engine", "host"))
     return {
-        "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": engine,
-        "host": host, "serve": _serve(row, known, backend), "workload": _workload(row, source, rules),
+        "model": _model(known.model(row)), "gpu": gpu, "engine": engine, "host": host,
+        "serve": _serve(row, known, backend), "workload": _workload(row, source, rules),
     }
 
 

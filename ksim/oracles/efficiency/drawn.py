@@ -156,9 +156,12 @@ class ScaledOracle:
 
 def _spread(table: Factors, kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
     """The value of *table* for each of *kernels*, nan where it has none."""
-    if isinstance(kernels, KernelSweep):
-        return kernels.spread([_factor(table, family, kernels.kernel, gpu) for family in kernels.families])
-    return np.array([_factor(table, kernel.family, kernel, gpu) for kernel in kernels])
+    if not isinstance(kernels, KernelSweep):
+        return np.array([_factor(table, kernel.family, kernel, gpu) for kernel in kernels])
+    codes, rows = kernels.spread(range(len(kernels.families))), np.arange(len(kernels))
+    values = [np.broadcast_to(_factor(table, family, kernels.kernel, gpu), len(rows)) for family in kernels.families]
+    spread: Floats = np.stack(values)[codes, rows]
+    return spread
 
 
 def _factor(table: Factors, family: str, kernel: Any, gpu: Gpu) -> Any:
