@@ -13,7 +13,7 @@ from ksim.compute.kernels.basic import GroupedGemm
 from ksim.flow.batch import Batch
 from ksim.specs.host import Inputs, Worker
 
-__all__ = ["Graphs", "Launched", "Launches", "Launching", "OfBatch"]
+__all__ = ["Graphs", "Launched", "Launches", "Launching", "SplittingOp"]
 
 
 class Launching(Enum):
@@ -67,15 +67,18 @@ def _fitting(sizes: tuple[int, ...], tokens: int) -> int:
     return sizes[place] if place < len(sizes) else 0
 
 
-class OfBatch(Enum):
-    """What depends on the batch: attention, and what prompts do in layers that keep a state."""
+class SplittingOp(Enum):
+    """What depends on the batch and is in no piece of a graph, as vLLM's `splitting_ops`.
+
+    That is attention, and what prompts do in layers that keep a state.
+    """
 
     ATTENTION = "attention"
     STATES = "states"
 
 
 #: What is launched, and whether it is hidden beside another kernel.
-Launched = tuple[Kernel | Collective, bool] | OfBatch
+Launched = tuple[Kernel | Collective, bool] | SplittingOp
 
 
 @frozen
@@ -98,9 +101,10 @@ class Launches:
         kernels = grouped = attention = hidden = states = 0
         for block, repeat in blocks:
             kernels += repeat * len(block)
-            attention += repeat * sum(waits for waits, _ in groupby(isinstance(launch, OfBatch) for launch in block))
-            states += repeat * block.count(OfBatch.STATES)
-            fixed = [launch for launch in block if not isinstance(launch, OfBatch)]
+            splits = groupby(isinstance(launch, SplittingOp) for launch in block)
+            attention += repeat * sum(split for split, _ in splits)
+            states += repeat * block.count(SplittingOp.STATES)
+            fixed = [launch for launch in block if not isinstance(launch, SplittingOp)]
             grouped += repeat * sum(isinstance(kernel, GroupedGemm) for kernel, _ in fixed)
             hidden += repeat * sum(beside for _, beside in fixed)
         return cls(kernels, grouped, attention, hidden, states)

@@ -30,11 +30,11 @@ from ksim.flow.steps import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard
 
-#: What the body of a step, its part before the head, depends on: tokens, those of all data ranks, missing launches, and
-#: whether shared experts run on a stream of their own.
-_Body = tuple[int, int | None, frozenset[Op], bool]
+#: What the body of a step, its part before the head, depends on: tokens, those of all data ranks, whether shared
+#: experts run on a stream of their own, and missing launches.
+_Body = tuple[int, int | None, bool, frozenset[Op]]
 #: The rest of a `_Body` that goes over a rank's own tokens alone, and whose batch has something for every launch.
-_WHOLE = (None, frozenset[Op](), False)
+_WHOLE = (None, False, frozenset[Op]())
 #: What is priced at once: a launch, or several that overlap.
 _Priced = Op | Summed | StreamPair | DualStream
 _Launched = Sequence[tuple[Sequence[_Priced], int]]
@@ -93,9 +93,9 @@ class Plans:
 
     def _sweep_bodies(self, new: Sequence[_Body], shapes: Sequence[Shape]) -> None:
         """Price as columns the *new* bodies that depend on a rank's own tokens alone."""
-        for missing in dict.fromkeys(key[2] for key in new if key[1] is None and not key[3]):
+        for missing in dict.fromkeys(key[3] for key in new if key[1:3] == (None, False)):
             if all(is_of_adapters(op.kernel) for op in missing) and (body := self._swept_without(missing)):
-                some = [key for key in new if key[1:] == (None, missing, False)]
+                some = [key for key in new if key[1:] == (None, False, missing)]
                 some += self._nearby(shapes[0]) if len(shapes) == 1 and not missing else []
                 self._bodies.update(zip(some, body.parts([key[0] for key in some]), strict=True))
 
@@ -125,10 +125,10 @@ class Plans:
 
     def _price_each(self, keys: Sequence[_Body], samples: Sequence[int]) -> None:
         """Price bodies and heads launch by launch."""
-        bodies = {key: self._launched_body((key[0], key[1], key[3])) for key in keys}
+        bodies = {key: self._launched_body(key[:3]) for key in keys}
         heads = {each: self._launched([Block(self.model.sampled(each, self.shard))]) for each in samples}
         self.price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
-        self._bodies.update((key, self._part(launched, key[2])) for key, launched in bodies.items())
+        self._bodies.update((key, self._part(launched, key[3])) for key, launched in bodies.items())
         self._heads.update((each, self._part(launched)) for each, launched in heads.items())
 
     def _samples(self, asked: Collection[int]) -> list[int]:
@@ -151,14 +151,14 @@ class Plans:
     def _body_of(self, shape: Shape) -> _Body:
         """What the body of a step of *shape* depends on."""
         tokens, _, launching, everywhere, missing = shape
-        return tokens, everywhere, missing, launching is Launching.FULL and tokens <= self._dual_most
+        return tokens, everywhere, launching is Launching.FULL and tokens <= self._dual_most, missing
 
     @cached_property
     def _dual_most(self) -> int:
         """The most tokens of a step whose shared experts have a stream of their own; 0 for a model that has none."""
         if not self.dual_stream or self.overlap or self.single_batch:
             return 0
-        ops = (op for block in self.model.body(1, self.shard) for op in single_batch.dual(block.ops))
+        ops = (op for block in self.model.body(1, self.shard) for op in single_batch.on_two_streams(block.ops))
         return self.dual_stream if any(isinstance(op, DualStream) for op in ops) else 0
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
@@ -189,12 +189,12 @@ class Plans:
         """The launches of a step of *shape*, block by block."""
         tokens, samples, _, everywhere, _ = shape
         return self._launched([*self._body(tokens, everywhere), Block(self.model.sampled(samples, self.shard))],
-                              self._body_of(shape)[-1])
+                              self._body_of(shape)[2])
 
     def _launched(self, blocks: Sequence[Block], dual: bool = False) -> _Launched:
         """The launches of each of *blocks*, and how often they run."""
         if dual:
-            return [(list(single_batch.dual(block.ops)), block.repeat) for block in blocks]
+            return [(list(single_batch.on_two_streams(block.ops)), block.repeat) for block in blocks]
         if self.single_batch:
             return [(list(single_batch.side_by_side(block.ops, self.pricer.gpu)), block.repeat) for block in blocks]
         return [(list(paired(block.ops, self.overlap)) if self.overlap else block.ops, block.repeat)

@@ -26,7 +26,7 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.basic import FEWEST_ROWS, BatchedGemm, Gemm
 from ksim.compute.kernels.states import DeltaRule
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.cost.graphs import Launched, Launches, Launching, OfBatch
+from ksim.cost.graphs import Launched, Launches, Launching, SplittingOp
 from ksim.flow.costs import NAMES, Costs, StepSummary
 from ksim.flow.steps import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, PricedBlock, Shapes, StepCost
 from ksim.foundation.errors import ConfigError
@@ -221,7 +221,7 @@ def launched_of(launch: BatchLaunch) -> Launched:
     if is_of_adapters(layer):
         return layer, False
     of_states = isinstance(kernel := getattr(layer, "kernel", None), DeltaRule) and kernel.phase == "prompts"
-    return OfBatch.STATES if of_states else OfBatch.ATTENTION
+    return SplittingOp.STATES if of_states else SplittingOp.ATTENTION
 
 
 def parts_of(kernels: KernelColumns, blocks: Sequence[tuple[tuple[int, ...], int]], sizes: int, launches: Launches,

@@ -25,7 +25,7 @@ from ksim.cost.pricer import PricedLaunch, Pricer, left
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-__all__ = ["DualStream", "StreamPair", "SHARED", "dual", "side_by_side", "priced", "sending_sms"]
+__all__ = ["DualStream", "StreamPair", "SHARED", "on_two_streams", "side_by_side", "priced", "sending_sms"]
 
 #: How labels of shared experts begin.
 SHARED = "shared_"
@@ -72,7 +72,7 @@ def _name(op: Op) -> str:
     return op.label.rpartition(".")[2]
 
 
-def dual(ops: Sequence[Op]) -> Iterator[Op | DualStream]:
+def on_two_streams(ops: Sequence[Op]) -> Iterator[Op | DualStream]:
     """*ops* in order, with the experts of each layer on two streams: what adds both up comes after them."""
     shared: list[Op] = []
     routed: list[Op] = []

@@ -156,6 +156,8 @@ class ScaledOracle:
 
 def _spread(table: Factors, kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
     """The value of *table* for each of *kernels*, nan where it has none."""
+    if not table:
+        return np.full(len(kernels), nan)
     if not isinstance(kernels, KernelSweep):
         return np.array([_factor(table, kernel.family, kernel, gpu) for kernel in kernels])
     codes, rows = kernels.spread(range(len(kernels.families))), np.arange(len(kernels))

@@ -52,9 +52,14 @@ class SglangScheduler(SglangJobs):
         self.idled = rested and not (schedule or self.has_requests)
         schedule.preempted = [*self.preempted, *self.retracted]
         self._last, self.latest = schedule if schedule.entries else None, schedule
-        if rested and self._coming and not (schedule or schedule.preempted):
-            return SglangScheduler.schedule(self, now)  # turns without a batch take no time until it looks
+        if rested and self._goes_on and not (schedule or schedule.preempted):
+            return SglangScheduler.schedule(self, now)  # turns without a batch take no time
         return schedule
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a later turn may do what one without a batch could not: look for those that have come."""
+        return bool(self._coming)
 
     def _nothing(self) -> Schedule:
         return Schedule(self.batch.launched, self.batch.epoch)

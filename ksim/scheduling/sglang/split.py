@@ -229,17 +229,18 @@ class DecodeSide(SplitSide):
 
     def schedule(self, now: float) -> Schedule:
         """Plan the next decode.  Who joins it and is retracted at once was never there."""
-        rested = self.limits.disable_overlap_schedule or not self.latest
         schedule = super().schedule(now)
-        if rested and self.ready and len(self.batch) < self.limits.max_running_requests and not (
-                schedule or schedule.preempted):
-            schedule = super().schedule(now)  # who ended left its place in a turn that takes no time
         lost = [job for job in self._joined if job in schedule.preempted]
         for job in lost:
             job.preemptions -= 1
         schedule.preempted = [job for job in schedule.preempted if job not in lost]
         schedule.admitted = schedule.joining = [job for job in self._joined if job not in lost]
         return schedule
+
+    @property
+    def _goes_on(self) -> bool:
+        """Or let those join who wait for the place of one that ended."""
+        return super()._goes_on or bool(self.ready and len(self.batch) < self.limits.max_running_requests)
 
     def _look_for_jobs(self) -> None:
         """See who has come; retracted jobs get memory first, and others only where none is left of them."""
