@@ -165,6 +165,8 @@ class ConnectedEngine(LookaheadEngine):
             if turn.work and (more := self._repeats_left(turn)) > 1:
                 batch, seconds = turn.work
                 self._go_on(batch, seconds, more)
+                for repeated in self._loop.in_flight:  # the latest of them
+                    repeated.launched = times.worker
 
     def _repeats_left(self, turn: Turn) -> int:
         """How many more turns are just like *turn*, if there is no news.

@@ -12,6 +12,7 @@ from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.kv.transfer.connectors.engines import Nixl, Sglang
 from tests.kv.transfer.fleets import CONNECTORS, requests, run, scenario
+from tests.laws.tiny import uniform
 
 ALONE = requests(1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 5})
 
@@ -52,6 +53,15 @@ def test_chunks_that_wait_for_nothing_are_sent_alike_by_engines_ahead_of_the_clo
                          num_gpu_blocks_override=40, async_scheduling=False, enable_prefix_caching=False)
         ahead, stepped = ([event.time for event in run(table, skips).log.of(Finished)] for skips in (True, False))
         assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 6
+
+
+def test_what_arrives_while_a_repeated_batch_is_launched_is_reported_with_it(model):
+    """The load of one request ends while the other's decodes repeat their schedule, ahead of the worker."""
+    load = requests(6, 300, prompt=uniform(5, 120), output=uniform(1, 12))
+    table = scenario(model, "tensorrt_llm", workload=load, seed=21, tensor_parallel_size=2, max_num_batched_tokens=256,
+                     num_gpu_blocks_override=300) | {"engine": "trtllm-1.2"}
+    ahead, stepped = ([event.time for event in run(table, skips).log.of(Finished)] for skips in (True, False))
+    assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 6
 
 
 def test_nixl_reads_after_the_answer_and_computes_one_token_again(model):
