@@ -100,11 +100,12 @@ class OutputTokens:
 
     def _tokens(self) -> tuple[Ints, Places]:
         """The number of tokens of each request, and the rows of the steps that sampled them."""
-        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)
+        runs, outputs = self.runs, self.runs.outputs
+        steps = np.repeat(runs.every.astype(np.int32), outputs)  # how far each is from the one before
+        steps[offsets(outputs)[:-1]] = runs.first - np.append(0, runs.last)[:-1]
+        np.cumsum(steps, out=steps)
         counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
-        stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
-        steps = np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
-        return counts, steps if runs.single else np.repeat(steps, np.repeat(runs.tokens, runs.outputs))
+        return counts, steps if runs.single else np.repeat(steps, np.repeat(runs.tokens, outputs))
 
     def came(self, places: Ints) -> Floats:
         """When the tokens at these places in `token_steps` were delivered."""
@@ -243,24 +244,32 @@ class Requests(OutputTokens):
         column[self.rows(events["request_id"])[::-1]] = events[values][::-1]
         return column
 
+    def _at_first(self, events: Columns) -> Columns:
+        """The *events* of engines that have requests first: those that prefill them, where they are split."""
+        first = self.prefill_engine[self.rows(events["request_id"])]
+        return only(events, (first < 0) | (first == self.steps.places(events["engine"])))
+
     def _admissions(self, again: bool) -> Columns:
-        events = self.events[Admitted]
-        return {name: column[events["again"] == again] for name, column in events.items()}
+        return only(self.events[Admitted], self.events[Admitted]["again"] == again)
+
+    @cached_property
+    def _first_admissions(self) -> Columns:
+        return self._at_first(self._admissions(False))
 
     @cached_property
     def admitted(self) -> Floats:
-        """When each request was first admitted."""
-        return self._once(self._admissions(False))
+        """When each request was first admitted; a split one by its prefill engine."""
+        return self._once(self._first_admissions)
 
     @cached_property
     def known(self) -> Floats:
         """The number of tokens that were looked up in the cache at the first admission."""
-        return self._once(self._admissions(False), "known")
+        return self._once(self._first_admissions, "known")
 
     @cached_property
     def cached(self) -> Floats:
         """The number of these tokens that were found."""
-        return self._once(self._admissions(False), "cached")
+        return self._once(self._first_admissions, "cached")
 
     @cached_property
     def finished(self) -> Floats:
@@ -354,10 +363,7 @@ class Requests(OutputTokens):
 
         A split request's is that of its prefill engine.
         """
-        events = self.events[Received]
-        rows, places = self.rows(events["request_id"]), self.steps.places(events["engine"])
-        first = self.prefill_engine[rows]
-        through = self._once(only(events, (first < 0) | (first == places)))
+        through = self._once(self._at_first(self.events[Received]))
         return np.where(np.isnan(through), self.reached, through)
 
     @cached_property

@@ -120,6 +120,8 @@ def sglang(chance: Random) -> Table:
     own: Table = {}
     for settings in chance.sample(some, 3):
         own |= settings
+    if "enable_priority_scheduling" in own and own.get("schedule_policy") not in (None, "fcfs", "lof"):
+        del own["schedule_policy"]  # SGLang refuses both
     return {"engine": chance.choice(["sglang-0.5.8", "sglang-0.5.23"]), **serve(sglang=own)}
 
 

@@ -80,6 +80,14 @@ def test_mooncake_writes_before_the_answer_comes(model):
     assert one(log, Admitted, engine=1).cached == 99
 
 
+def test_a_request_waits_for_the_engine_that_prefills_it(model):
+    """The decode engine takes blocks for the KV of a request that the prefill engine has not got yet."""
+    pools = {"prefill": {"role": "prefill"}, "decode": {"role": "decode"}, "both": {"role": "both"}}
+    load = requests(6, 3000, prompt=uniform(5, 120), output=uniform(1, 12), prompt_logprobs=2)
+    rows = run(scenario(model, "mooncake", pools=pools, workload=load, seed=47) | {"engine": "vllm-0.33"}).requests
+    assert min(rows["queue_s"].to_pylist()) >= 0
+
+
 def test_sglang_prefills_once_there_is_room_and_sends_chunk_by_chunk(model):
     log = run(scenario(model, "sglang", workload=ALONE)).log
     moved, prefill = one(log, Transferred), one(log, Admitted, engine=0)
