@@ -67,6 +67,9 @@ class DraftBatch(RunningBatch):
         jobs, self.jobs = self.jobs, []
         return jobs
 
+    def expected(self, ratio: float, most: int) -> float:
+        return sum(min(job.limit - job.sampled, most) * (1.0 if job.request.ignore_eos else ratio) for job in self.jobs)
+
     def settle(self, job: Job) -> None:
         """Do nothing: all are counted one by one."""
 

@@ -50,7 +50,7 @@ class SglangJobs:
     _held_turns: int = field(default=0, init=False)  # turns without a prefill that are left
     _coming: list[Job] = field(factory=list, init=False)  # who has come, and was not seen yet
     _unseen: int = field(default=0, init=False)  # decodes since the scheduler looked who has come
-    _ended: bool = field(default=False, init=False)  # have some of the batch ended since the latest turn?
+    _ended: list[Job] = field(factory=list, init=False)  # who has ended since the latest turn
     _prefilled: int = field(default=0, init=False)  # tokens, as SGLang counts them for `hrrn`
 
     #: What a scheduler of vLLM's may have beside it, and this one has not.
@@ -224,6 +224,8 @@ class SglangJobs:
         job.num_tokens += 1
         job.num_output_placeholders -= 1
         job.emit(1, index)
+        if job.in_decode_set:
+            self.batch.receive(job)
         if not job.aborted and job.sampled < min(job.output, max(job.limit, 1)):
             return False
         self._finish(job)
@@ -231,7 +233,7 @@ class SglangJobs:
 
     def _finish(self, job: Job) -> None:
         """End *job*; the tree keeps what it computed."""
-        self._ended = True
+        self._ended.append(job)
         if job.in_decode_set:
             self.batch.settle(job)
         tokens = min(job.num_computed_tokens, job.num_tokens)

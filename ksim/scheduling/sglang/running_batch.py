@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
+import numpy as np
 from attrs import define, field
+from numpy.typing import NDArray
 
 from ksim.flow.batch import Offsets
 from ksim.kv.cache.radix import RadixCache
@@ -20,6 +22,8 @@ __all__ = ["RunningBatch"]
 
 #: The number of a decode that is never launched.
 _NEVER = 1 << 62
+#: Nobody's prospects.
+_NOBODY = np.zeros((0, 4), np.int64)
 
 
 @define(eq=False)
@@ -39,6 +43,9 @@ class RunningBatch:
     prompts_only: bool = False
     members: tuple[Job, ...] = ()
     offsets: Offsets = Offsets()
+    #: Of each of `jobs`: its output tokens yet to come when it joined, with which decode they begin and end to come,
+    #: and whether it ignores the stop token.
+    _prospects: NDArray[np.int64] = field(default=_NOBODY)
     epoch: int = 0  # grows when all are counted anew
     launched: int = 0
     returned: int = 0
@@ -81,19 +88,30 @@ class RunningBatch:
         self.jobs += jobs
         self.members += tuple(jobs)
         self.offsets = self.offsets.plus([job.num_computed_tokens - self.launched - 1 for job in jobs])
+        self._prospects = np.concatenate([self._prospects, [
+            (job.limit - job.sampled, job.start, job.end, job.request.ignore_eos) for job in jobs]])
 
     def drop(self, jobs: Iterable[Job]) -> int:
         """Let *jobs* decode no more; return how many of them did."""
         dropped = 0
         for job in jobs:
-            place = bisect_left(self.members, job.rank, key=_rank)
-            if place < len(self.members) and self.members[place] is job:
+            if (place := self._place(job)) is not None:
                 self.members = self.members[:place] + self.members[place + 1:]
                 self.offsets = self.offsets.without(place)
+                self._prospects = np.delete(self._prospects, place, axis=0)
                 del self.jobs[place]
                 self._needs[job.needs] -= 1
                 dropped += 1
         return dropped
+
+    def _place(self, job: Job) -> int | None:
+        place = bisect_left(self.members, job.rank, key=_rank)
+        return place if place < len(self.members) and self.members[place] is job else None
+
+    def receive(self, job: Job) -> None:
+        """Note that *job* has got the token that was in flight when it joined."""
+        if (place := self._place(job)) is not None:
+            self._prospects[place, 0] -= 1
 
     def finishing(self) -> list[Job]:
         """Take from the batch those whose last token is in flight, as the scheduler can foresee; return them."""
@@ -157,13 +175,9 @@ class RunningBatch:
     def expected(self, ratio: float, most: int) -> float:
         """The tokens that jobs of the batch are expected to yield yet: *ratio* of what is left, or all where a job
         ignores the stop token, and no more than *most* of each."""
-        returned, total = self.returned, 0.0
-        for job in self.jobs:
-            left = job.limit - job.num_tokens + job.request.prompt
-            if job.in_decode_set and returned > job.start:
-                left -= (returned if returned < job.end else job.end) - job.start
-            total += (left if left < most else most) * (1.0 if job.request.ignore_eos else ratio)
-        return total
+        left, start, end, ignoring = self._prospects.T
+        left = np.minimum(left - (np.clip(self.returned, start, end) - start), most)
+        return float(np.cumsum(left * np.where(ignoring, 1.0, ratio))[-1]) if len(left) else 0.0  # one by one, as there
 
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
@@ -183,7 +197,7 @@ class RunningBatch:
         for job in (*jobs, *self.leaving):
             if job.in_decode_set:
                 self.settle(job)
-        self.jobs, self.members, self.offsets, self._aborted = [], (), Offsets(), []
+        self.jobs, self.members, self.offsets, self._prospects, self._aborted = [], (), Offsets(), _NOBODY, []
         self._ends.clear()
         self._order.clear()
         self._foreseen.clear()
@@ -197,15 +211,14 @@ class RunningBatch:
 
     def _runs(self, job: Job) -> list[Run]:
         """The steps of the decodes from which *job* has tokens."""
-        decodes, steps = self._decodes, self._steps
-        first, last, runs = job.start + 1, job.start + self._back(job), list[Run]()
-        place, count = bisect_right(decodes, first) - 1, len(decodes)
-        while first <= last:
-            after = decodes[place + 1] if place + 1 < count else last + 1
-            until, shift = min(last, after - 1), steps[place] - decodes[place]
-            runs.append(Run(first + shift, until + shift, 1))
-            first, place = until + 1, place + 1
-        return runs
+        first, last = job.start + 1, job.start + self._back(job)
+        if first > last:
+            return []
+        place, behind = bisect_right(self._decodes, first) - 1, bisect_right(self._decodes, last)
+        begins = [first, *self._decodes[place + 1:behind]]
+        return [Run(begin + step - decode, end + step - decode, 1) for begin, end, step, decode in zip(
+            begins, [*(after - 1 for after in begins[1:]), last], self._steps[place:behind],
+            self._decodes[place:behind], strict=True)]
 
     def abort(self, job: Job) -> None:
         """End *job* with the next result that it is part of."""

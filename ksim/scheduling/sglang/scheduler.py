@@ -86,9 +86,9 @@ class SglangScheduler(SglangJobs):
             if joining:
                 batch.prompts_only &= all(entry.prompt and entry.job.limit == 0 for entry in last.entries)
                 batch.join(joining)
-        if self._ended and batch.drop([job for job in batch.jobs if job.state is State.DONE]):
+        if batch.drop(self._ended):
             batch.full = False
-        self._ended = False
+        self._ended.clear()
 
     def _holds_back(self) -> bool:
         """Whether decodes have turns to themselves after a prefill."""

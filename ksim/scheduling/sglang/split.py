@@ -350,9 +350,8 @@ class DecodeSide(SplitSide):
                 self.ended.append(job)
         if joining := [job for job in self._joined if job.state is State.RUNNING]:
             batch.join(joining)
-        if self._ended:
-            batch.drop([job for job in batch.jobs if job.state is State.DONE])
-        self._ended = False
+        batch.drop(self._ended)
+        self._ended.clear()
 
     # What is known of the next schedules.
 
