@@ -152,3 +152,16 @@ def test_pairs_keep_the_laws_of_runs(settings, tokens, rate, longest):
     for law in (requests_are_accounted_for, blocks_are_free, joules_are_conserved, attribution_adds_up,
                 links_conserve_bytes, it_is_the_same_step_by_step):
         law(run)
+
+
+@pytest.mark.parametrize("seed", [5, 59])
+def test_a_side_is_not_woken_for_a_request_that_has_yet_to_come(seed):
+    """A decode side has memory for a request that the prefill side's busier front end has not passed on."""
+    own = {"sglang": {"context_length": 2000}}
+    load = {"count": 6, "arrivals": {"process": "poisson", "rate": 150.0},
+            "prompt": {"kind": "uniform", "low": 5, "high": 120}, "output": {"kind": "uniform", "low": 1, "high": 12}}
+    it_is_the_same_step_by_step(run_of(Fleet.of(Scenario.of({
+        "engine": "sglang-0.5.8", "host": "sglang", "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline",
+        "seed": seed, "serve": {"kv_transfer_config": {"kv_connector": "sglang"}}, "workload": {"synthetic": load},
+        "pools": {"prefill": {"role": "prefill", "serve": own}, "decode": {"role": "decode", "serve": own},
+                  "any": {"role": "decode", "serve": own}}}))))

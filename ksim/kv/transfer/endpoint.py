@@ -330,11 +330,16 @@ class Endpoint(NoCopies, NoCopying):
         self._add(_Report(now, transfer.job, sent=True))
 
     def resume(self, transfer: KvTransfer) -> None:
-        """The other engine is ready, so a request that waited for it may go on."""
+        """The other engine is ready, so a request may go on, if it has come and waited for that."""
         transfer.target_ready = True
-        self.waiting_for_peer.discard(transfer)
-        self._resumed = min(self._resumed, self.network.env.now)
-        self.wake()
+        if self._waits(transfer):
+            self.waiting_for_peer.discard(transfer)
+            self._resumed = min(self._resumed, self.network.env.now)
+            self.wake()
+
+    def _waits(self, transfer: KvTransfer) -> bool:
+        """Whether the request of *transfer* is here, and waits for the other engine."""
+        return transfer in self.waiting_for_peer
 
     def _add(self, report: _Report) -> None:
         self._reports.append(report)

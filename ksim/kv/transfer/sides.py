@@ -14,6 +14,7 @@ from attrs import define, field
 
 from ksim.flow.events import KvTransferParams, Released
 from ksim.kv.transfer.endpoint import Endpoint, transfer_of
+from ksim.kv.transfer.transfer import KvTransfer
 from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job, Schedule
 from ksim.scheduling.sglang.split import DecodeSide, PrefillSide, SplitSide
@@ -77,6 +78,9 @@ class PrefillEnd(SideEnd):
         for job in self.side.asking:
             if transfer_of(job).target_ready:
                 self.side.bootstrapped(job)
+
+    def _waits(self, transfer: KvTransfer) -> bool:
+        return any(transfer_of(job) is transfer for job in self.side.asking)
 
     def _hear(self, job: Job, now: float) -> None:
         self.side.transferred(job)
