@@ -218,8 +218,10 @@ def _log_end(log: Log, engine: int, ended: Job | ParentRequest, request: int, ti
 
 def _log_tokens(log: Log, engine: int, runs: Iterable[Run], request: int, time: float,
                 several: ParentRequest | None = None) -> None:
-    log.extend([Emitted(time, request, engine, run.first, run.last, run.every or 1, run.tokens) for run in runs])
-    log.extend([Decoded(time, request, engine, *decoded) for decoded in several.decoded()] if several else ())
+    for run in runs:
+        log.add(Emitted(time, request, engine, run.first, run.last, run.every or 1, run.tokens))
+    for step, sequences, length in several.decoded() if several else ():
+        log.add(Decoded(time, request, engine, step, sequences, length))
 
 
 Process = Generator[simpy.Event, Any, None]

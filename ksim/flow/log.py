@@ -71,14 +71,6 @@ class Log:
         if len(recent) == _BLOCK:
             self._settle(type(event))
 
-    def extend(self, events: Sequence[Event]) -> None:
-        """Take in *events* of one kind, in the order of their time."""
-        if events:
-            recent = self._recent[type(events[0])]
-            recent += events
-            if len(recent) >= _BLOCK:
-                self._settle(type(events[0]))
-
     def has(self, kind: type[Event]) -> bool:
         """Whether there are events of this *kind*, other than `Stepped`."""
         return bool(self._recent.get(kind) or self._blocks.get(kind))
