@@ -244,32 +244,24 @@ class Requests(OutputTokens):
         column[self.rows(events["request_id"])[::-1]] = events[values][::-1]
         return column
 
-    def _at_first(self, events: Columns) -> Columns:
-        """The *events* of engines that have requests first: those that prefill them, where they are split."""
-        first = self.prefill_engine[self.rows(events["request_id"])]
-        return only(events, (first < 0) | (first == self.steps.places(events["engine"])))
-
     def _admissions(self, again: bool) -> Columns:
-        return only(self.events[Admitted], self.events[Admitted]["again"] == again)
-
-    @cached_property
-    def _first_admissions(self) -> Columns:
-        return self._at_first(self._admissions(False))
+        events = self.events[Admitted]
+        return {name: column[events["again"] == again] for name, column in events.items()}
 
     @cached_property
     def admitted(self) -> Floats:
-        """When each request was first admitted; a split one by its prefill engine."""
-        return self._once(self._first_admissions)
+        """When each request was first admitted."""
+        return self._once(self._admissions(False))
 
     @cached_property
     def known(self) -> Floats:
         """The number of tokens that were looked up in the cache at the first admission."""
-        return self._once(self._first_admissions, "known")
+        return self._once(self._admissions(False), "known")
 
     @cached_property
     def cached(self) -> Floats:
         """The number of these tokens that were found."""
-        return self._once(self._first_admissions, "cached")
+        return self._once(self._admissions(False), "cached")
 
     @cached_property
     def finished(self) -> Floats:
@@ -361,10 +353,13 @@ class Requests(OutputTokens):
     def received(self) -> Floats:
         """When the front end had passed each request to its engine; when it was routed without a front end.
 
-        A split request's is that of its prefill engine.
+        A split request's is that of its prefill engine, or its first admission where a decode engine admits it before.
         """
-        through = self._once(self._at_first(self.events[Received]))
-        return np.where(np.isnan(through), self.reached, through)
+        events = self.events[Received]
+        rows, places = self.rows(events["request_id"]), self.steps.places(events["engine"])
+        first = self.prefill_engine[rows]
+        through = self._once(only(events, (first < 0) | (first == places)))
+        return np.where(np.isnan(through), self.reached, np.fmin(through, self.admitted))
 
     @cached_property
     def preempted(self) -> Columns:

@@ -36,7 +36,7 @@ def test_runs_keep_all_laws(folder, kind, seed, longer):
     if kind is SglangDraftScheduler:
         own["serve"]["sglang"].pop("schedule_policy", None)
     if kind is SglangWindowScheduler and "max_total_tokens" in own["serve"]["sglang"]:
-        own["serve"]["sglang"]["max_total_tokens"] = 512  # in two pools: a prompt that neither has room for waits for ever
+        own["serve"]["sglang"]["max_total_tokens"] = 512  # two pools, one of which must hold a prompt
     table = with_changes(with_changes({**BASE, "seed": seed}, KINDS[kind]), own)
     table = as_sglang_says(with_changes(table, {"workload": {"synthetic": {"output": output}}}))
     run = run_of(Fleet.of(Scenario.of(with_files(table, folder))))
