@@ -2,11 +2,14 @@
 
 `python -m benchmarks.research ladders FILE`: load ladders of fleets, predicted beside measured.
 
+`python -m benchmarks.research public PATH`: whole deployments with time, watts and joules, and offline maxima.
+
 `python -m benchmarks.research serving|steps|energy|transfers PATH`: see benchmarks/research/measured.py.
 """
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
@@ -21,7 +24,10 @@ from ksim.foundation.errors import KsimError
 from ksim.views.tables import Table
 
 if TYPE_CHECKING:
+    from benchmarks.research.board_power import Fit
     from benchmarks.research.ladders import Cell, Compared, LadderReport
+    from benchmarks.research.public import Answer as PublicAnswer
+    from benchmarks.research.public import Score as PublicScore
     from benchmarks.research.silicon import Answer, Score, SiliconReport
     from benchmarks.research.silicon.runs import Error, Quantity
 
@@ -243,6 +249,75 @@ def _ladder_row(cell: "Cell") -> Mapping[str, Any]:
     return {"ladder": row.ladder, "run": row.run, "arm": row.arm, "stage": row.stage,
             "rate": None if isnan(row.rate) else row.rate, "measured": dict(row.measured),
             "predicted": dict(cell.predicted), "errors": cell.errors}
+
+
+@app.command()
+def public(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="ml_energy_v3.csv, trtllm_perf_overview.csv, or a folder"
+                                         " with them")],
+    model: Annotated[str, typer.Option(help="only models with this in their names")] = "",
+    gpu: Annotated[str, typer.Option(help="only this GPU")] = "",
+    fit: Annotated[bool, typer.Option("--fit", help="fit the power of the GPU to rows that are marked for it, at their"
+                                      " measured times, print it, and stop; needs --gpu")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Simulate public measurements of whole deployments, and compare rates, ITL, watts and joules a token."""
+    from benchmarks.research.public import SteadyState, answers, read, scores
+    from ksim.foundation.errors import ConfigError
+
+    rows = [row for row in read(path) if model in row.model and gpu.lower() in ("", row.gpu.lower())]
+    if not rows:
+        raise ConfigError(str(path), "has no row that is asked for; see --model and --gpu")
+    if fit:
+        from benchmarks.research.board_power import fit as fitted
+
+        _print_fit(fitted(gpu.lower(), [row for row in rows if isinstance(row, SteadyState)]))
+        return
+    found: list[PublicAnswer] = []
+    with status("simulating") as line:
+        for each in answers(rows, jobs or os.cpu_count() or 1):
+            found.append(each)
+            line.update(f"simulated {len(found):,} of {len(rows):,} rows")
+    console().print(_public_scores(scores(found)))
+    reasons = Counter(each.reason for each in found if each.reason)
+    for reason, count in reasons.items():
+        say(f"{count} rows not simulated: {reason}")
+    write_json(json_file, {"rows": [_public_row(each) for each in found if not each.reason], "not_simulated": reasons})
+    say(f"simulated {len(found) - sum(reasons.values())} of {len(found)} rows")
+
+
+def _public_scores(scores: "list[PublicScore]") -> Table:
+    titles = {"rate": "tokens/s", "itl": "ITL", "watts": "W", "joules": "J/output token"}
+    rows = Table.of("GPU", "rows of", "", ">rows", *(f">{title} {what}" for title in titles.values()
+                                                    for what in ("bias", "median")), ">covered",
+                    title="errors in per cent: median signed, median absolute")
+    for score in scores:
+        cells = [cell for name in titles for cell in (
+            [f"{score.errors[name][0]:+.1f}", f"{score.errors[name][1]:.1f}"] if name in score.errors else ["", ""])]
+        rows.add_row(*score.name, str(score.rows), *cells, "" if score.covered is None else f"{score.covered:.0%}")
+    return rows
+
+
+def _public_row(answer: "PublicAnswer") -> Mapping[str, Any]:
+    from attrs import asdict
+
+    assert answer.predicted is not None, "only predictions have figures"
+    figures = {name: value for name, value in asdict(answer.row.measured).items() if not isnan(value)}
+    return {"row": answer.row.name, "fitted": answer.row.fitted, "seconds": round(answer.took, 3), "measured": figures,
+            "predicted": {name: getattr(answer.predicted, name) for name in figures},
+            "errors": {name: answer.error(name) for name in figures}}
+
+
+def _print_fit(fit: "Fit") -> None:
+    import numpy as np
+
+    say(f"{fit.gpu}: " + ", ".join(f"{name} {watts:.4g}{'' if name == 'flop' else ' W'}" for name, watts in
+                                   fit.watts.items()) + " (flop: over the file's joules)")
+    for name, errors in (("fitted", fit.fitted), ("apart", fit.apart)):
+        if len(errors):
+            say(f"watts of {len(errors)} rows {name}: {100 * np.median(errors):+.1f} %, absolute median"
+                f" {100 * np.median(abs(errors)):.1f} %, 90th percentile {100 * np.quantile(abs(errors), 0.9):.1f} %")
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def _following(before: Gpu, after: Gpu, figures: Mapping[str, Any]) -> Power:
     """The power of *after*, which was *before* until its *figures* changed, where they leave it open."""
     power, stated = after.power, figures.get("power", {})
     if "busy" not in stated:
-        power = evolve(power, busy=power.busy * after.sms / before.sms)
+        power = power.of_sms(after.sms / before.sms)
     if (clocks := power.clocks) is None or "clocks" in stated or after.clock == before.clock:
         return power
     ratio = after.clock / before.clock

@@ -1,7 +1,9 @@
-"""The joules of actions on a GPU that nobody measured with a meter on the board, extrapolated from its data sheet.
+"""The joules of actions on a GPU whose watts nobody published, extrapolated from its data sheet and from other boards.
 
+One GPU was measured kernel by kernel; the power of two more was fitted to the watts of their boards in whole runs.
 Memory and caches take the measured GPU's joules times a known ratio for the kind of memory.  SMs take the same share of
-the dynamic power (the limit less idle power).  A FLOP takes what is left when a large GEMM, as fast as it was observed
+the dynamic power (the limit less idle power) as those of the next of kin among the three, and more in grouped GEMMs of
+experts where that one's do.  A FLOP takes what is left when a large GEMM, as fast as it was observed
 to be, runs exactly at the limit, which is where such GEMMs run.
 
 If a data sheet is all that is known, `of_data_sheet` takes idle power to be the catalogue's usual share of the limit,
@@ -23,8 +25,8 @@ from ksim.specs.hardware import Clocks, Gpu, Power
 
 #: A GEMM large enough to run at the limit, and the share of the peak that it reaches if nothing else is known.
 LARGE, REACHED = Gemm(8192, 28672, 4096), 0.75
-#: The GPU whose power was measured.
-MEASURED = "h200"
+#: The GPU whose power was measured, and those whose power was fitted to whole runs (benchmarks/research).
+MEASURED, FITTED = "h200", ("h100", "b200")
 
 #: Idle power over the limit: the median of the catalogue's GPUs, which range from 0.14 to 0.39.
 IDLE = 0.18
@@ -39,21 +41,23 @@ REACH = 0.4
 @frozen
 class Likeness:
     """Joules per byte of a GPU's `memory` over those of the measured GPU, and the share of the BF16 peak that a large
-    GEMM has `reached`.  A GPU with the die of another, but peaks capped below what its SMs could do at the limit,
-    takes the joules per FLOP of `die`."""
+    GEMM has `reached`.  `kin` is the GPU whose SMs draw the same share.  A GPU with the die of another, but peaks
+    capped below what its SMs could do at the limit, takes the joules per FLOP of `die`."""
 
     memory: float
     reached: float = REACHED
     die: str = ""
+    kin: str = MEASURED
 
 
 #: GPUs of the catalogue whose power is extrapolated; their files name the sources of the numbers.
 LIKENESSES: Mapping[str, Likeness] = {
     "t4": Likeness(1.48), "a100-40g": Likeness(1.34), "a100-80g": Likeness(1.34), "a10g": Likeness(1.48),
-    "h100": Likeness(1.0), "h100-pcie": Likeness(1.0), "h100-nvl": Likeness(1.0), "h200-nvl": Likeness(1.0),
-    "gh200": Likeness(1.0), "h800": Likeness(1.0), "h20": Likeness(1.0, die="h100"), "l4": Likeness(1.48),
-    "l40": Likeness(1.48), "l40s": Likeness(1.48), "rtx-4090": Likeness(1.48), "b200": Likeness(0.71, 1500 / 2250),
-    "b300": Likeness(0.71, 1500 / 2250), "gb200": Likeness(0.59, 1800 / 2500), "gb300": Likeness(0.59),
+    "h100-pcie": Likeness(1.0, kin="h100"), "h100-nvl": Likeness(1.0, kin="h100"),
+    "h200-nvl": Likeness(1.0, kin="h100"), "gh200": Likeness(1.0, kin="h100"), "h800": Likeness(1.0, kin="h100"),
+    "h20": Likeness(1.0, die="h100", kin="h100"), "l4": Likeness(1.48), "l40": Likeness(1.48), "l40s": Likeness(1.48),
+    "rtx-4090": Likeness(1.48), "b300": Likeness(0.71, 1500 / 2250, kin="b200"),
+    "gb200": Likeness(0.59, 1800 / 2500, kin="b200"), "gb300": Likeness(0.59, kin="b200"),
     "rtx-pro-6000": Likeness(1.28), "rtx-5090": Likeness(1.28), "gb10": Likeness(1.0)}
 
 
@@ -66,9 +70,11 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
     """Return *gpu*'s power, extrapolated from that *measured*; idle power, limit, links and clocks are *gpu*'s own."""
     memory = likeness.memory
     dynamic = gpu.power.limit - gpu.power.idle
-    busy = measured.busy * dynamic / (measured.limit - measured.idle)
+    kin = catalog.value(Gpu, "gpus", likeness.kin).power
+    share = dynamic / (kin.limit - kin.idle)
     power = evolve(gpu.power, hbm=memory * measured.hbm, write=memory * measured.write, l2=memory * measured.l2,
-                   busy=busy, start=measured.start, flop={})
+                   busy=share * kin.busy, experts={dtype: share * watts for dtype, watts in kin.experts.items()},
+                   start=measured.start, flop={})
     return evolve(power, flop=_flop(evolve(gpu, power=power), likeness))
 
 
@@ -97,7 +103,8 @@ def of_data_sheet(gpu: Gpu) -> Power:
 
 def _likeness(gpu: Gpu) -> Likeness:
     """Return the likeness of the GPU of the same architecture whose memory bandwidth is nearest."""
-    known = {**LIKENESSES, MEASURED: Likeness(1.0)}
+    known = {**LIKENESSES, MEASURED: Likeness(1.0), "h100": Likeness(1.0, kin="h100"),
+             "b200": Likeness(0.71, 1500 / 2250, kin="b200")}
     relatives = [(peer.bandwidth, name) for name in known
                  if (peer := catalog.value(Gpu, "gpus", name)).architecture == gpu.architecture]
     return known[min(relatives, key=lambda relative: abs(log(relative[0] / gpu.bandwidth)))[1]]
@@ -118,7 +125,8 @@ def _flop(gpu: Gpu, likeness: Likeness) -> dict[str | DType, float | str]:
     """Return the joules per FLOP by format; FP32 kernels at `REACHED` of their peak are taken to be at the limit."""
     power, seconds = gpu.power, LARGE.work.flops / (likeness.reached * gpu.flops[DType.BF16])
     left = (power.limit - power.idle) * seconds - joules(actions(LARGE, seconds, gpu), power).total
-    bf16 = estimate(likeness.die).flop[DType.BF16] if likeness.die else left / LARGE.work.flops
+    die = catalog.value(Gpu, "gpus", likeness.die).power if likeness.die else None
+    bf16 = die.flop[DType.BF16] if die else left / LARGE.work.flops
     fp32 = (power.limit - power.idle - power.busy) / (REACHED * gpu.flops[DType.FP32])
     return {dtype: fp32 if dtype is DType.FP32 else bf16 * gpu.flops[DType.BF16] / peak
             for dtype, peak in gpu.flops.items()}
@@ -127,7 +135,8 @@ def _flop(gpu: Gpu, likeness: Likeness) -> dict[str | DType, float | str]:
 def _lines(power: Power) -> list[str]:
     costs = [f'{name} = "{1e12 * getattr(power, name):.4g} pJ/B"' for name in ("hbm", "write", "l2")]
     flops = [f'{dtype} = "{1e12 * cost:.4g} pJ/FLOP"' for dtype, cost in power.flop.items()]
-    return [*costs, f'busy = "{power.busy:.4g} W"', *flops]
+    experts = [f'experts.{dtype} = "{watts:.4g} W"' for dtype, watts in power.experts.items()]
+    return [*costs, f'busy = "{power.busy:.4g} W"', *experts, *flops]
 
 
 if __name__ == "__main__":

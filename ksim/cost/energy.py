@@ -15,7 +15,7 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.basic import Pointwise
+from ksim.compute.kernels.basic import GroupedGemm, Pointwise
 from ksim.flow.costs import ClockScaling, Scalable
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Clocks, Gpu, Power
@@ -33,7 +33,8 @@ class Actions:
     """The actions of a kernel on one GPU that cost energy.
 
     FLOP of number format `dtype` with tiles filled up; bytes of device memory, of these `written`, and of the L2 cache;
-    seconds in which SMs are `busy`; bytes `sent` to peers and through a NIC (`routed`).
+    seconds in which SMs are `busy`, in a grouped GEMM with weights of format `experts`; bytes `sent` to peers and
+    through a NIC (`routed`).
     """
 
     flops: float = 0.0
@@ -42,6 +43,7 @@ class Actions:
     written: float = 0.0
     l2: float = 0.0
     busy: float = 0.0
+    experts: DType | None = None
     sent: float = 0.0
     routed: float = 0.0
 
@@ -73,7 +75,7 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
         hbm, written = _larger(kernel.cold_bytes, far * moved), far * written
     return Actions(
         flops=_larger(work.padded, work.flops), dtype=work.dtype, hbm=hbm, written=written, l2=moved,
-        busy=busy_seconds(seconds, gpu),
+        busy=busy_seconds(seconds, gpu), experts=kernel.weights.element if isinstance(kernel, GroupedGemm) else None,
     )
 
 
@@ -100,7 +102,8 @@ def joules(done: Actions, power: Power) -> Joules:
     core = done.flops * power.flop.get(done.dtype, 0.0) + done.l2 * power.l2
     rest = (done.hbm * power.hbm + done.written * power.write + done.sent * power.link
             + done.routed * power.network)
-    return Joules(core, done.busy * power.busy, rest)
+    busy = power.busy if done.experts is None else power.experts.get(done.experts, power.busy)
+    return Joules(core, done.busy * busy, rest)
 
 
 #: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that

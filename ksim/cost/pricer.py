@@ -368,7 +368,7 @@ def left(gpu: Gpu, sms: int, moved: float = 0.0, key: str = "overlap_sms") -> Gp
                                             f" {gpu.bandwidth:.3g} B/s; set it to 1")
     share = 1 - sms / gpu.sms
     return evolve(gpu, sms=gpu.sms - sms, flops={dtype: share * flops for dtype, flops in gpu.flops.items()},
-                  bandwidth=gpu.bandwidth - moved, power=evolve(gpu.power, busy=share * gpu.power.busy))
+                  bandwidth=gpu.bandwidth - moved, power=gpu.power.of_sms(share))
 
 
 def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> list[PricedLaunch]:

@@ -60,7 +60,8 @@ def _why(name: str) -> str:
 #: The releases that ksim simulates, the oldest first: the number from which on, and the name.  Of vLLM, defaults
 #: changed with 0.19 and 0.20 and between 0.22 and 0.33; releases between these two are taken as 0.33.
 RELEASES: Mapping[str, Sequence[tuple[tuple[int, ...], str]]] = {
-    "vllm": (((0,), "vllm-0.18"), ((0, 19), "vllm-0.19"), ((0, 20), "vllm-0.22"), ((0, 23), "vllm-0.33")),
+    "vllm": (((0,), "vllm-0.11"), ((0, 12), "vllm-0.18"), ((0, 19), "vllm-0.19"), ((0, 20), "vllm-0.22"),
+             ((0, 23), "vllm-0.33")),
     "sglang": (((0, 5), "sglang-0.5"), ((0, 5, 8), "sglang-0.5.8"), ((0, 5, 9), "sglang-0.5.9"),
                ((0, 5, 10), "sglang-0.5.10"), ((0, 5, 23), "sglang-0.5.23")),
     "trtllm": (((1, 0), "trtllm-1.0"), ((1, 2), "trtllm-1.2")),

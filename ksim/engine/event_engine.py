@@ -323,7 +323,8 @@ class EventEngine(Inbox):
         sent = deque((turn.work.in_flight.end, turn.work.batch.samples) for turn in self._loop.in_flight
                      if turn.work and turn.work.in_flight)
         times = LoopTimes(self.host, self.workers, self._begins, self._threads.free,
-                          sent[-1][0] if sent else 0.0, self._frontend.delivered, sent)
+                          gpus=sent[-1][0] if sent else 0.0, frontend=self._frontend.delivered,
+                          streamed=self._frontend.streamed, in_flight=sent)
         if self.settling is not None and self.settling.work.in_flight:
             times.finish()
         return times

@@ -21,8 +21,8 @@ from ksim.specs.host import Client, Host
 class LoopTimes:
     """The next turn begins `now`, in seconds from the start of the run.
 
-    The worker, the GPUs and the front end have work until `worker`, `gpus` and `frontend`.  Of the batches in flight
-    it is known when they end, and how many tokens they sample.
+    The worker, the GPUs and the front end have work until `worker`, `gpus` and `frontend`; the front end's process is
+    free from `streamed` on.  Of the batches in flight it is known when they end, and how many tokens they sample.
     """
 
     host: Host
@@ -31,6 +31,7 @@ class LoopTimes:
     worker: float = 0.0
     gpus: float = 0.0
     frontend: float = 0.0
+    streamed: float = 0.0
     _in_flight: deque[tuple[float, int]] = field(factory=deque)
 
     def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
@@ -82,8 +83,9 @@ class LoopTimes:
         end, samples = self._in_flight.popleft()
         now, client = self.now, self.host.client
         taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
+        self.streamed = (taken if taken > self.streamed else self.streamed) + client.stream * samples
         come = taken + client.deliver + client.deliver_sequence * samples
-        self.frontend = max(self.frontend, come)
+        self.frontend = max(self.frontend, come, self.streamed)
         return taken, self.frontend
 
     def shift(self, late: float) -> None:
@@ -104,6 +106,7 @@ class Frontend:
     client: Client
     _free: float = field(default=0.0, init=False)
     delivered: float = field(default=0.0, init=False)
+    streamed: float = field(default=0.0, init=False)
 
     def reach(self, request: Request, tokenized: bool = False) -> float:
         """Accept *request*; return when it will have come to the engine.
@@ -122,13 +125,16 @@ class Frontend:
 
     def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
         """Call *receive* when the users have what *sequences* of a step sampled."""
-        self.delivered = self.delivery(sequences)
+        self.delivered, self.streamed = self.delivery(sequences), self._streamed(sequences)
         self._call(receive, self.delivered)
 
     def delivery(self, sequences: int) -> float:
         """When the users will have what *sequences* of a step sampled that is taken in now."""
-        client = self.client
-        return max(self.delivered, self.env.now + client.deliver + client.deliver_sequence * sequences)
+        come = self.env.now + self.client.deliver + self.client.deliver_sequence * sequences
+        return max(self.delivered, come, self._streamed(sequences))
+
+    def _streamed(self, sequences: int) -> float:
+        return max(self.streamed, self.env.now) + self.client.stream * sequences
 
     def _call(self, receive: Callable[[], None], moment: float) -> None:
         if moment <= self.env.now:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
 from ksim.foundation.config import Choice
@@ -96,9 +96,9 @@ class PowerSettings:
         return any(each is not None for each in (self.cap, self.clock, self.governor))
 
 
-#: The source of a GPU's power: measured on it; extrapolated from the GPU that was measured and from its kind of memory;
-#: estimated from its data sheet; or stated in its file.
-BASES = ("measured", "extrapolated", "estimated", "stated")
+#: The source of a GPU's power: measured on it, kernel by kernel; fitted to the watts of boards in whole runs;
+#: extrapolated from GPUs that were, and from its kind of memory; estimated from its data sheet; or stated in its file.
+BASES = ("measured", "fitted", "extrapolated", "estimated", "stated")
 
 
 @frozen
@@ -109,9 +109,10 @@ class Power:
     without work for long, with clocks down.  `flop` has joules per FLOP by number format, with tiles filled up to
     their full size.  `hbm`, `l2` and `link` are joules per byte: read or written in memory, moved through the L2
     cache, sent to a peer.  A byte written to memory takes `write` more, and a byte through a NIC takes `network`.
-    SMs draw `busy` watts while they work, which is all of a kernel's time except the `start` of its launch.  `reach`
-    is the largest relative error of the joules of 9 in 10 kernels outside the fit.  Without `clocks`, the clock is
-    the one at which kernels were measured.  `basis` is one of `BASES`.
+    SMs draw `busy` watts while they work, which is all of a kernel's time except the `start` of its launch; in grouped
+    GEMMs they draw as many as `experts` has for the weights' number format, where it has that.  `reach` is the largest
+    relative error of the joules of 9 in 10 kernels or runs outside the fit.  Without `clocks`, the clock is the one at
+    which kernels were measured.  `basis` is one of `BASES`.
     """
 
     idle: float = field(converter=quantity, validator=ge(0))
@@ -125,10 +126,17 @@ class Power:
     network: float = field(default=0.0, converter=quantity, validator=ge(0))
     busy: float = field(default=0.0, converter=quantity, validator=ge(0))
     start: float = field(default=0.0, converter=quantity, validator=ge(0))
+    experts: Mapping[DType, float] = field(
+        factory=dict, converter=by_dtype, validator=deep_mapping(instance_of(DType), ge(0)))
     sleep: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
     reach: float = field(default=0.0, validator=ge(0))
     clocks: Clocks | None = None
     basis: str = field(default="stated", validator=in_(BASES))
+
+    def of_sms(self, share: float) -> "Power":
+        """The power of a GPU that has a *share* of the SMs."""
+        return evolve(self, busy=share * self.busy,
+                      experts={dtype: share * watts for dtype, watts in self.experts.items()})
 
 
 #: Architectures whose kernels are known.

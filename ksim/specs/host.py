@@ -18,7 +18,8 @@ class Client:
 
     Requests are accepted one after the other, which takes `accept` each.  A request reaches the engine `travel`
     later, plus `travel_token` for each prompt token (tokenizing, validating, serializing).  The tokens of a step
-    reach the users `deliver` after the engine hands them over, plus `deliver_sequence` for each sequence.
+    reach the users `deliver` after the engine hands them over, plus `deliver_sequence` for each sequence.  One process
+    takes `stream` for each token, one after the other: no more tokens than that leaves time for reach the users.
     """
 
     accept: float = _seconds()
@@ -26,6 +27,7 @@ class Client:
     travel_token: float = _seconds()
     deliver: float = _seconds()
     deliver_sequence: float = _seconds()
+    stream: float = _seconds(0.0)
 
 
 @frozen

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.basic import Gemm, Pointwise
+from ksim.compute.kernels.basic import Gemm, GroupedGemm, Pointwise
 from ksim.cost.energy import Actions, actions, joules, sending
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
@@ -32,6 +32,13 @@ def test_a_format_without_a_figure_costs_its_traffic_alone():
 def test_sms_draw_power_while_they_work_and_not_while_a_kernel_starts():
     assert cost(Shape(), 3.0, busy=7.0, start=1.0).busy == pytest.approx(14)
     assert cost(Shape(), 0.5, busy=7.0, start=1.0).busy == 0
+
+
+def test_sms_draw_more_in_grouped_gemms_where_that_is_known():
+    experts = GroupedGemm(((4, 8.0),), 1024, 2048, 4, DType.FP8_BLOCK, DType.FP8)
+    assert cost(experts, busy=7.0, experts={DType.FP8: 21.0}).busy == pytest.approx(21)
+    assert cost(experts, busy=7.0, experts={DType.BF16: 21.0}).busy == pytest.approx(7)
+    assert cost(Shape(), busy=7.0, experts={DType.BF16: 21.0}).busy == pytest.approx(7)
 
 
 def test_what_fits_the_l2_cache_is_still_there_when_the_next_kernel_comes():

@@ -138,7 +138,7 @@ def test_lines_in_containers_are_unwrapped():
     assert table["serve"]["all2all_backend"] == "deepep_low_latency" and table["engine"] == "vllm-0.33"
     assert table["router"] == "vllm_dp_balancer"
     old = table_of("docker run vllm/vllm-openai:v0.11.2 Qwen/Qwen3-8B")
-    assert old["engine"] == "vllm-0.18" and "serve" not in old
+    assert old["engine"] == "vllm-0.11" and "serve" not in old
     inner = ("docker run -e TP=2 lmsysorg/sglang:v0.5.6 bash -c 'cd / && python3 -m sglang.launch_server --model"
              " Qwen/Qwen3-8B --tp $TP'")
     assert table_of(inner)["serve"]["tensor_parallel_size"] == 2 and table_of(inner)["engine"] == "sglang-0.5"

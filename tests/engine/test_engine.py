@@ -68,6 +68,14 @@ def test_the_host_takes_longer_over_more_sequences():
     assert (step.prepared, step.start, step.end, step.taken, step.time) == (12, 12, 22, 28, 43)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_tokens_reach_users_no_faster_than_one_process_streams_them(ahead):
+    """Steps of 10 s give two tokens each, which take 14 s; the engine goes on meanwhile."""
+    log = play([Request(i, 0.0, 5, 4) for i in range(2)], host=host(client={"stream": 7}), async_scheduling=ahead).log
+    assert [step.time for step in log.of(Stepped)] == [24, 38, 52, 66]
+    assert [step.end for step in log.of(Stepped)] == [10, 20, 30, 40]
+
+
 def test_the_gpu_starts_before_all_is_launched_and_does_not_end_before():
     """Inputs are there at 1; a step of 10 s whose launches take 4 ends at 11, one whose launches take 30 at 31."""
     for launch, end in ((4.0, 11), (30.0, 31)):

@@ -94,13 +94,13 @@ def test_files_of_the_catalogue_have_the_extrapolated_power(name):
     there, rule = gpu_of(name).power, extrapolation.estimate(name)
     for cost in ("hbm", "write", "l2", "busy", "start"):
         assert getattr(there, cost) == pytest.approx(getattr(rule, cost), rel=1e-3, abs=0)
-    assert there.flop.keys() == rule.flop.keys()
-    for dtype, cost in there.flop.items():
-        assert cost == pytest.approx(rule.flop[dtype], rel=1e-3, abs=0)
+    assert there.flop == pytest.approx(rule.flop, rel=1e-3, abs=0)
+    assert there.experts == pytest.approx(rule.experts, rel=1e-3, abs=0)
 
 
-def test_every_gpu_is_measured_or_extrapolated():
-    assert {*entries("gpus")} == {*extrapolation.LIKENESSES, extrapolation.MEASURED}
+def test_every_gpu_is_measured_fitted_or_extrapolated():
+    assert {*entries("gpus")} == {*extrapolation.LIKENESSES, *extrapolation.FITTED, extrapolation.MEASURED}
+    assert {name for name in entries("gpus") if gpu_of(name).power.basis == "fitted"} == {*extrapolation.FITTED}
 
 
 def test_the_file_of_the_measured_gpu_has_the_power_fitted_to_its_kernels():
