@@ -18,6 +18,7 @@ from attrs import field, fields, frozen
 from numpy.typing import NDArray
 
 from benchmarks.research import RECIPES
+from ksim.calibration.regression import weighted_median
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, KsimError
@@ -141,10 +142,7 @@ def _median_gap(times: NDArray[Any], engines: NDArray[Any], tokens: NDArray[Any]
         own = (engines == engine) & (tokens > 0)
         gaps.append(np.diff(times[own]))
         counts.append(tokens[own][1:])
-    gap, count = np.concatenate(gaps), np.concatenate(counts)
-    order = np.argsort(gap)
-    until = np.cumsum(count[order])
-    return float(gap[order][np.searchsorted(until, until[-1] / 2)])
+    return weighted_median(np.concatenate(gaps), np.concatenate(counts))
 
 
 @frozen

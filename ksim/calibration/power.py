@@ -71,10 +71,9 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
     memory = likeness.memory
     dynamic = gpu.power.limit - gpu.power.idle
     kin = catalog.value(Gpu, "gpus", likeness.kin).power
-    share = dynamic / (kin.limit - kin.idle)
+    sms = kin.of_sms(dynamic / (kin.limit - kin.idle))
     power = evolve(gpu.power, hbm=memory * measured.hbm, write=memory * measured.write, l2=memory * measured.l2,
-                   busy=share * kin.busy, experts={dtype: share * watts for dtype, watts in kin.experts.items()},
-                   start=measured.start, flop={})
+                   busy=sms.busy, experts=sms.experts, start=measured.start, flop={})
     return evolve(power, flop=_flop(evolve(gpu, power=power), likeness))
 
 

@@ -134,7 +134,7 @@ class Power:
     basis: str = field(default="stated", validator=in_(BASES))
 
     def of_sms(self, share: float) -> "Power":
-        """The power of a GPU that has a *share* of the SMs."""
+        """The same, where SMs draw a *share* of the watts, as fewer of them do."""
         return evolve(self, busy=share * self.busy,
                       experts={dtype: share * watts for dtype, watts in self.experts.items()})
 

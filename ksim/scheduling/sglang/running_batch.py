@@ -177,7 +177,7 @@ class RunningBatch:
         ignores the stop token, and no more than *most* of each."""
         left, start, end, ignoring = self._prospects.T
         left = np.minimum(left - (np.clip(self.returned, start, end) - start), most)
-        return float(np.cumsum(left * np.where(ignoring, 1.0, ratio))[-1]) if len(left) else 0.0  # one by one, as there
+        return float(np.cumsum(left * np.where(ignoring, 1.0, ratio))[-1]) if len(left) else 0.0  # summed in order
 
     def settle(self, job: Job) -> None:
         """Bring the counts of *job* up to date: it is counted one by one from now on."""
