@@ -73,7 +73,7 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
     kin = catalog.value(Gpu, "gpus", likeness.kin).power
     sms = kin.of_sms(dynamic / (kin.limit - kin.idle))
     power = evolve(gpu.power, hbm=memory * measured.hbm, write=memory * measured.write, l2=memory * measured.l2,
-                   busy=sms.busy, experts=sms.experts, start=measured.start, flop={})
+                   busy=sms.busy, experts=dict(sms.experts.items()), start=measured.start, flop={})
     return evolve(power, flop=_flop(evolve(gpu, power=power), likeness))
 
 
