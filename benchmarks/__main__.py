@@ -17,6 +17,7 @@ from benchmarks import (
     gallery,
     oracles,
     page,
+    planning,
     routers,
     routing,
     scaling,
@@ -33,7 +34,7 @@ from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/evidence/speed.md")
 #: The page of parts whose tables are in another.
-ELSEWHERE = {name: Path("docs/evidence/accuracy.md") for name in ("capacity_coverage", "capacity_crn")}
+ELSEWHERE = {name: Path("docs/evidence/accuracy.md") for name in ("capacity_coverage", "capacity_crn", "planning")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[], Findings]] = {
     "flows": flows.findings, "routers": routers.findings, "walks": walks.findings,
     "sweeps": sweeps.findings, "page": page.findings,
     "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
+    "planning": planning.findings,
 }
 
 

@@ -12,6 +12,10 @@ How many GPUs a load needs, or how much load a set-up carries (docs/capacity.md)
 
     ksim.capacity("scenario.toml", slo=["ttft:p99:1s"], rate=10, over={"gpu": ["h100", "h200"]})
 
+The cheapest deployment of hundreds (docs/plan.md):
+
+    ksim.plan("scenario.toml", rate=20, slo=["ttft:p99:1s"], gpus=["h100=2.5", "h200=3.5"])
+
 A layer of your own, priced kernel by kernel (docs/einsum.md):
 
     from ksim import Layer, op
@@ -50,6 +54,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.simulate import simulate
     from ksim.specs.hardware import PowerSettings
     from ksim.study.capacity.ask import capacity
+    from ksim.study.planning.ask import plan
     from ksim.study.routers import routers
     from ksim.study.sweep import sweep
     from ksim.study.tuning.tune import tune
@@ -58,7 +63,8 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
 __version__ = "0.2.0"
 
 __all__ = ["FENCES", "LAYERS", "ROOMS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend",
-           "capacity", "communicate", "op", "pointwise", "ring", "routers", "simulate", "sweep", "tune", "ulysses"]
+           "capacity", "communicate", "op", "plan", "pointwise", "ring", "routers", "simulate", "sweep", "tune",
+           "ulysses"]
 
 #: Which rooms each room may import: packages, and those within `kv` and `views`.
 LAYERS: dict[str, set[str]] = {
@@ -106,8 +112,8 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "cost": (13, 3_200, 7), "calibration": (30, 4_600, 4), "kv.cache": (10, 3_200, 9), "scheduling": (36, 6_300, 21),
     "kv.transfer": (6, 1_100, 4), "kv.offload": (19, 3_400, 4), "engine": (16, 3_900, 13), "cluster": (39, 5_200, 6),
     "features": (14, 2_200, 2), "results": (17, 5_600, 10), "views": (19, 5_000, 12), "scenario": (18, 4_600, 14),
-    "simulation": (7, 1_400, 6), "validation": (19, 3_700, 4), "testing": (19, 2_700, 2), "study": (28, 6_300, 10),
-    "views.page": (15, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 4), "cli": (28, 6_300, 0),
+    "simulation": (7, 1_400, 6), "validation": (19, 3_700, 4), "testing": (19, 2_700, 2), "study": (36, 8_000, 12),
+    "views.page": (15, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 5), "cli": (29, 6_400, 0),
 }
 
 #: The only rooms that may import each third-party library.
@@ -144,7 +150,7 @@ _HOMES = {
     "Scenario": "ksim.scenario.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.views.result",
     "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.hardware",
-    "capacity": "ksim.study.capacity.ask", "routers": "ksim.study.routers",
+    "capacity": "ksim.study.capacity.ask", "plan": "ksim.study.planning.ask", "routers": "ksim.study.routers",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.scenario.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",

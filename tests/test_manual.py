@@ -21,6 +21,7 @@ ELSEWHERE = {"traces.md": "tests/cli/test_traces.py", "gallery.md": "tests/test_
              "start.md": "below, with what it prints"}
 #: Commands that are not run, by what is in them, and what they need or where they run.
 NEEDS = {"ksim capacity": "thousands of requests: tests/test_readme.py runs one", "ksim tune": "the same",
+         "ksim plan": "the same",
          "ksim validate": "recordings", "ksim serve": "a client: tests/server/test_serve.py",
          "ksim gpu calibrate": "measurements of a GPU", " h200.npz": "such measurements",
          "~/models": "a model of the reader's", "olmo2/config.json": "tests/scenario/test_models_documented.py",
@@ -34,7 +35,8 @@ SHORT = {"sweep": "--sample latin:2 --repeat 1", "routers": "--routers round_rob
 SHORTER = {"repeat=3": "repeat=1", "trials=16": "trials=2", "seeds=3": "seeds=1", ', "prefix_aware"], ': "], ",
            "rate=60": "rate=3", ', "1s"]': "]", "[8, 16, 256]": "[8]", "[1, 2, 4]": "[1]"}
 #: Whose Python other tests run.
-CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py", "capacity.md": "tests/study/capacity"}
+CODE_ELSEWHERE = {"policies.md": "tests/scheduling/test_policies_documented.py", "capacity.md": "tests/study/capacity",
+                  "plan.md": "tests/study/planning"}
 #: What pages take for granted.
 BEFORE = {"explain.md": [f"ksim run scenario.toml -o runs/{name}" for name in ("mine", "before", "after")]}
 README = {part.text for part in shown(ROOT / "README.md")}

@@ -17,6 +17,7 @@ ROOT = Path(ksim.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: What makes commands short: of an option given twice, the last counts.
 SHORT = {"capacity": "--requests 40 --replications 2 --no-model-error", "sweep": "--sample latin:2",
+         "plan": "--requests 60 --replications 2 --finalists 1 --over serve.tensor_parallel_size=2",
          "tune": "--trials 2",
          "ranks": "--set workload.synthetic.count=8",
          "routers": "--set workload.synthetic.count=10 --set serve.data_parallel_size=2"}

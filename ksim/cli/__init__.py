@@ -92,6 +92,7 @@ def _register() -> None:
         exchange,
         hardware,
         parts,
+        plan,
         ranks,
         run,
         serve,
@@ -105,8 +106,8 @@ def _register() -> None:
     under: dict[str, dict[str, Any]] = {
         "Run": {"new": start.new, "run": run.run, "replay": run.replay, "explain": run.explain,
                 "ranks": ranks.ranks, "report": run.report},
-        "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "tune": studies.tune,
-                "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives,
+        "Ask": {"sweep": sweep.sweep, "capacity": capacity.capacity, "plan": plan.plan,
+                "tune": studies.tune, "step": parts.step, "roofline": parts.roofline, "collectives": parts.collectives,
                 "routing": parts.routing},
         "Compare": {"diff": diff.diff, "routers": studies.routers},
         "Connect": {"import": exchange.import_, "export": exchange.export, "serve": serve.serve, "trace": trace.trace},

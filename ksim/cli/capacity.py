@@ -1,6 +1,7 @@
 """`ksim capacity`: the highest rate that keeps latency targets, or the fewest GPUs that do at a given rate."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,7 @@ def capacity(
     from ksim.study.capacity.ask import capacity as ask
 
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    with _stopped(output), _progress() as told:
+    with stopped(output), progress() as told:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
                     model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
                     resume=resume, title=scenario.stem, on_progress=told)
@@ -76,7 +77,7 @@ def _show(found: "Capacity", output: Path | None) -> None:
 
 
 @contextmanager
-def _stopped(output: Path | None) -> Iterator[None]:
+def stopped(output: Path | None) -> Iterator[None]:
     """Say where the runs are that had ended before an interrupt, or before a process was lost."""
     try:
         yield
@@ -91,10 +92,10 @@ def _stopped(output: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """What shows how far a question is: a bar with the time left, on a terminal."""
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """What shows how far a question is: a bar with the time left on a terminal, elsewhere a line now and then."""
     if not moves(sys.stderr):
-        yield lambda text, done, parts: None
+        yield _Lines()
         return
     from rich.console import Console
     from rich.progress import (
@@ -110,3 +111,17 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
                   TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda text, done, parts: bar.update(task, description=text, completed=done, total=parts)
+
+
+class _Lines:
+    """Says on standard error what a question is about, no more often than every few seconds."""
+
+    _EVERY = 10.0
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, text: str, done: int, parts: int) -> None:
+        if time.monotonic() - self._said >= self._EVERY:
+            self._said = time.monotonic()
+            print(f"ksim: {text}, part {done + 1} of {max(parts, done + 1)}", file=sys.stderr)

@@ -99,7 +99,7 @@ def prepare() -> None:
 
 #: What other programs call our commands.
 _ALSO = {"simulate": "run", "sim": "run", "start": "run", "benchmark": "serve", "bench": "serve", "compare": "diff",
-         "models": "list models", "gpus": "list gpus", "optimize": "tune", "optimise": "tune", "plan": "capacity",
+         "models": "list models", "gpus": "list gpus", "optimize": "tune", "optimise": "tune",
          "help": "--help", "version": "--version", "check": "doctor", "create": "new", "validate-trace": "trace",
          "fit": "model", "convert": "trace"}
 

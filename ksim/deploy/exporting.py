@@ -181,6 +181,12 @@ def check_vllm(outgoing: Outgoing, form: str) -> None:
 FOLDER = "deploy.writers"
 
 
+def launch_lines(scenario: Scenario) -> str:
+    """The lines that start the engines of *scenario*; raises KsimError where no flags say it."""
+    texts: dict[str, str] = catalog.find(FOLDER, "vllm")().write(Outgoing.of(scenario))
+    return next(iter(texts.values()))
+
+
 def exported(path: Path, form: str, derived: bool = False) -> dict[str, str]:
     """The texts of *form* for the scenario at *path*, by the ending of their file's name; the first has none.
 

@@ -33,6 +33,8 @@ SLOW = [
     f"sweep s.toml {OVER} -o study", f"sweep s.toml {OVER} --front", "sweep study --front",
     "capacity s.toml --slo ttft:median:20ms --rate 5 --over gpu=h100,h200 --set oracle=roofline --requests 40"
     " --replications 2 --jobs 1",
+    "plan s.toml --slo ttft:median:20ms --rate 5 --gpu h100=2 --gpu h200=3 --over serve.tensor_parallel_size=1"
+    " --over serve.max_num_seqs=8 --requests 40 --replications 2 --jobs 1 --finalists 2",
     "tune s.toml --minimize median_e2el_ms --space serve.max_num_seqs=1,2,4 --trials 3 --jobs 1 --set oracle=roofline",
     "routers s.toml --set serve.data_parallel_size=2 --set oracle=roofline --jobs 1 --routers round_robin,random",
     "roofline --model llama-3.2-1b --gpu h200 --decode 4x100", "doctor",

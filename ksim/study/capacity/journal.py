@@ -19,13 +19,13 @@ from ksim.study.plan import replication_seed
 from ksim.study.rows import FAILED, OK, RunRow
 
 #: What a study has once its question is answered.
-ANSWER = "capacity.json"
+ANSWERS = ("capacity.json", "plan.json")
 _FOLDER = "observations"
 
 
 def check_unanswered(study: Path) -> None:
     """Raise ConfigError for a *study* that has nothing left to run."""
-    if (study / ANSWER).is_file():
+    if any((study / answer).is_file() for answer in ANSWERS):
         raise ConfigError(str(study), f"is finished, so there is nothing to go on with; `ksim report {study}` shows it,"
                                       f" --force starts anew")
 

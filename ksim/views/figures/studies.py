@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
+from ksim.foundation.units import measured
 from ksim.results.steps import Floats
 from ksim.views.charts import (
     BLUE,
@@ -197,6 +198,39 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
     places = [*(values[1] for values in corners for _ in range(2)), worst_x]
     edge = [worst_y, *(values[0] for values in corners for _ in range(2))]
     return Polyline(places, edge, colour=BLUE, width=1.4, area=0.05, low=[worst_y] * len(edge), high=edge, hover="")
+
+
+def plan_chart(title: str, answer: Answer) -> Picture:
+    """What options of a plan cost, by the first objective, and their worst target over its limit.
+
+    Estimates are small; finalists are shown as they were simulated, those that carry the load with their names.
+    """
+    first, limits = answer["minimize"][0], {text: _limit(text) for text in answer["targets"]}
+    stands = [one for one in answer["finalists"] if one["stands"]]
+    guesses = [(one["costs"][first], max(one["seconds"][text] / limit for text, limit in limits.items()), one["name"])
+               for one in answer["options"] if all(one["seconds"][text] for text in limits)]
+    seen = [(one["costs"][first], max(one["seconds"][text]["value"] / limit for text, limit in limits.items()),
+             one["name"]) for one in stands]
+    marks: list[Mark] = []
+    for name, colour, size, rows in (("estimated", GREY, _SMALL, guesses), ("simulated", BLUE, _LARGE, seen)):
+        if rows:
+            marks.append(Dots([cost for cost, *_ in rows], [share for _, share, _ in rows], name, colour, size,
+                              texts=[row[2] if row == seen[0] else "" for row in rows] if rows is seen else
+                              [""] * len(rows), hover=[row[2] for row in rows]))
+    x = wide_axis(_COSTS[first], [cost for cost, *_ in (*guesses, *seen)])
+    y = wide_axis("worst target over its limit", [share for _, share, _ in (*guesses, *seen)])
+    return Picture(title, [Panel("", x, y, marks, legend="best")], f"{answer['candidates']:,} candidates;"
+                   f" {len(guesses):,} carry {answer['rate']:g} requests/s by estimates")
+
+
+#: What a plan minimises.
+_COSTS = {"gpus": "GPUs", "usd": "dollars an hour", "joules": "joules per output token",
+          "carbon": "grams of CO2e an hour"}
+
+
+def _limit(target: str) -> float:
+    """The seconds of a target such as ttft:p99:1s."""
+    return measured(target.rpartition(":")[2], "s")
 
 
 @frozen

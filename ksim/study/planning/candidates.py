@@ -1,0 +1,222 @@
+"""The candidates of a plan: every deployment of a model that some engine serves on the GPUs that may be had.
+
+A `Family` has engines whose steps have the same prices; its variants differ by the limits of a step alone.  What does
+not fit, or no engine serves, is left out, and the reason is counted.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from math import inf
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from ksim.foundation.errors import DoesNotFit, KsimError, UnknownName
+from ksim.foundation.units import DType
+from ksim.results.numbers import CostRates
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.hardware import gpu_of, system_of
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
+from ksim.specs.hardware import Gpu
+from ksim.specs.shard import QUANTIZATIONS, WEIGHT_ONLY
+from ksim.study.experiment import scenario_at
+from ksim.study.grid import Settings, SettingValues, combinations
+
+#: Formats that vLLM makes of a BF16 checkpoint as it loads it (`--quantization fp8`).
+_ONLINE = ("fp8",)
+#: Public checkpoints in other formats, by model, as of November 2026 on huggingface.co.
+CHECKPOINTS: Mapping[str, Mapping[str, str]] = {
+    "llama-3.1-8b": {"nvfp4": "nvidia/Llama-3.1-8B-Instruct-FP4"},
+    "llama-3.3-70b": {"nvfp4": "nvidia/Llama-3.3-70B-Instruct-FP4"},
+    "llama-3.1-405b": {"nvfp4": "nvidia/Llama-3.1-405B-Instruct-FP4"},
+    "deepseek-v3": {"nvfp4": "nvidia/DeepSeek-V3-0324-FP4"},
+    "deepseek-r1": {"nvfp4": "nvidia/DeepSeek-R1-FP4"},
+    "qwen3-8b": {"nvfp4": "nvidia/Qwen3-8B-FP4"},
+    "qwen3-14b": {"nvfp4": "nvidia/Qwen3-14B-FP4"},
+    "qwen3-32b": {"awq": "Qwen/Qwen3-32B-AWQ"},
+    "qwen3-30b-a3b": {"nvfp4": "nvidia/Qwen3-30B-A3B-FP4"},
+    "qwen3-235b-a22b": {"nvfp4": "nvidia/Qwen3-235B-A22B-FP4"},
+}
+#: The limits of a step, and what is tried of them beside the engine's own.
+LIMITS: Mapping[str, tuple[int, ...]] = {
+    "serve.max_num_batched_tokens": (2048, 4096, 8192, 16384), "serve.max_num_seqs": (128, 256)}
+_FORMAT, _CACHE = "serve.quantization", "serve.kv_cache_dtype"
+_TENSOR, _STAGES, _DATA, _EXPERTS = (f"serve.{name}" for name in (
+    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"))
+_WAYS = (_TENSOR, _STAGES, _DATA, _EXPERTS)
+#: The most GPUs of an engine inside a node, and the most nodes of its pipeline stages.
+_WIDEST, _DEEPEST = 8, 4
+
+
+@frozen
+class GpuKind:
+    """GPUs that may be had: their name in the catalogue, and how many there are at most, None for any number."""
+
+    name: str
+    most: int | None = None
+
+
+@frozen(eq=False)
+class EngineFamily:
+    """Engines on GPUs of one `kind` that differ by the limits of a step alone: `variants` are their deployments.
+
+    `shared` are the settings that they share, by dotted key, and `own` those of each variant.
+    """
+
+    kind: GpuKind
+    shared: Settings
+    own: tuple[Settings, ...]
+    variants: tuple[Deployment, ...] = field(repr=False)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        serve = self.variants[0].serve
+        return serve.gpus * serve.data_parallel_size
+
+    @property
+    def rates(self) -> CostRates:
+        """What a joule and a GPU-second cost."""
+        return self.variants[0].rates
+
+    @property
+    def single(self) -> bool:
+        """Whether a replica is one engine without stages: such engines may prefill and decode apart."""
+        serve = self.variants[0].serve
+        return serve.data_parallel_size == 1 and serve.pipeline_parallel_size == 1
+
+
+@frozen(eq=False)
+class Candidates:
+    """The families that can be deployed, and how often each reason left something out."""
+
+    families: tuple[EngineFamily, ...]
+    left_out: Mapping[str, int]
+
+    @cached_property
+    def count(self) -> int:
+        """How many variants there are in all."""
+        return sum(len(family.variants) for family in self.families)
+
+
+def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[SettingValues] = ()) -> Candidates:
+    """All families of *scenario*'s model on *kinds* of GPUs; values of *over* stand in place of those tried for a key.
+
+    What the scenario itself sets stays.  Raises UnknownName for an unknown name, and KsimError where nothing can be
+    deployed.
+    """
+    families, left_out = list[EngineFamily](), Counter[str]()
+    for kind in kinds:
+        for settings in _shared(scenario, kind, over):
+            try:
+                families.append(_family(scenario, kind, settings, over))
+            except UnknownName:
+                raise
+            except DoesNotFit:
+                left_out["does not fit into the memory"] += 1
+            except KsimError as error:
+                left_out[_short(error)] += 1
+    families = [family for family in families if not _needless(family, families)]
+    if not families:
+        reasons = "; ".join(f"{reason} ({count} times)" for reason, count in left_out.most_common(3))
+        raise KsimError(f"no candidate can be deployed: {reasons or 'there are too few GPUs'}; name other GPUs with"
+                        " --gpu, or more of them")
+    return Candidates(tuple(families), dict(left_out.most_common()))
+
+
+def _needless(family: EngineFamily, others: Sequence[EngineFamily]) -> bool:
+    """Whether a *family* has pipeline stages where one of *others* with the same formats does with fewer."""
+    def rest(one: EngineFamily) -> Settings:
+        return {key: value for key, value in one.shared.items() if key not in (*_WAYS, "nodes")}
+
+    stages = family.shared.get(_STAGES, 1)
+    return stages > 1 and any(one.shared.get(_STAGES, 1) < stages and rest(one) == rest(family) for one in others)
+
+
+def _short(error: KsimError) -> str:
+    """The first clause of *error*, which is alike for alike reasons."""
+    return re.split(r"[;:,]|, | but ", str(error).partition(": ")[2] or str(error))[0]
+
+
+def _shared(scenario: Scenario, kind: GpuKind, over: Sequence[SettingValues]) -> Iterator[Settings]:
+    """The settings of each family: formats, how GPUs share the model, and what *over* names besides."""
+    model, gpu, named = model_of(scenario.model, scenario.serve.hf_overrides), gpu_of(kind.name), values_of(over)
+    axes = {_FORMAT: _formats(scenario, gpu), _CACHE: _caches(scenario, gpu),
+            **{key: values for key, values in named.items() if key not in (*LIMITS, *_WAYS)}}
+    node = system_of(kind.name, None, None).gpus_per_node
+    for way in _ways(node, bool(model.decoder.top_k)):
+        gpus = way.get(_TENSOR, 1) * way.get(_STAGES, 1) * way.get(_DATA, 1)
+        if ((kind.most is not None and gpus > kind.most)
+                or any(way.get(key, 1) not in values for key, values in named.items() if key in _WAYS)):
+            continue
+        nodes = {"nodes": -(-gpus // node)} if gpus > node else {}
+        for settings in combinations([SettingValues(*axis) for axis in axes.items()]):
+            yield {"gpu": kind.name, **nodes, **way, **settings}
+
+
+def values_of(over: Sequence[SettingValues]) -> dict[str, tuple[Any, ...]]:
+    """The values of each key of *over*."""
+    return {axis.key: axis.values for axis in over}
+
+
+def _formats(scenario: Scenario, gpu: Gpu) -> tuple[str, ...]:
+    """The quantizations that there are of the model: its checkpoint's, what the engine makes of it, public ones."""
+    own = scenario.serve.quantization
+    checkpoint = model_of(scenario.model, scenario.serve.hf_overrides).decoder.quantization
+    if own != "auto" or QUANTIZATIONS[checkpoint].weights is not DType.BF16:
+        return (own,)
+    others = (*_ONLINE, *CHECKPOINTS.get(scenario.model, {}))
+    return (own, *(name for name in others if WEIGHT_ONLY.get(name, (name, DType.BF16))[1] in gpu.flops))
+
+
+def _caches(scenario: Scenario, gpu: Gpu) -> tuple[str, ...]:
+    own = scenario.serve.kv_cache_dtype
+    return (own,) if own != "auto" or DType.FP8 not in gpu.flops else (own, "fp8")
+
+
+def _ways(node: int, experts: bool) -> Iterator[Settings]:
+    """How GPUs may share a model: tensor parallelism inside a node of so many GPUs, pipeline stages of whole nodes, and
+    of a mixture of experts data-parallel attention with all experts apart."""
+    widths = [width for width in (1, 2, 4, 8) if width <= min(node, _WIDEST)]
+    yield from ({_TENSOR: width} for width in widths)
+    yield from ({_TENSOR: widths[-1], _STAGES: stages} for stages in range(2, _DEEPEST + 1, 2))
+    if experts:
+        yield from ({_TENSOR: width, _EXPERTS: True} for width in widths[1:])
+        yield from ({_TENSOR: width, _DATA: widths[-1] // width, _EXPERTS: True} for width in widths[:-1])
+
+
+def _family(scenario: Scenario, kind: GpuKind, shared: Settings, over: Sequence[SettingValues]) -> EngineFamily:
+    """The family with *shared* settings; raises KsimError where none of its variants can be deployed."""
+    first = Deployment.of(scenario_at(scenario, shared))
+    first.check_plain()
+    limits = _limits(scenario, first, values_of(over))
+    own = [dict(zip(limits, values, strict=True)) for values in product(*limits.values())]
+    own = [one for one in own if one.get(_SEQUENCES, 0) <= one.get(_TOKENS, inf)]
+    usual = {key: getattr(first.serve, key.removeprefix("serve.")) for key in limits}
+    said = ({key: value for key, value in one.items() if value != usual[key]} for one in own)
+    return EngineFamily(kind, shared, tuple(said), tuple(_variant(first, one) for one in own))
+
+
+_TOKENS, _SEQUENCES = LIMITS
+
+
+def _limits(scenario: Scenario, first: Deployment, named: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The limits of a step that are tried; those of the engine's own choice come first, and are not written down."""
+    if first.version.scheduler == "sglang":
+        return {}
+    tried = {}
+    for key, values in LIMITS.items():
+        name = key.removeprefix("serve.")
+        usual = getattr(first.serve, name)
+        open_ = getattr(scenario.serve, name) is None
+        tried[key] = named.get(key) or ((usual, *(value for value in values if value != usual)) if open_ else (usual,))
+    return tried
+
+
+def _variant(first: Deployment, own: Settings) -> Deployment:
+    limits = {key.removeprefix("serve."): value for key, value in own.items()}
+    return evolve(first, scenario=evolve(first.scenario, serve=evolve(first.serve, **limits)))

@@ -1,0 +1,414 @@
+"""The estimate of an engine under a steady load: its latencies, its throughput and its joules, without a simulation.
+
+An engine decodes as many sequences at a time as Little's law says, and its steps take the longer the more prompt tokens
+come meanwhile: a fixed point of both.  A request waits for the step that runs, for the step that is scheduled already,
+and for the prompts before it.  All steps have ksim's own prices.  `benchmarks/planning.py` shows the errors beside
+simulations.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
+
+from ksim.foundation.errors import DoesNotFit
+from ksim.foundation.rng import stream
+from ksim.results.steps import Floats, Ints
+from ksim.scenario.defaults import Deployment
+from ksim.scenario.sizing import limits
+from ksim.specs.host import Host
+from ksim.study.capacity.targets import Target
+from ksim.study.planning.step_prices import PROMPTS, LoadSample, StepPrices
+
+#: Requests whose latencies are drawn; rounds of the fixed point at most, and when it is found.
+_DRAWN, _ROUNDS, _CLOSE = 512, 60, 1e-4
+#: Numbers of prompt tokens of a step that are told apart.
+_BINS = 64
+#: An engine that is busy for a larger share of its time, or so close to its largest batch, is full.
+FULL = 0.97
+
+
+@frozen(eq=False)
+class Station:
+    """Engines of one kind that a request passes, in several variants with the same prices: a row for each.
+
+    An engine has so many `lanes` of sequences: ranks of attention, or batches among pipeline stages.  In a step of a
+    variant, a lane computes at most its `budget` of tokens, and holds at most so many sequences (`most`).  Where the
+    engine `mixes`, prompts and decodes share a step.  It `decodes`, or computes `prompts`, or both.
+    """
+
+    prices: StepPrices = field(repr=False)
+    load: LoadSample = field(repr=False)
+    host: Host = field(repr=False)
+    lanes: int
+    workers: int
+    depth: int
+    ahead: bool
+    mixes: bool
+    decodes: bool
+    prompts: bool
+    block: int
+    idle: float
+    budget: Floats
+    most: Floats
+
+    def rows(self, which: Ints) -> "Station":
+        """The variants of these numbers, of which some may come several times."""
+        return evolve(self, budget=self.budget[which], most=self.most[which])
+
+    def chunk(self, decodes: Floats) -> Floats:
+        """Prompt tokens of a step beside so many *decodes* at most."""
+        return np.maximum(1.0, self.budget - decodes) if self.mixes else self.budget
+
+    def step(self, decodes: Floats, prompts: Floats) -> Floats:
+        """Seconds from one token of a sequence to the next, of so many that decode beside *prompts* in a lane."""
+        if self.mixes:
+            return self._turn(decodes, prompts)
+        return np.where(prompts > 0, self._turn(0 * decodes, prompts), 0.0) + self._turn(decodes, 0 * prompts)
+
+    def prefill(self, decodes: Floats, prompts: Floats) -> Floats:
+        """Seconds of a step that computes so many tokens of *prompts*, beside *decodes* where steps are mixed."""
+        return self._turn(decodes if self.mixes else 0 * decodes, prompts)
+
+    def _turn(self, decodes: Floats, prompts: Floats) -> Floats:
+        """Seconds from one step to the next.
+
+        GPUs compute, the loop makes batches and takes their tokens in, and workers launch; what takes longest counts.
+        """
+        seconds, launch = self.prices.at(decodes, prompts)
+        core, worker = self.host.core, self.host.worker
+        making = (core.schedule + (core.send if self.workers > 1 else 0.0) + core.schedule_sequence * decodes
+                  + core.schedule_block / self.block * (decodes + prompts))
+        taking = core.update + core.update_sequence * decodes
+        preparing = worker.prepare + worker.prepare_sequence * decodes
+        turn = making + preparing + np.maximum(seconds, launch) + taking
+        if self.depth == 1:
+            return np.asarray(turn)
+        launching = preparing + launch
+        loop = making + taking + (launching if self.workers == 1 else 0.0)
+        streaming = self.host.client.stream * decodes
+        return np.asarray(np.maximum.reduce(np.broadcast_arrays(seconds, loop, launching, turn / self.depth,
+                                                                streaming)))
+
+    def steady(self, rates: Floats, engines: Floats | None = None) -> "Steady":
+        """The steady state of each variant, to each engine of which come so many requests/s.
+
+        Where requests take turns among so many *engines*, they come to each more regularly than by chance.
+        """
+        own, new = rates / self.lanes, self.load.new
+        decodes, seconds = np.zeros_like(own), self._turn(np.ones_like(own), np.zeros_like(own))
+        for _ in range(_ROUNDS):
+            before, prompts = (seconds, decodes), StepPrompts.of(own * seconds * self.prompts, new, self.chunk(decodes))
+            if self.decodes:
+                seconds = prompts.mean(self.step(decodes[:, None] + 1, prompts.tokens))
+                decodes = np.minimum(own * self.load.steps * seconds, 2 * self.most)
+            else:
+                seconds = prompts.some(self.prefill(decodes[:, None], prompts.tokens))
+            if np.allclose(before, (seconds, decodes), rtol=_CLOSE, atol=0.0):
+                break
+        most = self.chunk(decodes)
+        busy = self.prompts * own * new.mean() / most * (seconds if self.decodes else self.prefill(decodes, most))
+        turns = self.lanes * (np.ones_like(own) if engines is None else engines)
+        return Steady(self, own, decodes, seconds, prompts, (busy >= FULL) | (decodes >= FULL * self.most), turns)
+
+
+def station(deployments: Sequence[Deployment], prices: StepPrices, load: LoadSample, role: str = "both") -> Station:
+    """The engines of *deployments*, which have the same *prices* and differ by their limits.
+
+    Their *role* is that of a pool: both, prefill or decode.
+    """
+    first, decodes = deployments[0], role != "prefill"
+    serve, stages = first.serve, first.serve.pipeline_parallel_size
+    bounds = [limits(one.serve, one.version) for one in deployments]
+    held = [_tokens(one) / stages / load.held for one in deployments]
+    return Station(
+        prices=prices, load=load, host=first.host, lanes=serve.data_parallel_size * stages, workers=serve.gpus,
+        depth=max(1, bounds[0].depth // stages), ahead=bounds[0].async_scheduling and decodes,
+        mixes=first.version.scheduler != "sglang", decodes=decodes, prompts=role != "decode", block=first.block_tokens,
+        idle=first.gpu.power.idle,
+        budget=np.array([float(bound.max_num_batched_tokens) for bound in bounds]),
+        most=np.array([min(bound.max_num_seqs / stages, most) for bound, most in zip(bounds, held, strict=True)]))
+
+
+def _tokens(deployment: Deployment) -> float:
+    """The tokens for which a rank has KV cache; 0 where that is too little to start with."""
+    try:
+        return float(deployment.kv_blocks * deployment.block_tokens)
+    except DoesNotFit:
+        return 0.0
+
+
+@frozen(eq=False)
+class StepPrompts:
+    """How many prompt `tokens` steps have, and how likely each number is: a row for each of several rates."""
+
+    tokens: Floats
+    shares: Floats
+
+    @classmethod
+    def of(cls, expected: Floats, new: Floats, most: Floats) -> "StepPrompts":
+        """Where so many prompts are *expected* in a step, of lengths as in *new*, which computes the *most* tokens.
+
+        Their sum has the compound Poisson distribution, by the transform of the lengths' own (Panjer, 1981).
+        Longer prompts come as pieces.
+        """
+        largest = float(most.max())
+        whole = np.floor(new / largest)
+        pieces = np.concatenate([np.full(int(whole.sum()), largest), (new - whole * largest)[new > whole * largest]])
+        place = pieces * (_BINS / largest)
+        below = np.floor(place).astype(int)
+        lengths = np.bincount(below, below + 1 - place, 2 * _BINS) + np.bincount(below + 1, place - below, 2 * _BINS)
+        transform = np.fft.rfft(lengths / len(pieces))
+        counts = expected[:, None] * (len(pieces) / len(new))
+        shares = np.maximum(0.0, np.fft.irfft(np.exp(counts * (transform - 1)), 2 * _BINS, axis=1))
+        shares[:, _BINS] = shares[:, _BINS:].sum(axis=1)
+        shares = shares[:, :_BINS + 1] / shares[:, :_BINS + 1].sum(axis=1, keepdims=True)
+        return cls(np.minimum(np.arange(_BINS + 1) * (largest / _BINS), most[:, None]), shares)
+
+    def mean(self, values: Floats) -> Floats:
+        """The mean of *values*, one for each number of tokens."""
+        return np.asarray((self.shares * values).sum(axis=1))
+
+    def some(self, values: Floats) -> Floats:
+        """The mean of *values* over steps that have prompts."""
+        return np.asarray((self.shares * values)[:, 1:].sum(axis=1) / np.maximum(1 - self.shares[:, 0], 1e-12))
+
+
+@frozen(eq=False)
+class Steady:
+    """The steady state of a `station`, for each of several `rates` of a lane.
+
+    So many sequences of a lane decode, a step takes `seconds` on the mean, and `prompts` are computed in it.  Where it
+    is `full`, more requests come than it serves.  Requests take turns among so many lanes (`turns`).
+    """
+
+    station: Station
+    rates: Floats
+    decodes: Floats
+    seconds: Floats
+    prompts: StepPrompts
+    full: NDArray[np.bool_]
+    turns: Floats
+
+    def value(self, target: Target) -> Floats:
+        """The statistic of *target* in seconds at each rate; infinite where a station is full."""
+        seconds = (self._gap(target.share) if target.metric == "itl" else
+                   _statistic(getattr(self, target.metric), target.share))
+        return np.where(self.full, inf, seconds)
+
+    def _gap(self, share: float | None) -> Floats:
+        """The mean time between tokens, or that which so large a *share* of them does not exceed."""
+        if share is None:
+            return self.seconds
+        order = np.argsort(self.gaps, axis=1)
+        below = np.cumsum(np.take_along_axis(self.prompts.shares, order, axis=1), axis=1)
+        first = np.minimum((below < share).sum(axis=1), _BINS)
+        return np.take_along_axis(self.gaps, np.take_along_axis(order, first[:, None], axis=1), axis=1)[:, 0]
+
+    @property
+    def watts(self) -> Floats:
+        """Power of one GPU on the mean: what it draws idle, and the joules of its steps."""
+        station = self.station
+        if station.decodes:
+            joules = self.prompts.mean(station.prices.joules(self.decodes[:, None] + 1, self.prompts.tokens))
+            working = joules / self.seconds * np.minimum(1.0, self.decodes + self.rates * self.seconds)
+        else:
+            most = station.chunk(self.decodes)
+            each = station.prices.joules(self.decodes, most) / most
+            working = self.rates * station.load.new.mean() * each
+        return np.asarray(station.idle + working)
+
+    @cached_property
+    def gaps(self) -> Floats:
+        """Seconds between two tokens of a sequence, for each number of prompt tokens."""
+        return self.station.step(self.decodes[:, None], self.prompts.tokens)
+
+    @cached_property
+    def queue(self) -> Floats:
+        """Seconds from a request's arrival at an engine to the first step of its prompt: a row for each rate."""
+        drawn, station = self.drawn, self.station
+        ahead = self.seconds[:, None] * station.ahead
+        waiting = np.where(self._busy, drawn.place * self._running + ahead, station.host.core.wake)
+        return waiting + (self._backlog + self._slots)[:, None] * drawn.long
+
+    @cached_property
+    def ttft(self) -> Floats:
+        """Seconds to the first token."""
+        core, client = self.station.host.core, self.station.host.client
+        coming = client.accept + client.travel + client.travel_token * self.drawn.prompts
+        going = core.update + client.deliver + (core.update_sequence + client.deliver_sequence) * self.decodes
+        return coming + self.queue + self._computing + going[:, None]
+
+    @cached_property
+    def tpot(self) -> Floats:
+        """Seconds for each token after the first: the longer a request, the closer to the mean.
+
+        The number of sequences that decode spreads as that of an M/G/infinity queue does, like Poisson's; a request
+        meets its mean over its own life, which spreads by two thirds of that.
+        """
+        drawn, step = self.drawn, self.station.step
+        mean = self.prompts.mean(self.gaps)
+        spread = np.sqrt(np.maximum(0.0, self.prompts.mean(self.gaps**2) - mean**2))
+        more = np.maximum(1.0, 0.1 * self.decodes)
+        slope = (self.prompts.mean(step((self.decodes + more)[:, None], self.prompts.tokens)) - mean) / more
+        others = slope * np.sqrt(2 / 3 * self.decodes)
+        values = self.seconds[:, None] + spread[:, None] * drawn.mixed + others[:, None] * drawn.crowd
+        return np.asarray(np.maximum(values, self.gaps.min(axis=1, keepdims=True)))
+
+    @cached_property
+    def e2el(self) -> Floats:
+        """Seconds to the last token."""
+        return self.ttft + self.drawn.steps * self.tpot
+
+    @cached_property
+    def drawn(self) -> "_Drawn":
+        """What chance decides, the same for all stations of a load."""
+        return _Drawn.of(self.station.load)
+
+    @cached_property
+    def _uneven(self) -> Floats:
+        """How long requests wait for each other beside Poisson arrivals: Kingman's ratio of squared variations.
+
+        Every n-th of Poisson arrivals has a squared coefficient of variation of 1 / n.
+        """
+        new = self.station.load.new
+        lengths = (new.std() / new.mean())**2
+        return np.asarray((1 / self.turns + lengths) / (1 + lengths))
+
+    @cached_property
+    def _busy(self) -> NDArray[np.bool_]:
+        """Whether a drawn request meets an engine with work."""
+        if self.station.decodes:
+            share = 1 - np.exp(-self.decodes - self.rates * self.seconds)
+        else:
+            alone = self._computed(self.station.load.new, 0.0).mean(axis=1)
+            share = np.minimum(1.0, self.rates * alone) * self._uneven
+        return self.drawn.busy < share[:, None]
+
+    @cached_property
+    def _running(self) -> Floats:
+        """Seconds of the step that runs when a drawn request comes: long ones are met more often."""
+        tokens = self.prompts.tokens
+        turns = self.station.prefill(self.decodes[:, None], tokens)
+        turns = turns if self.station.decodes else np.where(tokens > 0, turns, 0.0)
+        return _of_shares(self.prompts.shares * turns, turns, self.drawn.step)
+
+    @cached_property
+    def _computing(self) -> Floats:
+        """Seconds in steps of a drawn request's prompt, beside those that came in the same step."""
+        window = np.maximum(self._running * self._uneven[:, None], 1e-9) / self.seconds[:, None]
+        longer = np.where(self._busy, window, 1e-9)
+        others = np.maximum(0.0, 1 - (1 - self.drawn.others) / longer)  # the longer a step, the likelier is another
+        tokens = _of_shares(self.prompts.shares, self.prompts.tokens, others)
+        return self._computed(self.drawn.new + self.drawn.order * tokens, (1 - self.drawn.order) * tokens)
+
+    def _computed(self, tokens: Floats, behind: Floats | float) -> Floats:
+        """Seconds of steps until *tokens* of prompts are computed, with those *behind* them in the last step."""
+        decodes, most = self.decodes[:, None], self.station.chunk(self.decodes)[:, None]
+        whole = np.maximum(0.0, np.ceil(tokens / most) - 1)
+        last = np.minimum(most, tokens - whole * most + behind)
+        prefill = self.station.prefill
+        return np.asarray(whole * prefill(decodes, most + 0 * tokens) + prefill(decodes, last))
+
+    @cached_property
+    def _backlog(self) -> Floats:
+        """Seconds that prompts wait for those before them, where few fit in a step (Pollaczek, Khinchine, Kingman)."""
+        new, most = self.station.load.new, self.station.chunk(self.decodes)
+        each = new.mean() / most * self.station.prefill(self.decodes, most)
+        load = np.minimum(self.rates * each, FULL)
+        several = np.minimum(1.0, new.mean() / most)
+        return np.asarray(several * load / (1 - load) * each * (new**2).mean() / (2 * new.mean()**2) * self._uneven)
+
+    @cached_property
+    def _slots(self) -> Floats:
+        """Seconds that requests wait for a place in the batch: M/M/c by Sakasegawa (1977)."""
+        places = np.maximum(1.0, self.station.most)
+        load = np.minimum(self.decodes / places, FULL)
+        return np.asarray(self.station.load.steps * self.seconds * load**((2 * (places + 1))**0.5 - 1)
+                          / (places * (1 - load)))
+
+
+def _of_shares(shares: Floats, values: Floats, at: Floats) -> Floats:
+    """In each row, those of *values* up to which the *shares* add to the parts *at* of their sum."""
+    below = np.cumsum(shares, axis=1)
+    below /= np.maximum(below[:, -1:], 1e-30)
+    place = np.array([*map(np.searchsorted, below, np.broadcast_to(at, (len(below), at.shape[-1])))])
+    return np.take_along_axis(np.broadcast_to(values, shares.shape), np.minimum(place, shares.shape[1] - 1), axis=1)
+
+
+def _statistic(values: Floats, share: float | None) -> Floats:
+    return np.asarray(values.mean(axis=1) if share is None else np.quantile(values, share, axis=1))
+
+
+@frozen(eq=False)
+class _Drawn:
+    """What chance decides of some requests of a load, the same for all engines; shares are uniform from 0 to 1."""
+
+    prompts: Floats
+    new: Floats
+    steps: Floats
+    step: Floats
+    place: Floats
+    busy: Floats
+    others: Floats
+    order: Floats
+    long: Floats
+    mixed: Floats
+    crowd: Floats
+
+    @classmethod
+    def of(cls, load: LoadSample) -> "_Drawn":
+        rng = stream(0, "estimate")
+        rows = rng.integers(len(load.prompts), size=_DRAWN)
+        step, place, busy, others, order = rng.random((5, _DRAWN))
+        steps = np.maximum(1.0, load.outputs[rows] - 1)
+        return cls(prompts=load.prompts[rows], new=load.new[rows], steps=steps, step=step, place=place, busy=busy,
+                   others=others, order=order, long=rng.exponential(size=_DRAWN),
+                   mixed=rng.normal(size=_DRAWN) / np.sqrt(steps), crowd=rng.normal(size=_DRAWN))
+
+
+@frozen(eq=False)
+class SteadyApart:
+    """Requests that are prefilled by the engines of one station and decoded by those of another: a row for each rate.
+
+    KV takes `start` seconds and `token` seconds for each token of a prompt from one to the other.
+    """
+
+    prefill: Steady
+    decode: Steady
+    start: float
+    token: float
+
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        return self.prefill.full | self.decode.full
+
+    def value(self, target: Target) -> Floats:
+        """As of `Steady`."""
+        if target.metric in ("tpot", "itl"):
+            return self.decode.value(target)
+        return np.where(self.full, inf, _statistic(getattr(self, target.metric), target.share))
+
+    @property
+    def queue(self) -> Floats:
+        return self.prefill.queue
+
+    @property
+    def ttft(self) -> Floats:
+        """Seconds to the first token, which the engine that decodes makes.
+
+        A request gets its room when the step ends that runs.  That its KV has come is reported with a batch that begins
+        later, and its last token is computed again behind the batches that are scheduled by then.
+        """
+        decode, client = self.decode, self.decode.station.host.client
+        moved = client.accept + client.travel + self.start + self.token * self.prefill.drawn.prompts
+        turns = decode.drawn.place + 2 * decode.station.depth - 1
+        again = decode.station.prefill(decode.decodes, np.full_like(decode.decodes, PROMPTS[0]))
+        return self.prefill.ttft + moved + decode.seconds[:, None] * turns + again[:, None]
+
+    @property
+    def e2el(self) -> Floats:
+        return self.ttft + self.prefill.drawn.steps * self.decode.tpot

@@ -1,0 +1,165 @@
+"""The race of the finalists: the best options by estimates are simulated until none can beat the winner.
+
+An option is tried with the replicas of its estimate, with more where these are too few, and with fewer where targets
+have room.  One whose estimate says that it is surely dearer than the winner drops out unsimulated.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+
+from attrs import evolve, field, frozen
+
+from ksim.foundation.errors import KsimError, WorkerLost
+from ksim.scenario.scenario import Scenario
+from ksim.simulation.fleet import Fleet
+from ksim.study.capacity.judge import Judge, SetUp, keeps
+from ksim.study.capacity.search import RatePoint
+from ksim.study.capacity.targets import Target
+from ksim.study.capacity.traffic import gpus_of
+from ksim.study.experiment import scenario_at
+from ksim.study.planning.ranking import Option, PlanQuestion, costs_of, name_of
+
+#: How many more replicas than estimated are tried.
+_MORE = 3
+#: Targets that are used to less than this share leave room for fewer replicas.
+_ROOM = 0.8
+#: Costs that differ by less are equal.
+_EQUAL = 1e-6
+#: The pool of engines apart that has to grow for a target of this metric; for all others, the one that prefills.
+_GROWS = {"tpot": "decode", "itl": "decode"}
+
+
+@frozen(eq=False)
+class Finalist:
+    """An option that was simulated: `option` as it was estimated, `setup` what was simulated with so many `replicas`.
+
+    `point` is what came out at the rate, and `costs` what that costs.  `problem` says why it does not carry the rate;
+    `fewer` that one replica less was simulated too, and does not.
+    """
+
+    option: Option
+    setup: SetUp
+    replicas: int
+    point: RatePoint | None = field(default=None, repr=False)
+    costs: Mapping[str, float] = field(factory=dict)
+    problem: str = ""
+    fewer: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * self.setup.gpus
+
+    @property
+    def stands(self) -> bool:
+        """Whether it keeps the targets."""
+        return not self.problem and self.point is not None
+
+    def order(self, objectives: Sequence[str]) -> tuple[float, ...]:
+        """As of `Option`, by what was simulated."""
+        return (*(round(self.costs[name], 6) for name in objectives), float("pools" in self.setup.settings),
+                self.costs["joules"])
+
+    @property
+    def binds(self) -> Target | None:
+        """The target that is closest to its limit."""
+        values = self.point.values if self.point else {}
+        return max(values, key=lambda target: values[target][0] / target.limit, default=None)
+
+
+def set_up(scenario: Scenario, option: Option) -> SetUp:
+    """What *option* makes of *scenario*: one replica, or the pools of engines apart."""
+    made = scenario_at(scenario, option.settings)
+    return SetUp(option.name, option.settings, made, gpus_of(Fleet.of(made)))
+
+
+@frozen(eq=False)
+class Race:
+    """The race of options for a `question`, by the `judge`'s runs; it ends at the moment `until` of the clock."""
+
+    scenario: Scenario
+    question: PlanQuestion
+    judge: Judge
+    objectives: tuple[str, ...]
+    until: float
+    say: Callable[[str], None]
+
+    def run(self, ranked: Sequence[Option], most: int) -> list[Finalist]:
+        """The finalists of *ranked* options, the best by simulation first; no more than the *most* are simulated.
+
+        Where none of these carries the rate, others follow.
+        """
+        ended = list[Finalist]()
+        for option in ranked:
+            best = min((one for one in ended if one.stands), key=self._order, default=None)
+            if ended and monotonic() > self.until:
+                break
+            if best is None or self._may_win(option, best, len(ended) < most):
+                self.say(option.name)
+                ended.append(self.tried(option))
+        return sorted(ended, key=lambda one: (not one.stands, self._order(one) if one.stands else ()))
+
+    def _order(self, one: Finalist) -> tuple[float, ...]:
+        return one.order(self.objectives)
+
+    def _may_win(self, option: Option, best: Finalist, runner_up: bool) -> bool:
+        """Whether *option* costs less than *best* by the first objective, or may do so with one replica less.
+
+        The latter, and what costs the same, counts only for a *runner_up*, while there are not yet enough of them.
+        """
+        cost, least = option.costs[self.objectives[0]], best.costs[self.objectives[0]]
+        share = (option.replicas - 1) / option.replicas if option.replicas > 1 else 1.0
+        return cost < least * (1 - _EQUAL) or (runner_up and share * cost <= least * (1 + _EQUAL))
+
+    def tried(self, option: Option) -> Finalist:
+        """*option* as simulated, with more replicas than estimated where it needs them, and fewer where it can."""
+        found = self._simulated(option, option)
+        for _ in range(_MORE):
+            if found.stands or found.point is None or monotonic() > self.until:
+                break
+            found = self._simulated(option, _grown(self._now(option, found), found.point))
+        while found.stands and found.replicas > 1 and not found.fewer and monotonic() < self.until and _roomy(found):
+            less = self._simulated(option, evolve(option, replicas=found.replicas - 1))
+            found = less if less.stands else evolve(found, fewer=True)
+        return found
+
+    def _now(self, option: Option, found: Finalist) -> Option:
+        return evolve(option, settings=found.setup.settings, replicas=found.replicas)
+
+    def _simulated(self, estimated: Option, tried: Option) -> Finalist:
+        try:
+            setup = set_up(self.scenario, evolve(tried, name=name_of(tried.settings)))
+            point = self.judge.decide(setup, tried.replicas, self.question.rate)
+        except WorkerLost:  # which is no answer
+            raise
+        except KsimError as error:
+            return Finalist(estimated, SetUp(tried.name, tried.settings, None), tried.replicas, problem=str(error))
+        gpus = tried.replicas * setup.gpus
+        problem = "" if keeps(point) else _missed(point)
+        joules = point.numbers.get("joules_per_output_token", 0.0)
+        costs = costs_of(self.question, estimated.rates, gpus, joules * self.question.tokens)
+        return Finalist(estimated, setup, tried.replicas, point, costs, problem)
+
+
+def _roomy(found: Finalist) -> bool:
+    """Whether fewer replicas may do, too."""
+    assert found.point, "what stands was simulated"
+    return all(value < _ROOM * target.limit for target, (value, _) in found.point.values.items())
+
+
+def _missed(point: RatePoint) -> str:
+    """Which target *point* misses the most, or that the backlog grows."""
+    if point.hopeless:
+        return "the backlog grows"
+    worst = max(point.excess, key=lambda target: point.excess[target][0])
+    return f"misses {worst}"
+
+
+def _grown(option: Option, point: RatePoint) -> Option:
+    """*option* with one replica more, or of engines apart with one more of those that are too few."""
+    pools = option.settings.get("pools")
+    if not pools:
+        return evolve(option, replicas=option.replicas + 1)
+    worst = max(point.excess, key=lambda target: point.excess[target][0])
+    grows = _GROWS.get(worst.metric, "prefill")
+    more = {name: {**pool, "replicas": pool["replicas"] + (name == grows)} for name, pool in pools.items()}
+    return evolve(option, settings={**option.settings, "pools": more, "nodes": option.settings["nodes"] + 1})

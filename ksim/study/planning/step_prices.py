@@ -1,0 +1,118 @@
+"""The requests of a load, and what steps take that compute them: the input of an estimate."""
+
+from functools import cached_property
+
+import numpy as np
+from attrs import frozen
+
+from ksim.flow.batch import Batch
+from ksim.results.steps import Floats, Ints
+from ksim.scenario.defaults import Deployment
+
+__all__ = ["PROMPTS", "LoadSample", "StepPrices"]
+
+#: Sequences that decode, and prompt tokens, of the steps that are priced; others lie between them.
+_DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_MIXED = (0, 1, 16, 64, 128, 256, 512, 1024)
+PROMPTS = (128, 512, 1024, 2048, 4096, 8192, 16384)
+_DECODES_AT, _MIXED_AT, _PROMPTS_AT = (np.array(grid, dtype=np.float64) for grid in (_DECODES, _MIXED, PROMPTS))
+
+
+@frozen(eq=False)
+class LoadSample:
+    """What the requests of a question have in common: of some of them, prompt tokens, those of them that a prefix cache
+    holds already, and output tokens."""
+
+    prompts: Floats
+    cached: Floats
+    outputs: Floats
+
+    @cached_property
+    def new(self) -> Floats:
+        """Prompt tokens that have to be computed."""
+        return self.prompts - self.cached
+
+    @property
+    def steps(self) -> float:
+        """Steps in which a request decodes, on the mean."""
+        return float(self.outputs.mean()) - 1
+
+    @property
+    def context(self) -> int:
+        """Tokens that a sequence has in the cache while it decodes, on the mean over time."""
+        steps = np.maximum(self.outputs - 1, 1e-9)
+        return max(1, round(float((steps * (self.prompts + self.outputs / 2)).sum() / steps.sum())))
+
+    @property
+    def held(self) -> float:
+        """Tokens for which a request holds blocks, on the mean over the time that it decodes; prefixes are shared."""
+        return max(1.0, self.context - float(self.cached.mean()))
+
+
+@frozen(eq=False)
+class StepPrices:
+    """What the steps of a deployment's engines take: seconds of the GPUs, of launches, and joules of one GPU.
+
+    Values lie linearly between the steps that were priced: `alone` those that only decode, a row for each of the three,
+    and `beside` those that compute prompts, by tokens of prompts and by sequences that decode beside them.
+    """
+
+    alone: Floats
+    beside: Floats
+
+    @classmethod
+    def of(cls, deployment: Deployment, load: LoadSample) -> "StepPrices":
+        """Price some steps of *deployment* for sequences as long as those of *load*; raises KsimError."""
+        cut = _Steps(load)
+        alone = [cut.batch(count, 0) for count in _DECODES]
+        beside = [cut.batch(count, tokens) for tokens in PROMPTS for count in _MIXED]
+        stages = [timer.summarize([*alone, *beside]) for timer in deployment.timers()]
+        table = np.array([[[step.seconds, step.launch_seconds, step.joules] for step in stage] for stage in stages])
+        values = table.sum(axis=0).T
+        return cls(values[:, :len(alone)], values[:, len(alone):].reshape(3, len(PROMPTS), len(_MIXED)))
+
+    def at(self, decodes: Floats, prompts: Floats) -> tuple[Floats, Floats]:
+        """Seconds of the GPUs and of the launch, for so many *decodes* in a row and numbers of *prompts*."""
+        seconds, launch = _interpolated(self.alone[:2], self.beside[:2], decodes, prompts)
+        return seconds, launch
+
+    def joules(self, decodes: Floats, prompts: Floats) -> Floats:
+        """The joules of one GPU, in the same way."""
+        return np.asarray(_interpolated(self.alone[2:], self.beside[2:], decodes, prompts)[0])
+
+
+def _interpolated(alone: Floats, beside: Floats, decodes: Floats, prompts: Floats) -> Floats:
+    """Some tables of `StepPrices` at numbers of *decodes*, one a row, and of *prompts*, one or several a row."""
+    row, up = _between(_DECODES_AT, decodes)
+    plain = alone[:, row] * (1 - up) + alone[:, row + 1] * up
+    if not np.any(prompts):
+        return np.broadcast_to(plain, (len(alone), *np.broadcast_shapes(decodes.shape, prompts.shape)))
+    row, up = _between(_MIXED_AT, decodes.reshape(-1))
+    table = beside[:, :, row] * (1 - up) + beside[:, :, row + 1] * up
+    column, right = _between(_PROMPTS_AT, prompts)
+    rows = np.arange(len(row)).reshape(decodes.shape)
+    values = table[:, column, rows] * (1 - right) + table[:, column + 1, rows] * right
+    return np.where(prompts > 0, values, plain)
+
+
+def _between(grid: Floats, values: Floats) -> tuple[Ints, Floats]:
+    place = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    return place, np.maximum(0.0, (values - grid[place]) / (grid[place + 1] - grid[place]))
+
+
+@frozen
+class _Steps:
+    """Steps of sequences as long as those of `load`."""
+
+    load: LoadSample
+
+    def batch(self, decodes: int, tokens: int) -> Batch:
+        """So many sequences decode beside so many prompt *tokens*: whole prompts, or a chunk in the middle of one."""
+        return Batch.of(*[(1, self.load.context)] * decodes, *self._chunks(tokens))
+
+    def _chunks(self, tokens: int) -> list[tuple[int, int]]:
+        new, cached = max(2, round(float(self.load.new.mean()))), round(float(self.load.cached.mean()))
+        if tokens < new:
+            return [(tokens, cached + (new - tokens) // 2)] if tokens else []
+        count = round(tokens / new)
+        return [(tokens // count + (place < tokens % count), cached) for place in range(count)]

@@ -1,0 +1,82 @@
+"""The candidates of a plan: which there are, and why others are not."""
+
+import pytest
+
+from ksim.foundation.errors import KsimError, UnknownName
+from ksim.scenario.models import model_of
+from ksim.scenario.scenario import Scenario
+from ksim.specs.shard import QUANTIZATIONS
+from ksim.study.grid import SettingValues
+from ksim.study.planning.candidates import CHECKPOINTS, GpuKind, candidates
+
+LOAD = {"synthetic": {"count": 10, "arrivals": {"process": "poisson", "rate": 1.0},
+                      "prompt": {"kind": "fixed", "value": 100}, "output": {"kind": "fixed", "value": 10}}}
+
+
+def found(model, *kinds, over=(), **serve):
+    scenario = Scenario.of({"model": model, "gpu": "h100", "serve": {"max_model_len": 4096, **serve}, "workload": LOAD})
+    return candidates(scenario, [GpuKind(*kind) if isinstance(kind, tuple) else GpuKind(kind) for kind in kinds], over)
+
+
+def values(made, key):
+    return {family.shared.get(f"serve.{key}") for family in made.families}
+
+
+def test_formats_are_those_that_a_gpu_multiplies_in():
+    assert values(found("llama-3.3-70b", "h100"), "quantization") == {"auto", "fp8"}
+    assert values(found("llama-3.3-70b", "b200"), "quantization") == {"auto", "fp8", "nvfp4"}
+    assert values(found("llama-3.1-8b", "a100-80g"), "quantization") == {"auto"}
+    assert values(found("llama-3.1-8b", "a100-80g"), "kv_cache_dtype") == {"auto"}
+    assert values(found("deepseek-v3", "h200"), "quantization") == {"auto"}, "its checkpoint has FP8 weights itself"
+
+
+def test_what_does_not_fit_is_counted():
+    made = found("llama-3.3-70b", "h100")
+    assert made.left_out == {"does not fit into the memory": 2}, "BF16 on one H100, with both formats of KV"
+    assert made.count == sum(len(family.own) for family in made.families) > 100
+
+
+def test_only_mixtures_of_experts_share_experts():
+    assert values(found("llama-3.1-8b", "h100"), "enable_expert_parallel") == {None}
+    assert values(found("qwen3-30b-a3b", "h100"), "enable_expert_parallel") == {None, True}
+    assert {1, 2, 4, 8} <= {one or 1 for one in values(found("qwen3-30b-a3b", "h100"), "data_parallel_size")}
+
+
+def test_pipeline_stages_are_for_what_no_node_holds():
+    assert values(found("llama-3.3-70b", "h100"), "pipeline_parallel_size") == {None}
+    stages = {(family.shared["serve.quantization"], family.shared.get("serve.pipeline_parallel_size"))
+              for family in found("llama-3.1-405b", "h100").families}
+    assert stages == {("auto", 2), ("fp8", None)}
+
+
+def test_no_engine_is_larger_than_the_gpus_there_are():
+    assert max(family.gpus for family in found("llama-3.1-8b", ("h100", 2)).families) == 2
+
+
+def test_named_values_stand_in_place_of_those_that_are_tried():
+    over = [SettingValues("serve.tensor_parallel_size", (2,)), SettingValues("serve.max_num_seqs", (32, 96)),
+            SettingValues("engine", ("vllm-0.33", "vllm-0.22"))]
+    made = found("llama-3.1-8b", "h100", over=over)
+    assert values(made, "tensor_parallel_size") == {2}
+    assert {family.shared["engine"] for family in made.families} == {"vllm-0.33", "vllm-0.22"}
+    assert {own["serve.max_num_seqs"] for family in made.families for own in family.own} == {32, 96}
+
+
+def test_what_the_scenario_sets_stays():
+    made = found("llama-3.1-8b", "h100", quantization="fp8", max_num_batched_tokens=1000, max_num_seqs=100)
+    assert values(made, "quantization") == {"fp8"}
+    assert [family.own for family in made.families] == [({},)] * len(made.families)
+
+
+def test_a_model_that_fits_nowhere_is_refused():
+    with pytest.raises(KsimError, match=r"no candidate can be deployed: does not fit into the memory \(\d+ times\)"):
+        found("llama-3.1-405b", ("l4", 8))
+    with pytest.raises(UnknownName):
+        found("llama-3.1-8b", "h101")
+
+
+@pytest.mark.parametrize("model", CHECKPOINTS)
+def test_public_checkpoints_are_of_models_and_formats_that_there_are(model):
+    assert model_of(model).decoder.top_k >= 0
+    assert {*CHECKPOINTS[model]} <= {*QUANTIZATIONS}
+    assert all(len(name.split("/")) == 2 for name in CHECKPOINTS[model].values())
