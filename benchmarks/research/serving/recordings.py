@@ -280,14 +280,15 @@ def pace_of(run: RecordedRun) -> Pace:
     """How fast the host of *run* was, by its scheduler's own CPU time, beside that of the same calls in other runs.
 
     Neither latencies nor the time from step to step are looked at.  Only batches that decode tell: what a prompt costs
-    the scheduler depends on what it finds cached.  Where no call was timed, the pace is 1.
+    the scheduler depends on what it finds cached.  Until a call tells, the pace is 1.
     """
     told = [*_timed(run.steps)]
     if not told:
         return Pace()
     since, ratios = zip(*told, strict=True)
     half = AROUND // 2
-    return Pace(tuple(median(ratios[max(place - half, 0):place + half + 1]) for place in range(len(ratios))), since)
+    paces = [median(ratios[max(place - half, 0):place + half + 1]) for place in range(len(ratios))]
+    return Pace((1.0, *paces), (since[0], *since))
 
 
 def _timed(steps: Iterable[Scheduled]) -> Iterator[tuple[float, float]]:
