@@ -301,10 +301,12 @@ class _Play:
     def _period(self, seconds: float, launch: float, sequences: int) -> float:
         """The seconds from turn to turn while all are like one that takes GPUs so many *seconds*."""
         host, workers = self.times.host, self.times.workers
-        loop = host.core.making(sequences, 0, workers) + host.core.taking(sequences)
-        worker = host.worker.preparing(sequences) + launch
+        pace = host.pace.at(self.times.now)
+        loop = pace * (host.core.making(sequences, 0, workers) + host.core.taking(sequences))
+        prepare, launch = pace * host.worker.preparing(sequences), pace * launch
+        worker = prepare + launch
         if self.depth == 1:
-            return loop + host.worker.preparing(sequences) + max(seconds, launch)
+            return loop + prepare + max(seconds, launch)
         return max(seconds, loop, worker) if workers > 1 else max(seconds, loop + worker)
 
     def _extrapolated(self, now: float) -> float:

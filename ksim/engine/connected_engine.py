@@ -38,6 +38,11 @@ class ConnectorWaits(Engine):
     _inbox: list[Job] = field(factory=list, init=False)
 
     @property
+    def _pace(self) -> float:
+        """How many times as long as stated the host takes for what it begins now."""
+        return self.host.pace.at(self.env.now)
+
+    @property
     def _called(self) -> bool:
         """Whether there is something in the inbox for the next turn."""
         return bool(self._inbox)
@@ -45,7 +50,7 @@ class ConnectorWaits(Engine):
     def _launch_nothing(self, schedule: Schedule, now: float) -> Until:
         """Tell the workers of a schedule without a batch; return when they have it."""
         assert self.connector is not None, "only workers that copy are told"
-        making = self.host.core.making(0, 0, self.workers)
+        making = self._pace * self.host.core.making(0, 0, self.workers)
         if schedule.hurried:
             yield from self._hurry(schedule, now + making)
             making = max(0.0, now + making - self.env.now)
@@ -86,7 +91,7 @@ class ConnectorWaits(Engine):
             yield self._news
         yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
         if connector.due > env.now:
-            yield from self._stay(self.host.core.wake if slept else 0.0)
+            yield from self._stay(self._pace * self.host.core.wake if slept else 0.0)
             return
         turn.output = connector.report(env.now)
         yield from self._stay(self._polling)
@@ -185,7 +190,8 @@ class ConnectedEngine(LookaheadEngine):
             hurried = yield from self._hurry(turn)
         super().launch(turn)
         if turn.empty:
-            times.now = max(times.now + self.host.core.making(0, 0, self.workers), hurried)
+            making = self.host.pace.at(times.now) * self.host.core.making(0, 0, self.workers)
+            times.now = max(times.now + making, hurried)
             turn.launched = prepared = times.now
         else:
             times.now = max(times.now, hurried)
@@ -196,7 +202,7 @@ class ConnectedEngine(LookaheadEngine):
         """Let the worker wait for the copies that must end before the batch of *turn* runs; return when they have."""
         times, schedule = self._times, turn.schedule
         batch, block = schedule.batch() if not turn.empty else NOTHING, self.scheduler.cache.block_tokens
-        moment = max(times.worker, times.now + self.host.core.making(
+        moment = max(times.worker, times.now + self.host.pace.at(times.now) * self.host.core.making(
             batch.sequences, schedule.touched(block) if batch.prompts else 0, self.workers))
         if ended := self.connector.hurry(schedule, moment, times.gpus):
             yield ended

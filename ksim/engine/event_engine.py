@@ -352,14 +352,15 @@ class EventEngine(Inbox):
         work, schedule = turn.work, turn.schedule
         batch, now = work.batch, self.env.now
         touched = schedule.touched(self.scheduler.cache.block_tokens)
-        ready = now + self.host.core.making(batch.sequences, touched, self.workers)
+        pace = self.host.pace.at(now)
+        ready = now + pace * self.host.core.making(batch.sequences, touched, self.workers)
         if schedule.hurried:
             ready = yield from self._hurry(schedule, ready)
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
         work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
         sent = self._traffic(work, tokens_by_rank)
-        launches = self._threads.launch(batch, work.step_costs, ready)
+        launches = self._threads.launch(batch, work.step_costs, ready, pace)
         work.prepared, turn.launched = launches[0].prepared, launches[-1].launched
         if self.connector is not None:
             self.connector.launch(schedule, work.scheduled, work.prepared, self._computed)
@@ -383,7 +384,7 @@ class EventEngine(Inbox):
     def wait(self, turn: Turn) -> Process:
         if turn.work:
             yield turn.work.in_flight.done
-            yield self.env.timeout(self.host.core.taking(turn.work.batch.samples))
+            yield self.env.timeout(self._pace * self.host.core.taking(turn.work.batch.samples))
         yield from self._take_report(turn)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
@@ -410,7 +411,7 @@ class EventEngine(Inbox):
             raise self._stuck(self.env.now, waiting, running)
         self._news = self.env.event()
         yield self._news
-        yield from self._stay(self.host.core.wake)
+        yield from self._stay(self._pace * self.host.core.wake)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:
         """The latest batch in flight whose tokens *schedule* may need.

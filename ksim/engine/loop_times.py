@@ -44,9 +44,10 @@ class LoopTimes:
 
     def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
         """The same, given the seconds that it takes to make the batch and to prepare its inputs."""
-        ready = self.now + making
-        prepared = (ready if ready > self.worker else self.worker) + preparing
-        launched = self.worker = prepared + launch_seconds
+        pace = self.host.pace.at(self.now)
+        ready = self.now + pace * making
+        prepared = (ready if ready > self.worker else self.worker) + pace * preparing
+        launched = self.worker = prepared + pace * launch_seconds
         self.now = ready if self.workers > 1 else launched
         return prepared, launched, prepared if prepared > self.gpus else self.gpus
 
@@ -81,8 +82,9 @@ class LoopTimes:
     def finish(self) -> tuple[float, float]:
         """Wait for the oldest batch; return when its tokens are taken in, and when they reach the users."""
         end, samples = self._in_flight.popleft()
-        now, client = self.now, self.host.client
-        taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
+        now, host, client = self.now, self.host, self.host.client
+        come = end if end > now else now
+        taken = self.now = come + host.pace.at(come) * host.core.taking(samples)
         self.streamed = (taken if taken > self.streamed else self.streamed) + client.stream * samples
         come = taken + client.deliver + client.deliver_sequence * samples
         self.frontend = max(self.frontend, come, self.streamed)
@@ -95,7 +97,8 @@ class LoopTimes:
 
     def wake(self, news: float) -> None:
         """Begin the next turn, as a request has come at *news*."""
-        self.now = max(self.now, news) + self.host.core.wake
+        woken = max(self.now, news)
+        self.now = woken + self.host.pace.at(woken) * self.host.core.wake
 
 
 @define(eq=False)

@@ -39,14 +39,18 @@ class Workers:
         """When the worker of the first stage has worked off all steps so far."""
         return self._free[0] if self._free else 0.0
 
-    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
-        """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
+    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float,
+               pace: float = 1.0) -> list[LaunchTimes]:
+        """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*.
+
+        They take *pace* times as long as their costs say.
+        """
         self._free += [0.0] * (len(step_costs) - len(self._free))
-        prepare = self.costs.preparing(batch.sequences)
+        prepare = pace * self.costs.preparing(batch.sequences)
         launches = []
         for stage, step_cost in enumerate(step_costs):
             prepared = max(ready, self._free[stage]) + prepare
-            self._free[stage] = prepared + step_cost.launch_seconds
+            self._free[stage] = prepared + pace * step_cost.launch_seconds
             launches.append(LaunchTimes(prepared, self._free[stage]))
         return launches
 

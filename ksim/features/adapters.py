@@ -115,7 +115,7 @@ class AdapterLoopTimes(LoopTimes):
 
     def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
         late, self.late = self.late, 0.0
-        return super().ready(making, preparing + late, launch_seconds)
+        return super().ready(making, preparing + late / self.host.pace.at(self.now), launch_seconds)
 
 
 @define(eq=False)
@@ -124,11 +124,12 @@ class AdapterWorkers(Workers):
 
     loading: AdapterLoading = field(kw_only=True)
 
-    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
+    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float,
+               pace: float = 1.0) -> list[LaunchTimes]:
         if batch.loads:
             free, late = self._free + [0.0] * (len(step_costs) - len(self._free)), self.loading.total(batch.loads)
             self._free = [max(ready, moment) + late for moment in free]
-        return super().launch(batch, step_costs, ready)
+        return super().launch(batch, step_costs, ready, pace)
 
 
 @define(eq=False, kw_only=True, slots=False)

@@ -1,8 +1,9 @@
 """The host: CPU time for every request and every step of an engine."""
 
+from bisect import bisect_right
 from typing import Any
 
-from attrs import NOTHING, field, frozen, validators
+from attrs import NOTHING, Attribute, field, frozen, validators
 
 from ksim.foundation.units import quantity
 
@@ -97,6 +98,30 @@ class Inputs:
 
 
 @frozen
+class Pace:
+    """How many times as long as a host states its engine takes: `factors`, each from its moment of `since` on.
+
+    They hold for `Core` and `Worker`, which share CPUs with whatever else runs there; the front end is a process of its
+    own.  Moments are seconds from the start of the run, in order.  Before the first, its factor holds.
+    """
+
+    factors: tuple[float, ...] = field(
+        default=(1.0,), validator=(validators.min_len(1), validators.deep_iterable(validators.gt(0))))
+    since: tuple[float, ...] = field(default=(0.0,))
+
+    @since.validator
+    def _in_order(self, _: "Attribute[tuple[float, ...]]", since: tuple[float, ...]) -> None:
+        if len(since) != len(self.factors) or list(since) != sorted(since):
+            raise ValueError(f"expected a moment for each of the {len(self.factors)} factors, in order, not {since}")
+
+    def at(self, moment: float) -> float:
+        """The factor at *moment*."""
+        if len(self.factors) == 1:
+            return self.factors[0]
+        return self.factors[max(bisect_right(self.since, moment) - 1, 0)]
+
+
+@frozen
 class Host:
     """A server's CPUs and the engine software on them."""
 
@@ -106,3 +131,4 @@ class Host:
     worker: Worker
     inputs: Inputs
     source: str
+    pace: Pace = Pace()

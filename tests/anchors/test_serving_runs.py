@@ -19,11 +19,11 @@ HOSTS = (HOST_BOUND, "eager", "starved")
 
 
 @pytest.mark.parametrize(("oracle", "runs", "ttft", "tpot", "throughput"), [
-    ("measured", 44, 6.0, 3.0, 2.0),  # found 4.1, 1.9 and 1.6 %, and of energy 4.4
-    ("learned", 29, 8.0, 4.0, 3.0),  # 5.4, 2.0 and 2.1 %, and 2.1
+    ("measured", 44, 6.0, 3.0, 2.0),  # found 3.5, 1.8 and 1.7 %, and of energy 4.0
+    ("learned", 29, 8.0, 4.0, 3.0),  # 6.0, 2.0 and 2.1 %, and 2.1
 ])
 def test_runs_come_out_as_measured(oracle, runs, ttft, tpot, throughput, tmp_path):
-    """On the median; ten of 44 runs are without graphs on a CPU that was at times 1.8 times slower."""
+    """On the median, at the pace of their hosts; ten of 44 runs are without graphs."""
     for path in RUNS.iterdir():
         if oracle == "measured" or not any(name in path.name for name in HOSTS):
             (tmp_path / path.name).symlink_to(path)
@@ -34,18 +34,26 @@ def test_runs_come_out_as_measured(oracle, runs, ttft, tpot, throughput, tmp_pat
     assert report.median_ape("ttft_p50_ms") <= ttft
     assert report.median_ape("tpot_p50_ms") <= tpot
     assert report.median_ape("throughput") <= throughput
+    assert report.median_ape("itl_p99_ms") <= 10.0  # found 4.5 %
     assert report.median_ape("joules") <= 8.0  # what kernels teach, no run
     if oracle == "measured" and small:
         _check_host_bound(evolve(report, runs=tuple(small)))
 
 
 def _check_host_bound(report):
-    """Found 23.6, 9.5 and 2.7 %, and of energy 3.2: what is missing is the host's part of steps with prompts."""
+    """Found 12.9, 6.6, 8.5 and 2.3 %, and of energy 3.6: what is missing is how bursts come in.
+
+    Runs that are no bursts have 6.7 and 3.7 % of TTFT and TPOT.
+    """
     assert len(report.runs) == 16
-    assert report.median_ape("ttft_p50_ms") <= 26.0
-    assert report.median_ape("tpot_p50_ms") <= 11.0
+    assert report.median_ape("ttft_p50_ms") <= 15.0
+    assert report.median_ape("tpot_p50_ms") <= 8.0
+    assert report.median_ape("itl_p99_ms") <= 12.0
     assert report.median_ape("throughput") <= 4.0
     assert report.median_ape("joules") <= 8.0
+    flowing = evolve(report, runs=tuple(run for run in report.runs if not run.run.startswith("static")))
+    assert flowing.median_ape("ttft_p50_ms") <= 8.0
+    assert flowing.median_ape("tpot_p50_ms") <= 4.5
 
 
 @pytest.mark.parametrize(("recording", "median", "late"), [

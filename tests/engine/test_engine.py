@@ -2,7 +2,7 @@
 
 import pytest
 import simpy
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.routers.by_load import RoundRobin
@@ -10,6 +10,7 @@ from ksim.flow.events import Admitted, Finished, Preempted, Received, Rejected, 
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
+from ksim.specs.host import Pace
 from ksim.testing.history import HistoryRecorder
 from ksim.testing.invariants import breach
 from ksim.testing.invariants.tokens import nothing_in_flight_when_admitted
@@ -58,6 +59,13 @@ def test_the_first_token_leaves_with_the_last_chunk_of_the_prompt():
     log = play([Request(0, 0.0, prompt=250, output=2)]).log
     assert [step.batch.tokens for step in log.of(Stepped)] == [100, 100, 50, 1]
     assert token_times(log, 0) == [30, 40]
+
+
+def test_a_slow_host_takes_longer_over_all_that_the_engine_does_and_gpus_do_not():
+    """Twice as long from 15 on, which is when the second turn begins: 4 s before the step, 6 after it."""
+    log = play([ONE], host=evolve(SLOW, pace=Pace((1.0, 2.0), (0.0, 15.0))), launch=8.0).log
+    assert [(step.scheduled, step.prepared, step.end, step.time) for step in log.of(Stepped)] == [
+        (0, 2, 12, 15), (15, 19, 35, 41), (41, 45, 61, 67)]
 
 
 def test_the_host_takes_longer_over_more_sequences():

@@ -48,6 +48,19 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
     assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
 
 
+@given(serve=serves, workload=workloads, seed=st.integers(0, 1000),
+       factors=st.lists(st.floats(0.5, 3.0), min_size=3, max_size=3))
+@examples(12)
+def test_going_ahead_never_changes_anything_on_a_host_that_is_now_fast_now_slow(model, serve, workload, seed, factors):
+    host = model.with_name("host.toml")
+    host.write_text(f'name = "now and then"\nlike = "default"\nsource = "a law"\n'
+                    f"[pace]\nfactors = {factors}\nsince = [0.0, 0.0123, 0.0456]\n")
+    skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed,
+                             "workload": workload, "serve": serve, "host": str(host), "nodes": 1})
+    assert facts(skipped.log) == facts(stepped.log)
+    assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
 @given(serve=serves, workload=workloads, seed=st.integers(0, 1000), late=st.sampled_from([1e3, 1e6]))
 @examples(8)
 def test_aborts_after_the_end_change_nothing(model, serve, workload, seed, late):

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from attrs import evolve
 
 from benchmarks.research.serving import comparison, recordings
 from benchmarks.research.serving.recordings import ServerSpec
 from ksim.foundation.errors import DataError
+from ksim.specs.host import Pace
 from tests.research.recorded_engines import ARGUMENTS, played, record, run, sent
 
 WARM = run("warm", sent((100, 5)))
@@ -110,3 +112,37 @@ def test_a_closed_loop_sends_requests_when_earlier_ones_end():
     assert arrivals == [0.0, 0.0]
     times = played(late).history.requests
     assert times.arrival[1] == times.finished[0]
+
+
+def _calls(*slower: float, begun: int = 0) -> list[recordings.Scheduled]:
+    """Calls that took so many times as long as usual; in each, *begun* of ten sequences begin a block."""
+    usual = (recordings.CALL + 10 * recordings.SEQUENCE + recordings.FIRST_BLOCK * (begun > 0)
+             + begun * recordings.BLOCK)
+    return [recordings.Scheduled(float(place), 10, 1000, (), usual * factor, 500 - begun * place)
+            for place, factor in enumerate(slower)]
+
+
+@pytest.mark.parametrize("begun", [0, 3])
+def test_a_host_is_as_slow_as_its_schedulers_calls(begun):
+    """Twice as slow from the sixteenth call on; the first has none before it that says how many blocks it began."""
+    calls = _calls(*[1.0] * 15, *[2.0] * 15, begun=begun)
+    pace = recordings.pace_of(recordings.RecordedRun("a", None, (), tuple(calls), None, None))
+    assert [pace.at(moment) for moment in (5.0, 10.0, 20.0, 99.0)] == pytest.approx([1.0, 1.0, 2.0, 2.0])
+
+
+def test_until_a_call_tells_a_host_is_as_fast_as_it_states():
+    calls = [evolve(call, start=call.start + 7.0) for call in _calls(2.0, 2.0)]
+    pace = recordings.pace_of(recordings.RecordedRun("a", None, (), tuple(calls), None, None))
+    assert [pace.at(moment) for moment in (0.0, 6.9, 7.0)] == pytest.approx([1.0, 1.0, 2.0])
+
+
+def test_single_late_calls_and_those_with_prompts_do_not_make_a_host_slow():
+    calls = _calls(1.0, 1.0, 1.0, 9.0, 1.0, 1.0, 1.0)
+    calls.insert(2, evolve(calls[2], chunks=((512, 0),), seconds=1.0))
+    pace = recordings.pace_of(recordings.RecordedRun("a", None, (), tuple(calls), None, None))
+    assert pace.factors == pytest.approx([1.0] * 8)
+
+
+def test_a_host_whose_calls_were_not_timed_is_as_fast_as_it_states():
+    calls = [evolve(call, seconds=None) for call in _calls(2.0, 2.0)]
+    assert recordings.pace_of(recordings.RecordedRun("a", None, (), tuple(calls), None, None)) == Pace()

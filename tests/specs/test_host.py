@@ -7,7 +7,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.hardware import host_of
-from ksim.specs.host import Host
+from ksim.specs.host import Host, Pace
 from tests.specs.hosts import PARTS, host
 
 
@@ -60,3 +60,23 @@ def test_host_costs_are_once_a_step_and_for_each_sequence():
     assert ours.core.making(sequences=10, blocks=20, workers=2) == 1 + 20 + 60 + 100
     assert ours.core.taking(samples=10) == 54
     assert ours.worker.preparing(sequences=10) == 76
+
+
+def test_a_pace_holds_from_its_moment_on_and_the_first_before_it():
+    pace = Pace((1.0, 1.8, 1.2), (2.0, 3.0, 5.0))
+    assert [pace.at(moment) for moment in (0.0, 2.0, 2.9, 3.0, 4.0, 5.0, 99.0)] == [1.0, 1.0, 1.0, 1.8, 1.8, 1.2, 1.2]
+    assert Pace().at(7.0) == 1.0
+
+
+def test_a_host_may_say_that_it_is_slower_than_another(tmp_path):
+    (tmp_path / "mine.toml").write_text('name = "mine"\nlike = "default"\nsource = "s"\n[pace]\nfactors = [1.8]\n')
+    mine = host_of(str(tmp_path / "mine.toml"))
+    assert mine.pace == Pace((1.8,)) and mine.worker == host_of("default").worker
+
+
+@pytest.mark.parametrize("pace", ["factors = []", "factors = [0.0]", "factors = [1.0, 2.0]",
+                                  "factors = [1.0, 2.0]\nsince = [3.0, 1.0]"])
+def test_a_pace_without_a_factor_or_in_no_order_is_refused(pace, tmp_path):
+    (tmp_path / "mine.toml").write_text(f'name = "mine"\nlike = "default"\nsource = "s"\n[pace]\n{pace}\n')
+    with pytest.raises(ConfigError, match="pace"):
+        host_of(str(tmp_path / "mine.toml"))

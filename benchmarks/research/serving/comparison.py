@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import asdict, define, field, fields, frozen
+from attrs import asdict, define, evolve, field, fields, frozen
 
 from benchmarks.research.serving import recordings
 from benchmarks.research.serving.recordings import RecordedRun, Recording, Scheduled, ServerSpec
@@ -50,7 +50,8 @@ def step_intervals(site: Deployment, run: RecordedRun) -> tuple[list[Interval], 
     timers, power, serve = site.timers(), site.gpu.power, site.scenario.serve
     if len(timers) > 1:
         raise ConfigError("pipeline_parallel_size", "steps of several stages cannot be played one by one")
-    replayed = _Replayed(timers[0], LoopTimes(site.host, serve.gpus), limits(serve, site.version),
+    host = evolve(site.host, pace=recordings.pace_of(run))
+    replayed = _Replayed(timers[0], LoopTimes(host, serve.gpus), limits(serve, site.version),
                          Clock(power, power.clocks) if power.clocks else None, serve.block_size or 1)
     predictions, idle = list[Interval](), 0
     for step, following in zip(run.steps, run.steps[1:], strict=False):

@@ -5,9 +5,10 @@ Simulate a recorded run: the same requests, sent at the same times, to an engine
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite, isnan
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attrs import evolve, fields, frozen
@@ -19,6 +20,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import ANY_WORKLOAD, Scenario
 from ksim.scenario.sizing import limits
 from ksim.simulation.simulate import play
+from ksim.specs.host import Pace
 from ksim.specs.settings import EngineSettings
 from ksim.validation.cases import load_json
 from ksim.views.result import Result
@@ -54,12 +56,17 @@ class Sent:
 
 @frozen
 class Scheduled:
-    """A call of the scheduler: its start, and the batch that it made."""
+    """A call of the scheduler: its start, and the batch that it made.
+
+    `seconds` is the CPU time of the call, and `free` the number of KV blocks that it left; None where not recorded.
+    """
 
     start: float
     decodes: int
     decode_tokens: int
     chunks: tuple[tuple[int, int], ...]
+    seconds: float | None = None
+    free: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -184,7 +191,8 @@ def _steps(path: Path) -> dict[str, list[Scheduled]]:
         if rows and row["schedule_start_s"] < rows[-1].start:
             raise DataError(str(path), f"row {number} (run {row['run']!r}): schedule_start_s"
                                        f" ({row['schedule_start_s']:g}) is before that of the row above")
-        rows.append(Scheduled(row["schedule_start_s"], int(row["decodes"]), int(row["decode_context_tokens"]), chunks))
+        rows.append(Scheduled(row["schedule_start_s"], int(row["decodes"]), int(row["decode_context_tokens"]), chunks,
+                              row.get("schedule_s"), _whole(row.get("free_blocks"))))
     return runs
 
 
@@ -258,11 +266,48 @@ def deployment_of(recording: Recording, server: ServerSpec) -> tuple[Deployment,
     return deployment, sorted({*others} - _BESIDE)
 
 
+#: Seconds of the scheduler's own call for a batch that only decodes: a call, a sequence, the first block that a
+#: sequence begins, each such block, and a block that all sequences have in common, which vLLM counts (a lone sequence
+#: has all its own).  The least absolute error of logarithms, over the calls of llama-3.1-8b and qwen3-30b-a3b.
+CALL, SEQUENCE, FIRST_BLOCK, BLOCK, COMMON_BLOCK = 49e-6, 6.3e-6, 17e-6, 4e-6, 0.033e-6
+#: A call's pace is the median of so many around it: slow phases last 0.1 to 5 s, and single calls may be late.
+AROUND = 9
+#: Tokens of a KV block in recordings.
+BLOCK_TOKENS = 16
+
+
+def pace_of(run: RecordedRun) -> Pace:
+    """How fast the host of *run* was, by its scheduler's own CPU time, beside that of the same calls in other runs.
+
+    Neither latencies nor the time from step to step are looked at.  Only batches that decode tell: what a prompt costs
+    the scheduler depends on what it finds cached.  Until a call tells, the pace is 1.
+    """
+    told = [*_timed(run.steps)]
+    if not told:
+        return Pace()
+    since, ratios = zip(*told, strict=True)
+    half = AROUND // 2
+    paces = [median(ratios[max(place - half, 0):place + half + 1]) for place in range(len(ratios))]
+    return Pace((1.0, *paces), (since[0], *since))
+
+
+def _timed(steps: Iterable[Scheduled]) -> Iterator[tuple[float, float]]:
+    """When calls that only decode began, and how many times as long as others of their kind they took."""
+    free: int | None = None
+    for step in steps:
+        begun = max(free - step.free, 0) if free is not None and step.free is not None else 0
+        free = step.free
+        if step.decodes and not step.chunks and step.seconds:
+            common = step.decode_tokens / BLOCK_TOKENS if step.decodes == 1 else 0.0
+            usual = CALL + SEQUENCE * step.decodes + FIRST_BLOCK * (begun > 0) + BLOCK * begun + COMMON_BLOCK * common
+            yield step.start, step.seconds / usual
+
+
 def simulate(deployment: Deployment, run: RecordedRun) -> Result:
-    """Serve the requests of *run* with *deployment*."""
+    """Serve the requests of *run* with *deployment*, whose host is as fast as that of the run was."""
     scenario = deployment.scenario
     scenario = evolve(scenario, workload=evolve(scenario.workload, max_concurrency=run.concurrency))
-    return play(evolve(deployment, scenario=scenario), requests(run))
+    return play(evolve(deployment, scenario=scenario, host=evolve(deployment.host, pace=pace_of(run))), requests(run))
 
 
 def requests(run: RecordedRun) -> Iterator[Request]:
