@@ -108,6 +108,9 @@ class PowerSettings:
     governor: Choice | None = None
     """The governor, which chooses caps and clocks step by step, below `cap` and `clock`. Default: none. Names:
     engine.governors. Example: {name = "slack", share = 0.05}."""
+    data: float = field(default=1.0, validator=(gt(0), le(2)))
+    """Energy of a FLOP with the numbers that the model multiplies, over that with random normal ones, with which it
+    was measured; fewer bits of uniform, sparse or zero numbers change. Unit: share. Example: 0.9."""
 
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.cap, self.clock, self.governor))
@@ -149,6 +152,10 @@ class Power:
     reach: float = field(default=0.0, validator=ge(0))
     clocks: Clocks | None = None
     basis: str = field(default="stated", validator=in_(BASES))
+
+    def with_data(self, share: float) -> "Power":
+        """The same, where a FLOP takes a *share* of the joules, as the numbers in it change fewer bits."""
+        return self if share == 1.0 else evolve(self, flop={dtype: share * cost for dtype, cost in self.flop.items()})
 
     def of_sms(self, share: float) -> "Power":
         """The same, where SMs draw a *share* of the watts, as fewer of them do."""
