@@ -41,7 +41,8 @@ def _ascending(table: Mapping[str | float, float]) -> dict[float, float]:
 def _by_weights(table: Mapping[str, Any]) -> dict[str, float | dict[float, float]]:
     if not isinstance(table, Mapping):
         raise ValueError(f"expected a table of shares by family of kernels, not {table!r}")
-    return {family: _ascending(share) if isinstance(share, Mapping) else float(share) for family, share in table.items()}
+    return {family: _ascending(share) if isinstance(share, Mapping) else float(share)
+            for family, share in table.items()}
 
 
 @frozen
