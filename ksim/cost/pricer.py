@@ -38,8 +38,8 @@ __all__ = ["Pricer", "of_host", "BatchLaunch", "Part", "Plan", "PricedLaunch", "
            "priced_part", "Overlap", "Summed", "paired", "pair", "left", "overlapped", "side_by_side"]
 
 
-#: The sources of estimates at the clocks at which GPUs were measured.
-MEASURED = ("measured", "learned")
+#: The sources of estimates at the clocks at which GPUs were measured, or which go on from these.
+MEASURED = tuple(tier + place for tier in ("measured", "learned") for place in ("", ", extrapolated"))
 
 
 def of_host(label: str, seconds: float) -> KernelCost:
@@ -81,7 +81,8 @@ class Pricer:
         """Price many kernels in one question; each of *labels* goes to equally many kernels, in order."""
         found = estimates(self.oracle, sweep, self.gpu)
         measured = np.array([source in MEASURED for source in found.sources])[found.source]
-        cool: Any = sweep.spread([self.cool(family) for family in sweep.families])
+        cool: Any = (self.cool(sweep.kernel, "gemm") if isinstance(sweep.kernel, Gemm) else
+                     sweep.spread([self.cool(sweep.kernel, family) for family in sweep.families]))
         costs, cool = self._costs(sweep.kernel, found, found.bound == COMPUTE, np.where(measured, cool, 1.0))
         kinds, kind = _kinds(labels, sweep, found)
         return KernelColumns(
@@ -90,7 +91,7 @@ class Pricer:
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> KernelCost:
         """The cost of *kernel* by the estimate *found*, at the boost clock, which may not be the measured one."""
-        cool = self.cool(kernel.family) if found.source in MEASURED else 1.0
+        cool = self.cool(kernel, kernel.family) if found.source in MEASURED else 1.0
         costs, cool = self._costs(kernel, found, found.bound == "compute", cool)
         return KernelCost(label, kernel.family, costs, str(kernel), bound=found.bound, waves=found.waves,
                           idle=found.idle, launch=found.launch, source=found.source,
@@ -114,10 +115,14 @@ class Pricer:
             sm_active_joules=energy.busy, compute_bound_joules=energy.busy * computes,
             below=seconds - cool * found.low, above=cool * found.high - seconds), cool
 
-    def cool(self, family: str) -> float:
-        """The time at the boost clock over that at the measured clock, for kernels that arithmetic bounds."""
+    def cool(self, kernel: Any, family: str) -> Any:
+        """The time at the boost clock over that at the measured clock, for kernels of *family* that arithmetic bounds.
+
+        *kernel* may have columns of numbers, as those of a sweep have.
+        """
         clocks = self.gpu.power.clocks
-        return clocks.measured.get(family, 1.0) if clocks else 1.0
+        weights = kernel.n * kernel.k * kernel.weights.bytes if isinstance(kernel, Gemm) else 0.0
+        return clocks.cool(family, weights) if clocks else 1.0
 
     def sent(self, collective: Collective) -> float:
         """Bytes that a rank sends in *collective*, on average."""

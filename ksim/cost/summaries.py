@@ -62,8 +62,8 @@ class AdapterSummary:
 
 #: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
 Numbers = tuple[float, float, float, float, float, float]
-#: The answers of an oracle about a kernel: seconds, whether compute limits it, and whether it was measured.
-PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
+#: The answers of an oracle about a kernel: seconds, whether compute limits it, and whether its like was measured.
+PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "measured": (False, True)}
 
 
 @frozen(kw_only=True)
@@ -125,18 +125,18 @@ class _Formula:
     @classmethod
     def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Formula":
         gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
-        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel.family),
+        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel, kernel.family),
                    _Work.of(layer), _Energy.of(layer, pricer))
 
     def __call__(self, m: Any, *numbers: Any) -> tuple[Any, ...]:
         decodes, decode_keys, _, chunks, chunk_queries, chunk_keys, chunk_pairs, _, _, longest = numbers[:len(COUNTS)]
-        seconds, computes, within = numbers[len(COUNTS):]
+        seconds, computes, measured = numbers[len(COUNTS):]
         work, energy = self.work, self.energy
         flops, queries = work.pair * (decode_keys + chunk_pairs), decodes + chunk_queries
         moved = work.query * queries + work.key * (decode_keys + chunk_keys)
         padded = work.padded_key * decode_keys + work.padded_pair * chunk_pairs + work.padded_chunk * chunks * longest
         seconds = m.maximum(m.maximum(seconds, flops * self.flop_seconds), moved * self.byte_seconds)
-        seconds = m.where(computes & within, seconds * self.cool, seconds)
+        seconds = m.where(computes & measured, seconds * self.cool, seconds)
         action = energy.flop * m.maximum(flops, padded) + energy.l2 * moved
         active = energy.busy * busy_seconds(seconds, self.gpu, m.maximum)
         spent = action + active + energy.byte * moved + energy.written * work.written * queries

@@ -44,8 +44,7 @@ __all__ = ["CompiledAttention", "Estimate", "Estimates", "LatencyOracle", "adapt
 class CompiledAttention(Protocol):
     """Prices kernels of one layer of attention by what they count: `ksim.compute.kernels.attention.COUNTS`, in order.
 
-    For each kernel it says the seconds, whether compute limits them, and whether the kernel lies within what was
-    measured.
+    For each kernel it says the seconds, whether compute limits them, and whether kernels of its formats were measured.
     """
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:

@@ -365,6 +365,7 @@ class Deployment:
         model = model_of(scenario.model, scenario.serve.hf_overrides)
         system = system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(scenario.gpu or system.gpu)
+        gpu = evolve(gpu, power=gpu.power.with_data(scenario.power.data))
         version = engine_of(scenario.engine)
         features, serve = features_of(model, scenario.serve, scenario), scenario.serve
         for feature in features:

@@ -281,7 +281,10 @@ class Layer:
             raise DoesNotFit(f"{_spelled(sizes)} are {gpus} GPUs, and {server.name} has {server.gpus}; set nodes to"
                              f" {-(-gpus // server.gpus_per_node)} or more")
         chosen = plugin("oracles", oracle_choice(Choice(oracle) if oracle else None, server.gpu))
-        pricer = Pricer(gpu_of(server.gpu), chosen, network_of(server, map(Choice, COLLECTIVES)), _groups(sizes))
+        priced = gpu_of(server.gpu)
+        if power is not None:
+            priced = evolve(priced, power=priced.power.with_data(power.data))
+        pricer = Pricer(priced, chosen, network_of(server, map(Choice, COLLECTIVES)), _groups(sizes))
         cost = LayerCost(self.name, pricer.gpu, gpus, tuple(self._launches(pricer, sizes)))
         return cost if power is None else _sustained(cost, power)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+import numpy as np
 from attrs import evolve, field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
@@ -30,7 +31,18 @@ from ksim.foundation.units import (
 def _by_clock(table: Mapping[str | float, float]) -> dict[float, float]:
     if not isinstance(table, Mapping):
         raise ValueError(f"expected a table of voltages by clock, not {table!r}")
-    return dict(sorted((quantity(clock), float(volts)) for clock, volts in table.items()))
+    return _ascending(table)
+
+
+def _ascending(table: Mapping[str | float, float]) -> dict[float, float]:
+    return dict(sorted((quantity(place), float(value)) for place, value in table.items()))
+
+
+def _by_weights(table: Mapping[str, Any]) -> dict[str, float | dict[float, float]]:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"expected a table of shares by family of kernels, not {table!r}")
+    return {family: _ascending(share) if isinstance(share, Mapping) else float(share)
+            for family, share in table.items()}
 
 
 @frozen
@@ -42,7 +54,7 @@ class Clocks:
     1) times as long as at the boost clock.  Nothing was measured below the clock `known`, or at any lower clock if it
     is None.  A GPU may exceed its limit as long as it has `credit` (J), and earns credit below the limit.  `measured`
     is about families of kernels that were measured at a lower clock: which share of the measured time compute-bound
-    kernels take at the boost clock.
+    kernels take at the boost clock.  For products it may map bytes of weights to shares, linear between them.
     """
 
     voltage: Mapping[float, float] = field(
@@ -51,7 +63,7 @@ class Clocks:
     source: str
     known: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     credit: float = field(default=0.0, converter=quantity, validator=ge(0))
-    measured: Mapping[str, float] = field(factory=dict)
+    measured: Mapping[str, float | Mapping[float, float]] = field(factory=dict, converter=_by_weights)
 
     @property
     def least(self) -> float:
@@ -62,6 +74,12 @@ class Clocks:
     def boost(self) -> float:
         """The highest clock, in Hz."""
         return max(self.voltage)
+
+    def cool(self, family: str, weights: Any = 0.0) -> Any:
+        """The share of their measured time that compute-bound kernels of *family*, with so many bytes of *weights*,
+        take at the boost clock; a column where *weights* are a column."""
+        share = self.measured.get(family, 1.0)
+        return share if isinstance(share, float) else np.interp(weights, list(share), list(share.values()))
 
     def slowed(self, clock: float) -> float:
         """The factor by which compute-bound kernels take longer at *clock* (Hz) than at the boost clock."""
@@ -91,6 +109,9 @@ class PowerSettings:
     governor: Choice | None = None
     """The governor, which chooses caps and clocks step by step, below `cap` and `clock`. Default: none. Names:
     engine.governors. Example: {name = "slack", share = 0.05}."""
+    data: float = field(default=1.0, validator=(gt(0), le(2)))
+    """Energy of a FLOP with the numbers that the model multiplies, over that with random normal ones, with which it
+    was measured; fewer bits of uniform, sparse or zero numbers change. Unit: share. Example: 0.9."""
 
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.cap, self.clock, self.governor))
@@ -132,6 +153,10 @@ class Power:
     reach: float = field(default=0.0, validator=ge(0))
     clocks: Clocks | None = None
     basis: str = field(default="stated", validator=in_(BASES))
+
+    def with_data(self, share: float) -> "Power":
+        """The same, where a FLOP takes a *share* of the joules, as the numbers in it change fewer bits."""
+        return self if share == 1.0 else evolve(self, flop={dtype: share * cost for dtype, cost in self.flop.items()})
 
     def of_sms(self, share: float) -> "Power":
         """The same, where SMs draw a *share* of the watts, as fewer of them do."""

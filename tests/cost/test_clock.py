@@ -103,6 +103,16 @@ def test_credit_comes_back_while_the_gpu_is_idle_or_waits_for_memory():
         assert ours.pace(step(0.02, 900.0), end + ready).time == pytest.approx(1.0)
 
 
+def test_a_clock_that_fell_stays_down_until_all_credit_is_back():
+    """Half of the credit is there after 8 ms of idling; a short burst would have it for itself."""
+    burst, ours = step(0.01, 900.0), clock()
+    slow = clock(credit=0.0).pace(burst, 0.0)
+    end = step(1.0, 900.0).seconds_at(ours.pace(step(1.0, 900.0), 0.0))
+    assert ours.pace(burst, end + 0.5 / 60) == slow != ClockScaling()
+    fresh = clock()  # what was never spent as a whole may be spent in parts
+    assert [fresh.pace(burst, start) for start in (0.0, 0.0105, 0.021)] == [ClockScaling()] * 3
+
+
 def test_a_lower_cap_is_kept_like_the_limit():
     ours, capped = step(0.1, 500.0), clock(credit=0.0)
     assert capped.watts(ours, capped.pace(ours, 0.0, Setting(cap=450.0))) == pytest.approx(450.0, rel=2e-3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.basic import Gemm
 from ksim.cost.energy import actions, joules, sending
 from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.pricer import Overlap
@@ -52,9 +53,10 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
             done = sending(route.sent * kernel.bytes, route.routed * kernel.bytes, seconds)
             amounts = [seconds, joules(done, timer.gpu.power).total, 0, 0]
         else:
-            found, cool = ask(kernel), timer.gpu.power.clocks.measured
-            warm = found.bound == "compute" and found.source in ("measured", "learned")
-            pace = cool.get(kernel.family, 1.0) if warm else 1.0
+            found, clocks = ask(kernel), timer.gpu.power.clocks
+            warm = found.bound == "compute" and found.source.removesuffix(", extrapolated") in ("measured", "learned")
+            weights = kernel.n * kernel.k * kernel.weights.bytes if isinstance(kernel, Gemm) else 0.0
+            pace = clocks.cool(kernel.family, weights) if warm else 1.0
             pace = max(pace, min(1.0, least_seconds([kernel], timer.gpu)[0] / found.seconds))
             energy = joules(actions(kernel, pace * found.seconds, timer.gpu), timer.gpu.power)
             amounts = [pace * found.seconds, energy.total, kernel.work.flops, kernel.work.bytes]

@@ -75,6 +75,15 @@ def test_the_slack_governor_saves_energy():
     assert thrifty["duration"] < 1.06 * free["duration"]
 
 
+def test_numbers_that_change_fewer_bits_save_joules_and_clocks_follow():
+    """Prompts are above the limit: with cheaper FLOP, their clock falls less."""
+    normal, sparse = run(), run(data=0.8)
+    assert run(data=1.0) == normal
+    assert sparse["energy_joules"] < 0.99 * normal["energy_joules"]
+    assert sparse["mean_sm_clock_mhz"] > normal["mean_sm_clock_mhz"]
+    assert sparse["mean_ttft_ms"] < 0.97 * normal["mean_ttft_ms"]
+
+
 def test_a_clock_limit_at_the_boost_clock_changes_nothing():
     assert run(clock="1980 MHz") == run()
 
@@ -91,6 +100,8 @@ def test_detail_changes_nothing_under_a_cap():
     ({"clock": "2 GHz"}, "power: clock: 2000 MHz cannot be set on H200 SXM, whose SMs run at 345 to 1980 MHz"),
     ({"clock": "200 MHz"}, "power: clock: 200 MHz cannot be set"),
     ({"cap": -1}, "power: 'cap' must be > 0"),
+    ({"data": 0}, "power: 'data' must be > 0"),
+    ({"data": 3}, "power: 'data' must be <= 2"),
 ])
 def test_impossible_power_settings_are_refused(power, problem):
     with pytest.raises(ConfigError, match=problem):

@@ -296,8 +296,8 @@ class ProfiledAttention:
         return cls(fitted, place, predict, further, fallback, predict_other)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
-        """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
-        was measured."""
+        """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether kernels of its
+        formats were measured."""
         kinds = counts[0] > 0, counts[3] > 0
         seconds, computes, values = self.own.floats[kinds](*counts)
         beyond, log_efficiency = self.predict(values)
@@ -306,7 +306,7 @@ class ProfiledAttention:
         if beyond and self.other and self.predict_other:
             there, _, values = self.other.floats[kinds](*counts)
             seconds = faded(seconds, there * exp(self.predict_other(values)), beyond, math)
-        return seconds, computes, beyond == 0
+        return seconds, computes, not self.further
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Price many kernels, whose counts are columns."""
@@ -316,4 +316,4 @@ class ProfiledAttention:
         if self.other is not None and outside.any():
             there = self.other.columns(counts)[0]
             seconds[outside] = faded(seconds[outside], there[outside], beyond[outside], np)
-        return seconds, computes, ~outside
+        return seconds, computes, np.full(len(outside), not self.further)
