@@ -468,7 +468,7 @@ class Deployment:
         """
         serve = self.serve
         server = SglangServer(serve, self.version, self.model, self.gpu) if self.version.prefill_graphs else None
-        captured = graphs(serve, server and server.prompt_graphs)
+        captured = graphs(serve, None if server is None else server.prompt_graphs)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
