@@ -9,8 +9,9 @@ from attrs import frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.basic import GroupedGemm
+from ksim.compute.kernels.basic import Gemm, GroupedGemm
 from ksim.flow.batch import Batch
+from ksim.foundation.units import DType
 from ksim.specs.host import Inputs, Worker
 
 __all__ = ["Graphs", "Launched", "Launches", "Launching", "SplittingOp"]
@@ -86,7 +87,8 @@ class Launches:
     """The numbers of launches of a step: all `kernels`, `grouped` products, and `attention`.
 
     Attention stands between the pieces of a graph; successive launches of it are one operation, as in vLLM.  `hidden`
-    launches run beside others, and so do the gaps before them.  In so many layers prompts update `states`.
+    launches run beside others, and so do the gaps before them.  In so many layers prompts update `states`.  `shapes`
+    are the columns and rows of weights in NVFP4.
     """
 
     kernels: int
@@ -94,11 +96,13 @@ class Launches:
     attention: int
     hidden: int = 0
     states: int = 0
+    shapes: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
     def of(cls, blocks: Iterable[tuple[Sequence[Launched], int]]) -> "Launches":
         """The launches of *blocks*, each with how often it runs."""
         kernels = grouped = attention = hidden = states = 0
+        shapes: set[tuple[int, int]] = set()
         for block, repeat in blocks:
             kernels += repeat * len(block)
             splits = groupby(isinstance(launch, SplittingOp) for launch in block)
@@ -107,11 +111,14 @@ class Launches:
             fixed = [launch for launch in block if not isinstance(launch, SplittingOp)]
             grouped += repeat * sum(isinstance(kernel, GroupedGemm) for kernel, _ in fixed)
             hidden += repeat * sum(beside for _, beside in fixed)
-        return cls(kernels, grouped, attention, hidden, states)
+            shapes |= {(kernel.n, kernel.k) for kernel, _ in fixed
+                       if isinstance(kernel, Gemm) and kernel.weights is DType.NVFP4}
+        return cls(kernels, grouped, attention, hidden, states, frozenset(shapes))
 
     def __add__(self, other: "Launches") -> "Launches":
         return Launches(self.kernels + other.kernels, self.grouped + other.grouped,
-                        self.attention + other.attention, self.hidden + other.hidden, self.states + other.states)
+                        self.attention + other.attention, self.hidden + other.hidden, self.states + other.states,
+                        self.shapes | other.shapes)
 
     def seconds(self, how: Launching, costs: Worker) -> float:
         """CPU seconds to launch them."""
@@ -122,7 +129,8 @@ class Launches:
                 return costs.replay + costs.piece * self.attention + costs.states * self.states
             case _:
                 each = costs.eager if how is Launching.EAGER else costs.compiled
-                return each * self.kernels + costs.experts * self.grouped + costs.states * self.states
+                return (each * self.kernels + costs.experts * self.grouped + costs.states * self.states
+                        + costs.plan * len(self.shapes))
 
     def gaps(self, how: Launching, costs: Inputs) -> float:
         """Seconds that the GPU waits between launches, in all."""

@@ -134,7 +134,9 @@ def _graphs(key: str, value: Any, settings: EngineSettings) -> list[WrittenFlag]
         return [_flag("cuda-graph-bs", *(max(1, size // width) for size in value))]
     if value == "NONE":
         return [] if settings.enforce_eager else [_flag("disable-decode-cuda-graph")]
-    return [] if value == "FULL_DECODE_ONLY" else "SGLang captures graphs of decodes"
+    if value == "FULL_DECODE_ONLY":
+        return [_flag("disable-prefill-cuda-graph")]
+    return [] if value == "FULL_AND_PIECEWISE" else "SGLang captures whole graphs of decodes, and others of prompts"
 
 
 def _speculation(key: str, value: Mapping[str, Any], settings: EngineSettings) -> list[WrittenFlag] | str:

@@ -61,8 +61,8 @@ from ksim.specs.shard import PARTS, QUANTIZATIONS, Routing, Shard
 __all__ = ["capture_sizes", "graphs", "Derived", "Defaults", "Deployment"]
 
 
-def graphs(settings: EngineSettings) -> Graphs:
-    """The CUDA graphs that an engine with complete *settings* captures.
+def graphs(settings: EngineSettings, prompts: tuple[int, ...] | None = None) -> Graphs:
+    """The CUDA graphs that an engine with complete *settings* captures; those of *prompts* may have sizes of their own.
 
     Full graphs of steps that only decode hold at most `max_num_seqs` sequences, as in vLLM, and whole ones where each
     verifies drafted tokens (v1/worker/gpu/cudagraph_utils.py, 0.33).  FULL means full graphs of any step, as
@@ -75,7 +75,7 @@ def graphs(settings: EngineSettings) -> Graphs:
     decodes = tuple(sorted({rounded for size in sizes if (rounded := -(-size // width) * width) <= most}))
     return Graphs(
         full=decodes if mode.startswith("FULL") else (),
-        piecewise=sizes if mode.endswith("PIECEWISE") else (),
+        piecewise=() if not mode.endswith("PIECEWISE") else sizes if prompts is None else prompts,
         mixed=sizes if mode == "FULL" else (),
         eager=settings.enforce_eager, width=width,
     )
@@ -166,11 +166,12 @@ class Defaults:
                 self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name)]
 
     def _decodes(self, server: SglangServer) -> list[Derived]:
-        """The graphs of an engine of SGLang's, which are of decodes, by numbers of sequences; none on prefill servers.
-        """
+        """The graphs of an engine of SGLang's: of decodes, by numbers of sequences, but on prefill servers; and of
+        prompts."""
         settings, width = self.settings, 1 + self.settings.drafted
         none = settings.enforce_eager or server.role == "prefill"
-        mode = settings.cudagraph_mode or ("NONE" if none else "FULL_DECODE_ONLY")
+        usual = ("NONE", "PIECEWISE") if none else ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+        mode = settings.cudagraph_mode or usual[bool(server.prompt_graphs)]
         if settings.enforce_eager and mode != "NONE":
             raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
         why = "as set" if settings.cudagraph_mode else "enforce_eager" if settings.enforce_eager else self.version.name
@@ -179,7 +180,7 @@ class Defaults:
         source = "as set" if settings.cudagraph_capture_sizes else f"{self.version.name}: up to" \
             f" {server.largest_graph} sequences"
         return [Derived("cudagraph_mode", mode, why),
-                Derived("cudagraph_capture_sizes", () if mode == "NONE" else sizes, source)]
+                Derived("cudagraph_capture_sizes", () if mode == "NONE" or none else sizes, source)]
 
     def _within_cache(self, rows: Sequence[Derived]) -> Iterator[Derived]:
         """*rows* with no longer context than the KV cache holds, where the engine starts with less."""
@@ -467,7 +468,8 @@ class Deployment:
         """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.
         """
         serve = self.serve
-        captured = graphs(serve)
+        server = SglangServer(serve, self.version, self.model, self.gpu) if self.version.prefill_graphs else None
+        captured = graphs(serve, None if server is None else server.prompt_graphs)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,

@@ -269,7 +269,7 @@ class SglangServer:
     @property
     def _is_profiled(self) -> bool:
         """Whether it is Qwen3-VL on a large Hopper, which has defaults of its own (model_overrides/qwen3_vl.py)."""
-        return (self.version.prefill_graphs and self.model.architecture in _QWEN3_VL
+        return (self.version.breakable_graphs and self.model.architecture in _QWEN3_VL
                 and self.gpu.architecture == "hopper" and self.memory >= 60 * 1024)
 
     # Memory ------------------------------------------------------------------------------------------------------
@@ -288,15 +288,16 @@ class SglangServer:
         rank of data-parallel attention, and at least 10 GiB on large GPUs.  Since graphs of prompts are captured, they
         are counted, and buffers of DeepEP; before, drafters were.
         """
-        settings, later = self.settings, self.version.prefill_graphs
+        settings, later = self.settings, self.version.breakable_graphs
         decodes = self.role != "prefill" and not settings.enforce_eager and settings.cudagraph_mode != "NONE"
         counts = decodes or not later
         most, tokens = self.largest_graph, self._working_tokens()
         kept = 512 + 1.5 * tokens + 128.0 * settings.gpus * self.ranks + (2 * most if counts else 0)
         if self.ranks > 1 and (self.role != "prefill" or not later):
             kept += most * self.ranks * (4.5 if most > 300 else 3)
-        if later:
-            kept += self._prefill_graphs()
+        if self._graphs_prompts:  # reserve_for_graph_mb
+            kept += 1536 if later and self.model.keeps_latents else 8 * len(self.prompt_graphs)
+            kept += 1024 if self._deepep else 0
         if self.memory > 60 * 1024:
             kept = max(kept, 10 * 1024)
         if later:
@@ -307,7 +308,7 @@ class SglangServer:
 
     def _working_tokens(self) -> int:
         """The tokens that activations are counted for."""
-        if self.role == "decode" and self.version.prefill_graphs:
+        if self.role == "decode" and self.version.breakable_graphs:
             return max((self.given.max_running_requests or self.largest_graph) * (1 + self.settings.drafted), 2048)
         return max(self.chunk if self.chunk > 0 else self.given.max_prefill_tokens, 2048)
 
@@ -315,20 +316,26 @@ class SglangServer:
     def _deepep(self) -> bool:
         return "deepep" in self.settings.all2all_backend and self.settings.enable_expert_parallel
 
-    def _prefill_graphs(self) -> float:
-        """MiB for graphs of prompts, where there are any (reserve_for_graph_mb, disable_breakable_cudagraph_if_...)."""
-        settings, architecture = self.settings, self.model.architecture
-        images = self._takes_images and architecture not in _ENCODERS
-        if self.role == "decode" or settings.enforce_eager or settings.pipeline_parallel_size > 1 or (
-                settings.enable_dbo or images or architecture == "KimiLinearForCausalLM"):
-            return 0.0
-        latent = self.model.keeps_latents
-        largest = min(size for size in (self.chunk, 8192 if latent else self.chunk, self.given.max_total_tokens)
-                      if size is not None)
-        sizes: tuple[int, ...] = prefill_graphs(largest)
+    @cached_property
+    def _graphs_prompts(self) -> bool:
+        """Whether graphs of prompts are captured (_handle_piecewise_cuda_graph, disable_breakable_cudagraph_if_...)."""
+        settings, architecture, breakable = self.settings, self.model.architecture, self.version.breakable_graphs
+        images = self._takes_images and not (breakable and architecture in _ENCODERS)
+        if not self.version.prefill_graphs or self.role == "decode" or settings.enforce_eager or images or (
+                settings.pipeline_parallel_size > 1 or settings.enable_dbo or architecture == "KimiLinearForCausalLM"):
+            return False
+        return breakable or (self.role == "both" and self.ranks == 1 and not self._deepep)
+
+    @cached_property
+    def prompt_graphs(self) -> tuple[int, ...]:
+        """The numbers of prompt tokens for which graphs are captured."""
+        if not self._graphs_prompts:
+            return ()
+        latent = self.version.prefill_graphs if self.model.keeps_latents else self.chunk
+        largest = min(size for size in (self.chunk, latent, self.given.max_total_tokens) if size is not None)
         if self._deepep:  # which needs multiples of 8, up to 2048
-            sizes = tuple({-(-size // 8) * 8 for size in prefill_graphs(2048)})
-        return (1536.0 if latent else 8.0 * len(sizes)) + (1024 if self._deepep else 0)
+            return tuple(sorted({-(-size // 8) * 8 for size in prefill_graphs(2048)}))
+        return prefill_graphs(largest)
 
     @property
     def _takes_images(self) -> bool:

@@ -67,7 +67,9 @@ class Worker:
     launches a whole step as one CUDA graph.  With piecewise graphs, each layer's attention and the graph after it
     take `piece`.  Without graphs, each kernel takes `compiled` if torch.compile made the code, else `eager`; each
     grouped GEMM of experts takes `experts` more.  What prompts do in a layer of gated delta rules are a dozen kernels
-    of Triton's, never in a graph: they take `states` more.
+    of Triton's, never in a graph: they take `states` more.  Where a library plans GEMMs in NVFP4 anew for each number
+    of rows, as cuDNN does, the first GEMM of each shape of weights takes `plan` more outside of graphs: prompts hardly
+    ever have as many tokens as others had.
     """
 
     prepare: float = _seconds()
@@ -78,6 +80,7 @@ class Worker:
     eager: float = _seconds()
     experts: float = _seconds()
     states: float = _seconds(0.0)
+    plan: float = _seconds(0.0)
 
     def preparing(self, sequences: int) -> float:
         """Seconds to prepare the inputs of a step of so many sequences."""

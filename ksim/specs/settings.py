@@ -437,9 +437,11 @@ class EngineVersion:
     """A release's defaults, and the decisions in which releases differ; the data files say what each means.
 
     `scheduler` is whose scheduler it has: those of other engines than SGLang are simulated by vLLM's.  An engine that
-    has `prefill_graphs` captures graphs of prompts, and keeps memory for them; one with `trtllm_mha` takes TRT-LLM's
-    attention kernels on Blackwell, and their pages.  In graphs of up to `dual_stream` tokens, shared experts of models
-    with latent attention run beside the routed ones.
+    has `prefill_graphs` captures piecewise graphs of prompts, of at most so many tokens where attention is latent, and
+    else of a chunk; one with `breakable_graphs` does so on prefill servers, too, with data-parallel attention, and of
+    most models that take images.  One with `trtllm_mha` takes TRT-LLM's attention kernels on Blackwell, and their
+    pages.  In graphs of up to `dual_stream` tokens, shared experts of models with latent attention run beside the
+    routed ones.
     `gpu_memory_utilization` is vLLM's default, and `free_gpu_memory_fraction` TensorRT-LLM's; an engine with neither
     reserves memory as SGLang does.  One that `starts_with_less_cache` than a request of the model's whole context takes
     refuses longer requests; the others do not start.  `state_prefix_caching` says whether prefixes are cached by
@@ -468,7 +470,8 @@ class EngineVersion:
     ceilings: Mapping[str, Any] = field(factory=dict, validator=_are_factors)
     block_multiple: int = field(default=1, validator=validators.gt(0))
     scheduler: str = field(default="vllm", validator=in_(("vllm", "sglang")))
-    prefill_graphs: bool = False
+    prefill_graphs: int = 0
+    breakable_graphs: bool = False
     trtllm_mha: bool = True
     dual_stream: int = 0
 

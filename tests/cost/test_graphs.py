@@ -56,3 +56,21 @@ def test_prompts_of_gated_delta_rules_take_a_host_longer_to_launch(prefill, laye
     batch = Batch.parse("4x1000", prefill)
     more = slow.step_cost(batch).launch_seconds - timer.step_cost(batch).launch_seconds
     assert more == pytest.approx(layers * 2e-3)
+
+
+@pytest.mark.parametrize("prefill, quantization, shapes", [
+    ("900+0", "nvfp4", 5), ("", "nvfp4", 0), ("900+0", "fp8_block", 0),
+])
+def test_a_library_that_plans_gemms_in_fp4_does_so_once_a_prompt_for_each_shape_of_weights(prefill, quantization,
+                                                                                          shapes):
+    """Of DeepSeek's: the output projection, and the up and down projections of dense and of shared experts."""
+    serve = {"quantization": quantization, "data_parallel_size": 4, "enable_expert_parallel": True,
+             "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if quantization == "nvfp4":
+        serve["unquantized"] = ["attention_inputs"]
+    scenario = Scenario.of({"model": "deepseek-v3", "gpu": "gb200", "serve": serve, "workload": ANY_WORKLOAD})
+    (timer,) = Deployment.of(scenario).timers()
+    planning = evolve(timer, host=evolve(timer.host, worker=evolve(timer.host.worker, plan=0.25)))
+    batch = Batch.parse("4x1000", prefill)
+    more = planning.step_cost(batch).launch_seconds - timer.step_cost(batch).launch_seconds
+    assert more == pytest.approx(shapes * 0.25)

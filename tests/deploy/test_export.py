@@ -123,6 +123,7 @@ def test_a_line_without_flags_reads_back_as_an_engine_of_defaults() -> None:
 @pytest.mark.parametrize("serve, words", [
     ({"tensor_parallel_size": 2, "data_parallel_size": 4},
      ["--tp-size", "8", "--dp-size", "4", "--enable-dp-attention"]),
+    ({"cudagraph_mode": "FULL_DECODE_ONLY"}, ["--disable-prefill-cuda-graph"]),
     ({"sglang": {"schedule_policy": "lpm", "enable_mixed_chunk": True}},
      ["--schedule-policy", "lpm", "--enable-mixed-chunk"]),
     ({"data_parallel_size": 2, "enable_expert_parallel": True, "all2all_backend": "deepep_low_latency"},

@@ -237,3 +237,15 @@ def test_an_empty_key_of_the_yaml_is_left_out():
 def test_what_a_name_quotes_leaves_the_scenario_readable():
     assert "a\\x07\\x7fb" in text_of("vllm serve Qwen/Qwen3-8B --served-model-name 'a\x07\x7fb'")
     assert table_of("vllm serve Qwen/Qwen3-8B --served-model-name 'a\x07\x7fb'")["model"] == "qwen3-8b"
+
+
+@pytest.mark.parametrize("flags, serve", [
+    ("--disable-prefill-cuda-graph", {"cudagraph_mode": "FULL_DECODE_ONLY"}),
+    ("--cuda-graph-backend-prefill disabled", {"cudagraph_mode": "FULL_DECODE_ONLY"}),
+    ("--disable-prefill-cuda-graph --disable-decode-cuda-graph", {"cudagraph_mode": "NONE"}),
+    ("--disable-cuda-graph", {"enforce_eager": True}), ("--cuda-graph-backend-prefill breakable", {}),
+])
+def test_sglangs_graphs_are_of_decodes_and_of_prompts(flags, serve):
+    table = table_of(f"python -m sglang.launch_server --model Qwen/Qwen3-8B {flags}")
+    assert {key: table["serve"][key] for key in ("cudagraph_mode", "enforce_eager")
+            if key in table.get("serve", {})} == serve

@@ -76,6 +76,25 @@ def test_engines_have_pools_of_their_own(row):
     assert table_of(row(backend="vllm"))["serve"]["kv_transfer_config"] == {"kv_connector": "NixlConnector"}
 
 
+@pytest.mark.parametrize("changes, sides", [
+    ({"system": "b200_sxm", "precision": "fp8"}, (1, 1)),  # unlike scripts for one node
+    ({"precision": "fp8", "counts": {"decode_gpus_per_worker": 4, "decode_ep": 1, "decode_workers": 1,
+                                     "prefill_dp_attention": False, "prefill_ep": 1}}, (10, 10)),
+])
+def test_sglang_looks_for_requests_as_often_as_its_recipes_say(row, changes, sides):
+    counts = changes.pop("counts", {})
+    made = scenario(row(counts, backend="sglang", **changes))
+    assert tuple(made.pools[side].serve["sglang"].get("scheduler_recv_interval", 1)
+                 for side in ("prefill", "decode")) == sides
+
+
+@pytest.mark.parametrize("method, host", [("none", "sglang-cudnn"), ("mtp", "sglang-disaggregated")])
+def test_where_no_recipe_chooses_a_library_for_fp4_it_is_cudnn(row, method, host):
+    table = table_of(row({"spec_method": method}, backend="sglang", system="b200_sxm"))
+    assert table["host"] == host and table["pair_router"] == {"name": "each_side", "prefill": "random"}
+    assert table_of(row(backend="sglang"))["host"] == "sglang-disaggregated"
+
+
 def test_a_deployment_has_the_nodes_that_its_engines_need(row):
     hgx = {"prefill_workers": 3, "prefill_gpus_per_worker": 4, "decode_workers": 2, "decode_gpus_per_worker": 16}
     assert table_of(row(hgx, system="h200_sxm", precision="fp8"))["nodes"] == 2 + 4

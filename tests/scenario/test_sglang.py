@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from ksim.cost.graphs import Launching
+from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
 from ksim.scenario.defaults import Defaults, Deployment
@@ -132,6 +134,28 @@ def test_states_bound_how_many_requests_run():
 def test_decode_graphs_are_closer_with_drafts():
     assert decode_graphs(40, 0) == (1, 2, 4, 8, 12, 16, 24, 32, 40)
     assert decode_graphs(14, 3) == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+
+
+@pytest.mark.parametrize("engine, model, serve, largest", [
+    ("sglang-0.5.8", "glm-5", {}, 0), ("sglang-0.5.10", "glm-5", {}, 2048), ("sglang-0.5.23", "glm-5", {}, 8192),
+    ("sglang-0.5.10", "llama-3.1-8b", {}, 16384), ("sglang-0.5.10", "qwen3.5-397b-a17b", {}, 0),
+    ("sglang-0.5.23", "qwen3.5-397b-a17b", {}, 16384), ("sglang-0.5.10", "glm-5", {"enforce_eager": True}, 0),
+    ("sglang-0.5.10", "glm-5", {"tensor_parallel_size": 1, "data_parallel_size": 8, "enable_expert_parallel": True}, 0),
+    ("sglang-0.5.10", "glm-5", {"cudagraph_mode": "FULL_DECODE_ONLY"}, 0),
+])
+def test_prompts_run_in_piecewise_graphs_where_their_release_captures_some(engine, model, serve, largest):
+    (timer,) = deployed(engine=engine, model=model, gpu="b200", serve={"tensor_parallel_size": 8, **serve}).timers()
+    assert max(timer.graphs.piecewise, default=0) == largest
+    launching, tokens = timer.graphs.of(Batch.of((950, 0)))
+    assert (launching, tokens) == (Launching.PIECEWISE, 960) if largest else launching.value != "CUDA graph"
+    assert bool(timer.graphs.full) == (not serve.get("enforce_eager", False))
+
+
+def test_a_prefill_server_has_graphs_of_prompts_alone():
+    sides = {"kv_connector": "sglang", "kv_role": "kv_producer"}
+    for engine, mode in (("sglang-0.5.10", "NONE"), ("sglang-0.5.23", "PIECEWISE")):
+        one = deployed(engine=engine, gpu="b200", serve={"kv_transfer_config": sides})
+        assert one.serve.cudagraph_mode == mode and not one.timers()[0].graphs.full
 
 
 def test_rows_say_where_values_come_from():

@@ -44,7 +44,8 @@ _NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p\d+)_batch(\d+)(?:_mtp(\d+))?")
 class Pools:
     """Settings by pool: `serve` of both, then those of the one that prefills and the one that decodes.
 
-    `chunk` tokens are the most that a prefilling worker takes at once; its ranks share them.  `engine` is a release.
+    `chunk` tokens are the most that a prefilling worker takes at once; its ranks share them.  `engine` is a release,
+    `host` another host; `router` chooses the rank that prefills.
     """
 
     text: str
@@ -54,6 +55,8 @@ class Pools:
     decode: Mapping[str, Any] = field(factory=dict)
     chunk: int | None = None
     engine: str = ""
+    host: str = ""
+    router: str = ""
 
 
 @frozen
@@ -98,6 +101,9 @@ def table_of(row: Row) -> dict[str, Any]:
     for rule in _rules(row):
         table["serve"] |= rule.serve
         table["engine"] = rule.engine or table["engine"]
+        table["host"] = rule.host or table["host"]
+        if rule.router:
+            table["pair_router"] = {"name": "each_side", "prefill": rule.router}
     table["serve"] = rows.accepting(row, _drafting(row, table["serve"]))
     table["serve"]["kv_transfer_config"] = {"kv_connector": splits().connectors[row.backend]}
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
@@ -127,7 +133,9 @@ def fields_of(row: Row) -> dict[str, str]:
     assert row.split and row.split.prefill and row.split.decode, "only for rows whose workers are known"
     if row.system not in known.gpus or row.backend not in known.backends:
         return {}
-    return rows.fields_of(row, known) | {"prefill": row.split.prefill.shape, "decode": row.split.decode.shape}
+    prefill, decode = row.split.prefill, row.split.decode
+    return rows.fields_of(row, known) | {"prefill": prefill.shape, "decode": decode.shape,
+                                         "workers": f"{prefill.count}+{decode.count}"}
 
 
 def _rules(row: Row) -> list[Pools]:

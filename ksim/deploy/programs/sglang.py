@@ -98,7 +98,7 @@ def _experts(given: Sequence[Given], tp: int, groups: int,
 
 #: Flags that are read together.
 GRAPH_FLAGS = ("disable_cuda_graph", "disable_decode_cuda_graph", "cuda_graph_backend_decode",
-               "cuda_graph_backend_prefill")
+               "cuda_graph_backend_prefill", "disable_prefill_cuda_graph")
 #: Orders of the queue that ksim lacks, and why.
 _POLICIES = {"routing-key": "ksim's requests have no routing keys",
              "priority": "it is --enable-priority-scheduling that orders requests by priority"}
@@ -109,6 +109,8 @@ def _graphs(given: Sequence[Given]) -> dict[str, Any]:
         return {"enforce_eager": True}
     if value_of(given, "disable_decode_cuda_graph") or value_of(given, "cuda_graph_backend_decode") == "disabled":
         return {"cudagraph_mode": "NONE"}
+    if value_of(given, "disable_prefill_cuda_graph") or value_of(given, "cuda_graph_backend_prefill") == "disabled":
+        return {"cudagraph_mode": "FULL_DECODE_ONLY"}
     return {}
 
 
