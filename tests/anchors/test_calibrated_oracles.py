@@ -64,7 +64,7 @@ def checks():
 @pytest.mark.parametrize("family, tag, mean, bias", [
     ("gemm", "sweep", 4.8, 0.5),  # found 4.5 %, and a bias of -0.1 %: layers of real models
     ("gemm", "random", 5.8, 0.8),  # 5.3 %, +0.1 %: off the grid
-    ("attention", "mixed", 6.0, 2.0),  # 5.7 %, +0.9 %: decodes and prompts in one batch
+    ("attention", "mixed", 5.7, 2.0),  # 5.4 %, -1.6 %: decodes and prompts in one batch
 ])
 def test_a_sweep_over_a_grid_prices_what_lies_off_it(checks, family, tag, mean, bias):
     cell = checks[family, tag]

@@ -2,8 +2,8 @@
 
 Which kernel runs is known from the GPU's architecture (vLLM's default backends):
 
-* Hopper: FlashAttention-3, one launch for the whole ragged batch.  Query heads of a KV head share the rows of a tile;
-  contexts are split into pieces, which one long chunk in the batch turns off for all.
+* Hopper: FlashAttention-3, one launch for the whole ragged batch, sequence after sequence.  Query heads of a KV head
+  share the rows of a tile; contexts are split into pieces, which one long chunk in the batch turns off for all.
 * Data-centre Blackwell: FlashInfer's TensorRT-LLM kernels, one launch for decodes and one for chunks.
 * Elsewhere: FlashAttention-2.  A batch of decodes packs heads and splits contexts; with a chunk in it it does neither.
 
@@ -22,6 +22,7 @@ from attrs import define
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.efficiency.attention_grids import (
     CONSTANTS,
+    FEW_ROWS,
     KEYS,
     AttentionConstants,
     AttentionRates,
@@ -214,31 +215,56 @@ def _chunk_pieces(s: Counts, grid: LaunchGrid, m: Any) -> tuple[Any, Any]:
 
 
 def _launch(p: Pieces, rates: AttentionRates, m: Any) -> Time:
-    """The time of one launch.
-
-    Decodes come first in a batch: chunks fill the SMs that unequal decodes leave
-    over, so those matter only where nothing follows them.
-    """
-    s, grid, mean, decode_mean = p.counts, p.grid, p.mean, p.decode_mean
+    """The time of one launch."""
+    s, grid, mean = p.counts, p.grid, p.mean
     waves = p.pieces / p.slots
     unit, queries = _unit(rates, grid, mean * p.pieces / p.slots), s.decodes + s.chunk_queries
     block = m.where(grid.decodes, rates.block, rates.chunk_block)
-    around, piece = rates.hidden * block, mean * unit + block
+    piece = mean * unit + block
     partial = rates.partial * (m.ceil(waves) - waves) * m.minimum(1.0, p.shortest / p.longest)
     sticks_out = m.where(waves > 1, 1.0, 0.0)
     compute = (m.where(waves < 1, 1.0, waves + partial) * piece
                + sticks_out * rates.tail * m.maximum(p.chunk_longest - p.chunk_mean, 0.0) * unit)
-    memory = (s.decode_keys + s.chunk_keys) * rates.token + rates.again * p.chunk_work + around
-    decode = decode_mean * unit + block
-    tail = sticks_out * p.unequal * RAGGED_TAIL * (p.decode_longest * unit + block - decode / 2)
-    decodes = _join(p.decodes / p.slots * decode + tail,
-                    s.decode_keys * rates.token + around + RAGGED_STREAM * tail, rates)
+    memory = (s.decode_keys + s.chunk_keys) * rates.token + rates.again * p.chunk_work + rates.hidden * block
+    decodes = _join(*_decodes(p, unit, block, sticks_out, rates), rates)
     loop = m.maximum(_join(compute, memory, rates), m.where(s.decodes > 0, decodes, 0.0))
+    if grid.in_turn:
+        loop = m.where((s.decodes > 0) & (s.chunks > 0), _in_turn(p, unit, block, rates, m), loop)
     loop = m.maximum(loop, p.longest * unit + block)
     combining = m.where(grid.combines > 0, rates.combine + rates.combine_split * grid.combines, 0.0)
     fixed = rates.start + combining + rates.copy * grid.copies + queries * rates.written
     return Time(fixed + loop + queries * rates.activations, compute, memory, fixed, waves, grid.split,
                 p.chunk_work / m.maximum(mean * p.pieces, 1.0))
+
+
+def _decodes(p: Pieces, unit: Any, block: Any, sticks_out: Any, rates: AttentionRates) -> tuple[Any, Any]:
+    """Seconds of the SMs and of memory until the last decode is done; where contexts differ, one *sticks_out*."""
+    decode = p.decode_mean * unit + block
+    tail = sticks_out * p.unequal * RAGGED_TAIL * (p.decode_longest * unit + block - decode / 2)
+    return (p.decodes / p.slots * decode + tail,
+            p.counts.decode_keys * rates.token + rates.hidden * block + RAGGED_STREAM * tail)
+
+
+def _in_turn(p: Pieces, unit: Any, block: Any, rates: AttentionRates, m: Any) -> Any:
+    """Seconds of a launch that takes up all pieces of its decodes before the first of its chunks.
+
+    Decodes keep memory busy and chunks the SMs, so neither hides in the time of the other: their seconds add up.  With
+    many pieces in flight, each of the two takes as long as the slower of memory and SMs, and no longer.  Half of a
+    chunk's piece sticks out at the end; the longest cannot begin before the last decode has.
+    """
+    s, chunk = p.counts, p.chunk_mean * unit + block
+    busy, waves = p.decodes / p.slots, (p.pieces - p.decodes) / p.slots
+    # Of pieces that leave SMs over, memory holds up only the SMs that they have.
+    stream = m.minimum(busy, 1.0) * s.decode_keys * rates.token
+    # The kernel for decodes alone, whose tiles have fewer rows, is no slower.
+    alone = busy * (p.decode_mean * (FEW_ROWS * rates.pair + rates.step) + rates.block)
+    decodes = m.maximum(busy * (p.decode_mean * unit + block), _join(alone, stream, rates))
+    chunks = m.maximum(waves * chunk,
+                       m.minimum(waves, 1.0) * (s.chunk_keys * rates.token + rates.again * p.chunk_work))
+    begin = m.where(busy > 1, decodes * (1 - 0.5 / m.maximum(busy, 1.0)), 0.0)
+    loop = m.maximum(decodes + chunks + m.where(busy + waves > 1, 0.5 * chunk, 0.0),
+                     begin + p.chunk_longest * unit + block)
+    return m.maximum(loop, m.maximum(*_decodes(p, unit, block, m.where(busy > 1, 1.0, 0.0), rates)))
 
 
 def _unit(rates: AttentionRates, grid: LaunchGrid, blocks: Any) -> Any:

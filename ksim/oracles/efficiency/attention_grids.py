@@ -18,8 +18,8 @@ from ksim.foundation.units import DType
 from ksim.oracles.efficiency.models import Array
 from ksim.specs.hardware import Gpu
 
-__all__ = ["KEYS", "Counts", "LaunchGrid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
-           "only", "tokens", "CONSTANTS", "AttentionConstants", "AttentionRates"]
+__all__ = ["FEW_ROWS", "KEYS", "Counts", "LaunchGrid", "Heads", "chunk_grid", "decode_grid", "even", "flash2", "flash3",
+           "length", "only", "tokens", "CONSTANTS", "AttentionConstants", "AttentionRates"]
 
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
@@ -88,7 +88,9 @@ class LaunchGrid:
     of keys that one thread block goes over; whether a context is `split` into
     more than one piece; whether it is the kernel for `decodes` alone; tiles of
     decodes and of chunks; `resident` thread blocks at once on an SM; how many
-    times partial results are added up (`combines`), and heads reordered (`copies`).
+    times partial results are added up (`combines`), and heads reordered (`copies`);
+    whether sequences are taken up `in_turn`, decodes before chunks, and not all
+    of them for one head after the other.
     """
 
     rows: Any
@@ -101,6 +103,7 @@ class LaunchGrid:
     resident: float = 1.0
     combines: Any = 0.0
     copies: Any = 0.0
+    in_turn: bool = False
 
 
 @lru_cache(maxsize=16)
@@ -136,7 +139,7 @@ def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
     piece = m.where(splits, m.minimum(share, longest), longest)
     # The kernel that adds up runs whenever there might have been splits.
     return LaunchGrid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
-                combines=m.where(splits, longest / piece, 0.0), decodes=few)
+                combines=m.where(splits, longest / piece, 0.0), decodes=few, in_turn=True)
 
 
 def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> LaunchGrid:
