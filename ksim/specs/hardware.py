@@ -10,7 +10,6 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-import numpy as np
 from attrs import evolve, field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
@@ -79,7 +78,11 @@ class Clocks:
         """The share of their measured time that compute-bound kernels of *family*, with so many bytes of *weights*,
         take at the boost clock; a column where *weights* are a column."""
         share = self.measured.get(family, 1.0)
-        return share if isinstance(share, float) else np.interp(weights, list(share), list(share.values()))
+        if isinstance(share, float):
+            return share
+        from numpy import interp  # which the command line and completion do without
+
+        return interp(weights, list(share), list(share.values()))
 
     def slowed(self, clock: float) -> float:
         """The factor by which compute-bound kernels take longer at *clock* (Hz) than at the boost clock."""
