@@ -60,7 +60,7 @@ def test_no_kernel_is_predicted_beyond_the_power_limit():
 def test_the_time_of_a_graph_is_corrected_for_the_clock_that_the_kernel_before_left():
     busy, moving = (evolve(row(*KERNELS[place]), left=1.4e9) for place in (0, 8))
     assert bound(busy, H200) == "compute" and bound(moving, H200) == "memory"
-    assert cooled(busy, H200) == pytest.approx(busy.graph / (1 + 0.5 * (1.98 / 1.4 - 1)), abs=0)
+    assert cooled(busy, H200) == pytest.approx(busy.graph / (1 + H200.power.clocks.share * (1.98 / 1.4 - 1)), abs=0)
     assert cooled(moving, H200) == moving.graph
     assert cooled(evolve(busy, left=np.inf), H200) == busy.graph
     assert predict(busy, H200, recovered=True).seconds > predict(busy, H200).seconds

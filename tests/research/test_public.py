@@ -129,7 +129,7 @@ def test_the_files_of_boards_have_what_the_public_rows_say(name):
     power = gpu_of(name).power
     rows = [row for row in read(PUBLIC) if isinstance(row, public.SteadyState)]
     found = fit(name, rows)
-    assert found.watts["busy"] == pytest.approx(power.busy, rel=0.02)
+    assert found.watts["busy"] == pytest.approx(power.busy, rel=0.03)  # times of large products have moved since
     assert found.watts["idle"] == pytest.approx(power.idle, rel=0.02)
     for dtype, watts in power.experts.items():
         assert found.watts[str(dtype)] == pytest.approx(watts, rel=0.03)

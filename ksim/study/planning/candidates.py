@@ -99,8 +99,22 @@ class Candidates:
 
     @cached_property
     def count(self) -> int:
-        """How many variants there are in all."""
-        return sum(len(family.variants) for family in self.families)
+        """How many deployments there are in all: each variant, and each two families that serve apart."""
+        single = [family for family in self.families if family.single]
+        pairs = sum(apart(prefill, decode) for prefill in single for decode in single)
+        return pairs + sum(len(family.variants) for family in self.families)
+
+
+#: The settings that a prefill engine and a decode engine may have of their own.
+OWN = (_TENSOR,)
+
+
+def apart(prefill: EngineFamily, decode: EngineFamily) -> bool:
+    """Whether engines of one family may prefill for those of the other: all but the tensor parallelism is the same."""
+    def rest(family: EngineFamily) -> Settings:
+        return {key: value for key, value in family.shared.items() if key not in OWN}
+
+    return rest(prefill) == rest(decode)
 
 
 def candidates(scenario: Scenario, kinds: Sequence[GpuKind], over: Sequence[SettingValues] = ()) -> Candidates:

@@ -16,7 +16,7 @@ from ksim.scenario.sizing import pack
 from ksim.specs.shard import Shard
 from ksim.study.capacity.targets import Target
 from ksim.study.grid import Settings, short_names, value_text
-from ksim.study.planning.candidates import Candidates, EngineFamily
+from ksim.study.planning.candidates import OWN, Candidates, EngineFamily, apart
 from ksim.study.planning.estimate import Station, Steady, SteadyApart, station
 from ksim.study.planning.step_prices import LoadSample, StepPrices
 
@@ -193,18 +193,6 @@ def costs_of(question: PlanQuestion, rates: CostRates, gpus: int, watts: float) 
     return costs
 
 
-#: The settings that a prefill engine and a decode engine may have of their own.
-_OWN = ("serve.tensor_parallel_size",)
-
-
-def _match(prefill: EngineFamily, decode: EngineFamily) -> bool:
-    """Whether one may prefill for the other: all but the tensor parallelism is the same."""
-    def rest(family: EngineFamily) -> Settings:
-        return {key: value for key, value in family.shared.items() if key not in _OWN}
-
-    return rest(prefill) == rest(decode)
-
-
 @frozen(eq=False)
 class _Prefilling:
     """Engines of a family that prefill alone: their state with each of so many replicas (`counts`)."""
@@ -243,7 +231,7 @@ def _apart(question: PlanQuestion, priced: Sequence[Priced]) -> Iterator[Option]
     decoding = [found for one in single if (found := _Decoding.of(question, one)) is not None]
     for prefill in [_Prefilling.of(question, one) for one in single if one.most]:
         for decode in decoding:
-            if _match(prefill.family, decode.family):
+            if apart(prefill.family, decode.family):
                 yield from _split(question, prefill, decode)
 
 
@@ -273,12 +261,12 @@ def _option_of(question: PlanQuestion, prefill: _Prefilling, decode: _Decoding, 
     both: tuple[tuple[_Prefilling | _Decoding, int], ...] = (
         (prefill, int(prefill.counts[row])), (decode, decode.count))
     pools = {name: {"role": name, "replicas": count,
-                    "serve": {key.removeprefix("serve."): one.family.shared[key] for key in _OWN}}
+                    "serve": {key.removeprefix("serve."): one.family.shared[key] for key in OWN}}
              for name, (one, count) in zip(("prefill", "decode"), both, strict=True)}
     gpus = sum(count * one.family.gpus for one, count in both)
     watts = sum(count * one.family.gpus * float(one.state.watts[place])
                 for (one, count), place in zip(both, (row, 0), strict=True))
-    shared = {key: value for key, value in decode.family.shared.items() if key not in _OWN}
+    shared = {key: value for key, value in decode.family.shared.items() if key not in OWN}
     node = decode.family.variants[0].system.gpus_per_node
     nodes = -(-pack([one.family.gpus for one, count in both for _ in range(count)], node)[1] // node)
     settings = {**shared, "nodes": nodes, "pools": pools}

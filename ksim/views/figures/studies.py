@@ -201,10 +201,13 @@ def _front(scales: Sequence[Scale], marks: Sequence[ParetoMark], x: Axis, y: Axi
 
 
 def plan_chart(title: str, answer: Answer) -> Picture:
-    """What options of a plan cost, by the first objective, and their worst target over its limit.
+    """What options of a plan cost, by the first objective, and their worst target over its limit."""
+    return Picture(title, [plan_panel(answer)], f"{answer['candidates']:,} candidates; {len(answer['options']):,} carry"
+                                                f" {answer['rate']:g} requests/s by estimates")
 
-    Estimates are small; finalists are shown as they were simulated, those that carry the load with their names.
-    """
+
+def plan_panel(answer: Answer) -> Panel:
+    """The same; estimates are small, and the finalists that carry the load are shown as they were simulated."""
     first, limits = answer["minimize"][0], {text: _limit(text) for text in answer["targets"]}
     stands = [one for one in answer["finalists"] if one["stands"]]
     guesses = [(one["costs"][first], max(one["seconds"][text] / limit for text, limit in limits.items()), one["name"])
@@ -217,15 +220,14 @@ def plan_chart(title: str, answer: Answer) -> Picture:
             marks.append(Dots([cost for cost, *_ in rows], [share for _, share, _ in rows], name, colour, size,
                               texts=[row[2] if row == seen[0] else "" for row in rows] if rows is seen else
                               [""] * len(rows), hover=[row[2] for row in rows]))
-    x = wide_axis(_COSTS[first], [cost for cost, *_ in (*guesses, *seen)])
+    x = wide_axis(COSTS_OF_PLANS[first], [cost for cost, *_ in (*guesses, *seen)])
     y = wide_axis("worst target over its limit", [share for _, share, _ in (*guesses, *seen)])
-    return Picture(title, [Panel("", x, y, marks, legend="best")], f"{answer['candidates']:,} candidates;"
-                   f" {len(guesses):,} carry {answer['rate']:g} requests/s by estimates")
+    return Panel("", x, y, marks, legend="best")
 
 
 #: What a plan minimises.
-_COSTS = {"gpus": "GPUs", "usd": "dollars an hour", "joules": "joules per output token",
-          "carbon": "grams of CO2e an hour"}
+COSTS_OF_PLANS = {"gpus": "GPUs", "usd": "dollars an hour", "joules": "joules per output token",
+                  "carbon": "grams of CO2e an hour"}
 
 
 def _limit(target: str) -> float:

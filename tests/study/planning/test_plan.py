@@ -1,6 +1,7 @@
 """Plans from a question to an answer and its directory."""
 
 import json
+from html import unescape
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import ksim
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scenario.scenario import Scenario
+from tests.cli.command import ksim as command
 
 TABLE = {
     "model": "qwen3-0.6b", "gpu": "h100", "serve": {"max_model_len": 512, "max_num_seqs": 64},
@@ -74,6 +76,14 @@ def test_the_directory_has_the_answer_and_its_scenario(planned):
     assert (folder / "plots" / "front.png").is_file() and (folder / "runs.parquet").is_file()
     with pytest.raises(ConfigError, match="is finished"):
         ksim.plan(Scenario.of(TABLE), 1500.0, SLO, ["h100=2", "h200=5"], output=folder, resume=True, finalists=2, **FEW)
+
+
+def test_its_page_has_the_answer_the_finalists_and_all_candidates(planned, tmp_path):
+    found, folder = planned
+    page = tmp_path / "plan.html"
+    assert command("report", str(folder), "-o", str(page), folder=tmp_path).status == 0
+    text = unescape(page.read_text(encoding="utf-8"))
+    assert found.sentence in text and "The finalists, as simulated" in text and "All candidates" in text
 
 
 def test_a_plan_goes_on_where_it_was_stopped(tmp_path, planned):

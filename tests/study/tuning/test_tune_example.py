@@ -1,4 +1,4 @@
-"""scenarios/tune.toml: 1,000 points, whose best is found in at most 100 trials.
+"""scenarios/tune.toml: 1,000 points, whose best six searches in ten find in at most 100 trials.
 
 The grid of all points is in benchmarks/tune.json; `python -m benchmarks.tune --write` computes it anew.
 """
@@ -33,8 +33,10 @@ def test_a_search_on_runs_is_the_one_on_the_grid(begun):
     assert [point.settings for point in tried] == [*islice(example.proposals(example.plan()), 16)], ANEW
 
 
-def test_the_best_of_the_grid_is_found_in_at_most_a_hundred_trials():
-    assert example.found_after(example.plan()) <= example.TRIALS
+def test_most_searches_find_the_best_of_the_grid_in_at_most_a_hundred_trials():
+    """Of a hundred, six in ten (docs/sweep.md); a search by chance finds it in one of ten."""
+    found = [example.found_after(evolve(example.plan(), search_seed=seed)) for seed in example.SEEDS[:12]]
+    assert sum(number is not None and number <= example.TRIALS for number in found) >= 4
 
 
 def test_the_grid_is_what_the_trials_gave(begun):

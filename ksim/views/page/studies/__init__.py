@@ -1,7 +1,7 @@
 """The page of a study: each section reads a `Study` and adds to a `Document`."""
 
 from ksim.views.page.document import Document
-from ksim.views.page.studies import capacity, routers, sections
+from ksim.views.page.studies import capacity, plan, routers, sections
 from ksim.views.page.studies.reading import Study
 from ksim.views.page.studies.sections import lead
 
@@ -17,6 +17,8 @@ def study_page(study: Study) -> Document:
     if study.capacity:
         document.lead.extend(capacity.lead(study.capacity))
         capacity.add(document, study)
+    elif study.plan:
+        plan.add(document, study)
     else:
         document.lead.extend(lead(study))
         for add in SECTIONS:

@@ -60,7 +60,10 @@ class Point:
 
 @define(eq=False, slots=False)
 class Study:
-    """A study: what it did, and its points.  `capacity` is the content of capacity.json, {} for other studies."""
+    """A study: what it did, and its points.
+
+    `capacity` is the content of capacity.json, and `plan` that of plan.json; {} for other studies.
+    """
 
     directory: Path
     kind: str
@@ -69,6 +72,7 @@ class Study:
     scenario: str
     rows: Sequence[RunRow]
     capacity: Mapping[str, Any]
+    plan: Mapping[str, Any]
     best: str
 
     @classmethod
@@ -77,7 +81,8 @@ class Study:
         found = StudyDirectory.read(directory)
         best = directory / "best.toml"
         return cls(directory, found.head.kind, found.head.title, found.head.command, found.scenario, rows=found.rows,
-                   capacity=_capacity(directory), best=best.read_text(encoding="utf-8") if best.is_file() else "")
+                   capacity=_answer(directory, "capacity.json"), plan=_answer(directory, "plan.json"),
+                   best=best.read_text(encoding="utf-8") if best.is_file() else "")
 
     @cached_property
     def points(self) -> list[Point]:
@@ -140,8 +145,8 @@ class Study:
         return said[0] if said else number_of(key).better == MORE
 
 
-def _capacity(directory: Path) -> Mapping[str, Any]:
-    path = directory / "capacity.json"
+def _answer(directory: Path, name: str) -> Mapping[str, Any]:
+    path = directory / name
     if not path.is_file():
         return {}
     try:
