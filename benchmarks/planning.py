@@ -13,7 +13,7 @@ from ksim.foundation.rng import stream
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.journal import Journal
 from ksim.study.capacity.judge import ByRuns
-from ksim.study.planning.ask import PlanPlan, best_of_families
+from ksim.study.planning.ask import PlanStudy, best_of_families
 from ksim.study.planning.candidates import candidates
 from ksim.study.planning.race import Finalist, Race
 from ksim.study.planning.ranking import Option, options
@@ -101,11 +101,11 @@ def answered(number: int) -> Answered:
     return Answered(name, found.count, seconds, ended)
 
 
-def _order(asked: PlanPlan, option: Option) -> tuple[float, ...]:
+def _order(asked: PlanStudy, option: Option) -> tuple[float, ...]:
     return option.order(asked.objectives)
 
 
-def question(number: int) -> tuple[PlanPlan, str]:
+def question(number: int) -> tuple[PlanStudy, str]:
     """Question *number*, and what it asks."""
     rng = stream(number, "planning")
     model, gpu = (str(rng.choice(names)) for names in (MODELS, GPUS))
@@ -116,7 +116,7 @@ def question(number: int) -> tuple[PlanPlan, str]:
             "count": REQUESTS, "arrivals": {"process": "poisson", "rate": rate}, "max_tokens": 16000,
             "prompt": {"kind": "lognormal", "median": prompt, "sigma": 0.5},
             "output": {"kind": "lognormal", "median": output, "sigma": 0.5}}}})
-    asked = PlanPlan.of(scenario, rate, [f"ttft:mean:{ttft:g}s", f"tpot:mean:{tpot:g}s"], (), (), (),
+    asked = PlanStudy.of(scenario, rate, [f"ttft:mean:{ttft:g}s", f"tpot:mean:{tpot:g}s"], (), (), (),
                         requests=REQUESTS, replications=2, seed=0)
     return asked, (f"{model} on {gpu}, {rate:g} requests/s of {prompt:g} + {output:g} tokens, TTFT {ttft:g} s, TPOT"
                    f" {1e3 * tpot:g} ms")

@@ -57,7 +57,7 @@ def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, sl
     *finalists* begins after *time*.  Raises KsimError.
     """
     read = scenario if isinstance(scenario, Scenario) else Scenario.read(Path(scenario))
-    asked = PlanPlan.of(read, rate, slo, gpus, minimize, over, requests=requests, replications=replications,
+    asked = PlanStudy.of(read, rate, slo, gpus, minimize, over, requests=requests, replications=replications,
                         seed=seed)
     until, where = monotonic() + _seconds(time), Where(jobs)
     folder = None if output is None else Path(output)
@@ -92,7 +92,7 @@ def _seconds(time: str | float) -> float:
 
 
 @frozen
-class PlanPlan(StudyPlan):
+class PlanStudy(StudyPlan):
     """A question of `ksim plan`: the `kinds` of GPUs, the `rate`, the `criteria`, and what is to be minimised."""
 
     kind: ClassVar[str] = "plan"
@@ -106,7 +106,7 @@ class PlanPlan(StudyPlan):
     @classmethod
     def of(cls, scenario: Scenario, rate: float | None, slo: Sequence[str | Target], gpus: Sequence[str],
            minimize: Sequence[str], over: Over, *, requests: int | None, replications: int, seed: int | None
-           ) -> "PlanPlan":
+           ) -> "PlanStudy":
         """Check what is asked; raises ConfigError for what no plan can be made of."""
         if scenario.pools:
             raise ConfigError("pools", "a plan makes the pools itself; leave them out")
@@ -210,7 +210,10 @@ _TOO_LONG = 0.01
 
 
 def _longer(criteria: Criteria, question: PlanQuestion, ranked: Sequence[Option]) -> Criteria:
-    """*criteria* with as many requests as let arrivals last several times as long as a request takes."""
+    """*criteria* with as many requests as let arrivals last several times as long as a request takes.
+
+    Half as many as of a capacity, whose rate is to be exact: with fewer, finalists would not be told apart.
+    """
     if criteria.requests or not ranked:
         return criteria
     least = LIVES / 2 * question.rate * max(option.seconds for option in ranked[:_LOOKED_AT])
@@ -224,7 +227,7 @@ _OTHERS = {"prompts longer by 20 %": (1.2, 1.0, 1.0), "outputs longer by 20 %": 
            "half the reuse of prefixes": (1.0, 1.0, 0.5)}
 
 
-def _answer(asked: PlanPlan, name: str, found: Candidates, ranked: Sequence[Option], ended: Sequence[Finalist],
+def _answer(asked: PlanStudy, name: str, found: Candidates, ranked: Sequence[Option], ended: Sequence[Finalist],
             runs: int) -> DeploymentPlan:
     best = next((one for one in ended if one.stands), None)
     taken = [best.setup] if best else [set_up(asked.scenario, option) for option in ranked[:1]]
@@ -235,7 +238,7 @@ def _answer(asked: PlanPlan, name: str, found: Candidates, ranked: Sequence[Opti
         changes=[*_changes(asked, best.option)] if best else [], runs=runs)
 
 
-def _changes(asked: PlanPlan, best: Option) -> Iterator[Change]:
+def _changes(asked: PlanStudy, best: Option) -> Iterator[Change]:
     """What other loads would need of the *best* option, by estimates."""
     load, families = asked.load, Candidates(best.families[-2:], {})
     for what, (prompts, outputs, reuse) in _OTHERS.items():
