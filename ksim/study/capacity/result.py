@@ -38,7 +38,7 @@ def set_ups(standings: Sequence[Standing], rate: float | None) -> list[dict[str,
 def _standing(one: Standing, rate: float | None) -> dict[str, Any]:
     between = None if rate is None else one.gpus_between(rate)
     return {
-        "name": one.setup.name, "settings": {key: _plain(value) for key, value in one.setup.settings.items()},
+        "name": one.setup.name, "settings": {key: plain_value(value) for key, value in one.setup.settings.items()},
         "stands": one.stands, "problem": one.problem, "replicas": one.replicas or None, "gpus": one.gpus or None,
         "gpus_interval": None if between is None else list(between), "gpus_per_replica": one.setup.gpus or None,
         **{key: one.cost(key) for key in COSTS},
@@ -55,7 +55,7 @@ def _point(point: RatePoint) -> dict[str, Any]:
         "saturated": point.saturated, "meets": point.meets, "goodput": _estimate(point.goodput),
         "targets": {str(target): {"attainment": _estimate(point.attainment[target]), "seconds":
                     _estimate(point.values[target])} for target in point.values},
-        "numbers": {key: _finite(value) for key, value in point.numbers.items()},
+        "numbers": {key: finite(value) for key, value in point.numbers.items()},
     }
 
 
@@ -68,27 +68,28 @@ def _answer(answer: RateAnswer) -> dict[str, Any]:
 
 
 def _light(light: Light) -> dict[str, Any]:
-    return {"seconds": {str(target): _finite(value) for target, value in light.values.items()},
+    return {"seconds": {str(target): finite(value) for target, value in light.values.items()},
             "missed": [str(target) for target in light.missed], "bounds": dict(light.bounds)}
 
 
 def _estimate(estimate: tuple[float, Interval]) -> dict[str, Any]:
     value, interval = estimate
-    return {"value": _finite(value), "interval": _interval(interval)}
+    return {"value": finite(value), "interval": _interval(interval)}
 
 
 def _interval(interval: Interval) -> list[float | None]:
-    return [_finite(interval.low), _finite(interval.high)]
+    return [finite(interval.low), finite(interval.high)]
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """A number for JSON, which has no infinity: None for what is not known."""
     return value if isfinite(value) else None
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """The value of a setting for JSON."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain_value(inner) for key, inner in value.items()}
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -29,7 +29,7 @@ from ksim.study.capacity.trial import Criteria
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import SettingValues
 from ksim.study.plan import StudyPlan
-from ksim.study.planning.candidates import Candidates, GpuKind, candidates
+from ksim.study.planning.candidates import LIMITS, Candidates, GpuKind, candidates
 from ksim.study.planning.race import Finalist, Race, set_up
 from ksim.study.planning.ranking import OBJECTIVES, Option, PlanQuestion, options
 from ksim.study.planning.result import Change, DeploymentPlan
@@ -40,8 +40,6 @@ from ksim.workload.statistics import Reuse
 #: Requests that tell the lengths, and the tokens of a block of shared prefixes.
 _SAMPLE, _BLOCK = 2000, 16
 _GPU = re.compile(r"(?P<name>[^:=]+)(:(?P<most>\d+))?(=(?P<price>.+))?")
-#: Settings that change a limit of a step alone; of options that differ by these, the best is a finalist.
-_LIMITS = ("serve.max_num_batched_tokens", "serve.max_num_seqs")
 
 
 def plan(scenario: Scenario | str | PathLike[str], rate: float | None = None, slo: Sequence[str | Target] = (),
@@ -265,5 +263,5 @@ def best_of_families(ranked: Sequence[Option]) -> Sequence[Option]:
     """Of *ranked* options that differ by limits of a step alone, the first."""
     seen = dict[str, Option]()
     for option in ranked:
-        seen.setdefault(repr({key: value for key, value in option.settings.items() if key not in _LIMITS}), option)
+        seen.setdefault(repr({key: value for key, value in option.settings.items() if key not in LIMITS}), option)
     return [*seen.values()]

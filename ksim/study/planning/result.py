@@ -17,10 +17,10 @@ from attrs import define, evolve, field, frozen
 from ksim.foundation.errors import MissingExtra
 from ksim.scenario.scenario import Scenario
 from ksim.study.capacity.answer import milliseconds, named
+from ksim.study.capacity.result import finite, plain_value
 from ksim.study.capacity.targets import Interval, Target
 from ksim.study.capacity.traffic import Traffic, replicated
 from ksim.study.capacity.trial import Criteria
-from ksim.study.grid import value_text
 from ksim.study.planning.race import Finalist
 from ksim.study.planning.ranking import OBJECTIVES, Option
 from ksim.views.tables import Table, markdown, notebook
@@ -224,28 +224,20 @@ def _between(value: float, interval: Interval) -> str:
 
 
 def _option(option: Option) -> dict[str, Any]:
-    return {"name": option.name, "gpu": option.gpu, "settings": _plain(option.settings), "replicas": option.replicas,
+    return {"name": option.name, "gpu": option.gpu, "settings": plain_value(option.settings),
+            "replicas": option.replicas,
             "gpus": option.gpus, "costs": dict(option.costs), "watts": option.watts,
-            "seconds": {str(target): _finite(value) for target, value in option.values.items()}}
+            "seconds": {str(target): finite(value) for target, value in option.values.items()}}
 
 
 def _finalist(one: Finalist) -> dict[str, Any]:
     values: Mapping[Target, tuple[float, Interval]] = one.point.values if one.point else {}
-    return {"name": one.setup.name, "settings": _plain(one.setup.settings), "replicas": one.replicas, "gpus": one.gpus,
+    return {"name": one.setup.name, "settings": plain_value(one.setup.settings),
+            "replicas": one.replicas, "gpus": one.gpus,
             "stands": one.stands, "problem": one.problem or None, "costs": dict(one.costs),
             "estimated": _option(one.option),
-            "seconds": {str(target): {"value": _finite(value),
-                                      "interval": [_finite(between.low), _finite(between.high)]}
+            "seconds": {str(target): {"value": finite(value),
+                                      "interval": [finite(between.low), finite(between.high)]}
                         for target, (value, between) in values.items()},
             "replications": one.point.replications if one.point else 0,
-            "numbers": {key: _finite(value) for key, value in one.point.numbers.items()} if one.point else {}}
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return value if isinstance(value, bool | int | float | str) else value_text(value)
+            "numbers": {key: finite(value) for key, value in one.point.numbers.items()} if one.point else {}}
