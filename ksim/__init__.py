@@ -82,7 +82,7 @@ LAYERS: dict[str, set[str]] = {
     "kv.transfer": {"foundation", "flow", "network", "scheduling"},
     "kv.offload": {"foundation", "flow", "network", "kv.cache", "scheduling", "kv.transfer"},
     "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "scheduling", "kv.transfer"},
-    "cluster": {"foundation", "specs", "flow", "kv.transfer", "engine"},
+    "cluster": {"autoscaling", "foundation", "specs", "flow", "kv.transfer", "engine"},
     "autoscaling": {"foundation"},
     "results": {"foundation", "flow"},
     "views": {"foundation", "flow", "results"},

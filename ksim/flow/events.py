@@ -22,7 +22,7 @@ from ksim.flow.steps import StepColumns, StepCost
 __all__ = ["ExpertsMoved", "RanksMet", "RankTimeline", "WAITS", "Chosen", "Seen", "Decoded", "GONE",
            "GONE_AFTER_REFUSAL", "Event", "Arrived", "Rejected", "Routed", "Received", "Admitted", "Preempted",
            "Emitted", "Finished", "Prefilled", "Transferred", "Released", "Failed", "AdapterLoaded", "LinkUsed",
-           "LinkBuilt", "Stepped", "EngineBuilt", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
+           "LinkBuilt", "Stepped", "EngineBuilt", "Scaled", "Held", "Refused", "KvTransferParams", "TIERS", "Copied",
            "StepBlock"]
 
 
@@ -320,10 +320,30 @@ class EngineBuilt:
     tiers: tuple[str, ...] = ()
     #: Whether it has a vision encoder.
     encodes: bool = False
+    #: When it began to be "starting", "ready", "draining" or "gone", in turn; empty for one that is always ready.
+    life: tuple[tuple[float, str], ...] = ()
+
+    def absent(self, duration: float) -> float:
+        """The seconds of a run of *duration* in which it has no GPUs."""
+        ends = [*(since for since, _ in self.life[1:]), duration]
+        return sum(max(0.0, min(end, duration) - since)
+                   for (since, state), end in zip(self.life, ends, strict=False) if state == "gone")
 
 
 #: Too Many Requests, the HTTP status of whoever is refused for load.
 TOO_MANY = 429
+
+
+@frozen
+class Scaled(Event):
+    """An autoscaler asked for so many `replicas` of a `pool` that had `before`, of which so many were `ready`, for the
+    `reason` given."""
+
+    pool: str
+    before: int
+    ready: int
+    replicas: int
+    reason: str
 
 
 @frozen

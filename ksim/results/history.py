@@ -398,7 +398,13 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
     gpus = each(engines, lambda engine: engine.ranks * engine.stages)
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
+    slept += floats(engines, "static_watts") * gpus * absent(engines, duration)
     return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum())
+
+
+def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
+    """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
+    return np.array([built.absent(duration) for built in engines], np.float64)
 
 
 def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:

@@ -380,14 +380,20 @@ class CostRates:
 
 def footprint(summary: dict[str, Any], rates: CostRates) -> dict[str, Any]:
     """The energy that the run of *summary* draws from the grid, its emissions and its cost at *rates*."""
-    return _told(_Amounts.of(summary["energy_joules"], summary["gpus"] * summary["duration"], rates), summary)
+    return _told(_Amounts.of(summary["energy_joules"], _gpu_seconds(summary, summary["duration"]), rates), summary)
+
+
+def _gpu_seconds(summary: Mapping[str, Any], duration: float) -> float:
+    """The seconds for which GPUs are paid, in a run or a pool that lasts for *duration*."""
+    allocated: float = summary.get("allocated_gpu_seconds", summary["gpus"] * duration)
+    return allocated
 
 
 def fleet_footprint(summary: dict[str, Any], rates: CostRates, of_pools: Mapping[str, CostRates]) -> dict[str, Any]:
     """The same for a run with pools, each at its own rates, by its name, or else at *rates*; also pool by pool."""
     pools, parts = {}, []
     for name, pool in summary["pools"].items():
-        gpu_seconds = pool["gpus"] * summary["duration"]
+        gpu_seconds = _gpu_seconds(pool, summary["duration"])
         amounts = _Amounts.of(pool["energy_joules"], gpu_seconds, of_pools.get(name, rates))
         parts.append(amounts)
         millions = pool["total_input_tokens"] / 1e6
