@@ -114,7 +114,8 @@ class Cluster:
     signals: SignalSettings = SignalSettings()
     seed: int = 0
     gateway: "Gateway | None" = None
-    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None, init=False)
+    enter: Callable[[Iterable[int], Callable[[], object]], Callable[[], object]] | None = field(default=None,
+                                                                                               init=False)
     _slots: simpy.Resource | None = field(init=False)
     sight: EngineViews = field(init=False)
     _prefilling: list[View] = field(init=False)

@@ -41,13 +41,13 @@ class Replica:
 class ScaledPool:
     """The `replicas` of the pool called `name`, of which so many are `wanted`.
 
-    `start_up` is a process that lasts as long as a replica takes to start; `changed` is told of each change of state.
+    `start_up` makes a process that lasts as long as a replica takes to start; `changed` is told of each change.
     """
 
     env: simpy.Environment
     name: str
     replicas: Sequence[Replica]
-    start_up: Callable[[], Generator[simpy.Event, Any, None]]
+    start_up: Callable[[Replica], Generator[simpy.Event, Any, None]]
     changed: Callable[[Replica], None]
     wanted: int = field(init=False)
 
@@ -90,7 +90,7 @@ class ScaledPool:
 
     def _start(self, replica: Replica) -> Generator[simpy.Event, Any, None]:
         began = replica.life[-1]
-        yield from self.start_up()
+        yield from self.start_up(replica)
         if replica.life[-1] is began:  # nobody has changed their mind
             self._change(replica, READY)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from typing import Any, ClassVar
 
-
 from attrs import astuple, define, evolve, field, frozen
 
 from ksim.autoscaling import Autoscaler, Observation, PoolView, ReplicaView

@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 import simpy
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 
+from ksim.autoscaling.startup import Startup
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
@@ -15,12 +16,59 @@ from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.network.flows import Flows
 from ksim.network.links import Links
+from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
+from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
 from ksim.simulation.pool import EnginePool
 
 __all__ = ["FEATURE"]
+
+
+#: Paths that all starts of a fleet share, and those that the starts of a node do.
+_OF_FLEET, _OF_NODE = ("registry", "hub", "network"), ("disk", "page_cache")
+
+
+@frozen
+class _Paths:
+    """The links on the ways to images and weights, each as fast as it is for one engine alone."""
+
+    startup: Startup
+    nodes: int
+
+    @property
+    def capacities(self) -> Sequence[float]:
+        rates = self.startup.paths
+        return [getattr(rates, name) for name in (*_OF_FLEET, *_OF_NODE * self.nodes)]
+
+    def link(self, path: str, node: int) -> int | None:
+        """The number of the link to a *node* that is shared on *path*; None where each GPU has its own."""
+        if path in _OF_FLEET:
+            return _OF_FLEET.index(path)
+        return len(_OF_FLEET) + node * len(_OF_NODE) + _OF_NODE.index(path) if path in _OF_NODE else None
+
+
+@frozen
+class _Starts:
+    """How the engines of a fleet start: part after part, with bytes that share the ways to them."""
+
+    env: simpy.Environment
+    paths: _Paths
+    flows: Flows
+
+    @classmethod
+    def of(cls, env: simpy.Environment, choice: Choice, nodes: int) -> "_Starts":
+        paths = _Paths(startup_of(choice), nodes)
+        return cls(env, paths, Flows(env, paths))
+
+    def start(self, deployment: Deployment, nodes: Sequence[int]) -> Generator[simpy.Event, Any, None]:
+        """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side."""
+        for part in self.paths.startup.parts(engine_load(deployment)):
+            links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
+            flows = [self.flows.start(part.bytes, [link]).done for link in links if link is not None]
+            yield self.env.all_of(flows) if flows else self.env.timeout(part.seconds)
 
 
 @define(eq=False)
@@ -70,16 +118,18 @@ def _empty(engine: Any) -> None:
     cache.free(table, everything.prompt)
 
 
-def _scaled(pool: EnginePool, scenario: Scenario, env: simpy.Environment, life: _Life) -> ScaledPool:
-    """The replicas of *pool*, of which the first ones are ready."""
-    ready, width = scenario.pools[pool.name].replicas, pool.deployment.serve.data_parallel_size
-    replicas = [Replica(number, tuple(pool.numbers[number * width:(number + 1) * width]),
-                        [(0.0, READY if number < ready else GONE)]) for number in range(pool.replicas)]
+def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life) -> ScaledPool:
+    """The replicas of *pool*, of which the first ones are *ready*."""
+    width, node = pool.deployment.serve.data_parallel_size, pool.deployment.system.gpus_per_node
+    engines = [range(first, first + width) for first in range(0, len(pool.places), width)]
+    replicas = [Replica(number, tuple(pool.numbers[place] for place in places),
+                        [(0.0, READY if number < ready else GONE)]) for number, places in enumerate(engines)]
 
-    def start_up() -> Generator[simpy.Event, Any, None]:
-        yield env.timeout(100.0)
+    def start_up(replica: Replica) -> Generator[simpy.Event, Any, None]:
+        nodes = [(pool.offset + pool.places[place].first) // node for place in engines[replica.number]]
+        return starts.start(pool.deployment, nodes)
 
-    return ScaledPool(env, pool.name, replicas, start_up, life.changed)
+    return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed)
 
 
 class AutoscalingFeature(WiredFeature):
@@ -108,10 +158,11 @@ class AutoscalingFeature(WiredFeature):
         cluster, scenario = running.cluster, running.scenario
         views = list(cluster.sight.views)
         pools, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-        life = _Life(cluster, views, replicas)
-        for pool in running.fleet.pools:
+        life, fleet = _Life(cluster, views, replicas), running.fleet
+        starts = _Starts.of(running.env, scenario.startup, sum(part.system.nodes for part in fleet.machines))
+        for pool in fleet.pools:
             if scenario.pools[pool.name].autoscaler or scenario.autoscaler:
-                made = _scaled(pool, scenario, running.env, life)
+                made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
                 pools[pool.name] = made
                 replicas |= {engine: (made, replica) for replica in made.replicas for engine in replica.engines}
         for made in pools.values():
@@ -121,7 +172,7 @@ class AutoscalingFeature(WiredFeature):
         assert cluster.gateway is not None, "requests wait there while no replica is ready"
         make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
                        gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
-                             for pool in running.fleet.pools})
+                             for pool in fleet.pools})
         for choice, own in _asked(scenario, pools):
             running.env.process(make(plugin("autoscaling", choice), own).run(lambda: running.over))
 

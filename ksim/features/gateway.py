@@ -6,9 +6,9 @@ from ksim.cluster.gateway import Gateway
 from ksim.cluster.signals import check_signals
 from ksim.engine.loop_times import Horizon
 from ksim.flow.log import Log
-from ksim.scenario.features import load_feature
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
+from ksim.scenario.features import load_feature
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.features import WiredFeature
 

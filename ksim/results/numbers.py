@@ -139,6 +139,10 @@ _GROUPS: Mapping[str, tuple[RunNumber, ...]] = {
     "GPUs": (
         RunNumber("engines", "engines", "", LESS),
         RunNumber("gpus", "GPUs", "", LESS),
+        RunNumber("mean_gpus", "GPUs allocated, mean", "GPUs", LESS),
+        RunNumber("allocated_gpu_seconds", "GPU seconds allocated", "s", LESS),
+        RunNumber("min_engines", "engines at least", "engines"),
+        RunNumber("max_engines", "engines at most", "engines"),
         RunNumber("gpu_busy_share", "GPUs busy", "share", MORE, "busy"),
         RunNumber("host_share", "waiting for the CPU", "share", LESS, "waiting for CPU"),
         RunNumber("mfu", "of peak FLOP/s (MFU)", "share", MORE, "of peak FLOP/s"),
@@ -239,7 +243,7 @@ REPORTED: Mapping[str, tuple[str, ...]] = {
         "total_token_throughput", "output_throughput_per_gpu", "request_goodput_per_gpu", "mean_concurrent_requests",
         "max_concurrent_requests"),
     "GPUs": (
-        "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
+        "mean_gpus", "gpu_busy_share", "host_share", "rank_wait_share", "mfu", "mbu", "steps", "mean_batch_tokens",
         "spec_decode_acceptance_rate",
         "spec_decode_acceptance_length", "images", "encoder_tokens"),
     "Cache": (
@@ -267,12 +271,12 @@ COMPARED = (
     "output_throughput_per_gpu", "request_goodput_per_gpu",
     "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms",
     "prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions",
-    "gpus", "gpu_busy_share", "mfu", "mbu", "rank_wait_share", *RANK_WAITS.values(),
+    "gpus", "mean_gpus", "gpu_busy_share", "mfu", "mbu", "rank_wait_share", *RANK_WAITS.values(),
     "num_transfers", "bytes_transferred", "num_kv_expired_reqs",
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 _OF_POOLS = (
-    "engines", "gpus", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
+    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
     "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
     "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",
     "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint
     from ksim.kv.transfer.transfer import TransferNetwork
     from ksim.network.network import FleetNetwork
+    from ksim.simulation.fleet import Fleet
 
 __all__ = ["Connection", "Extension", "KvMoves", "RankMaker", "RunningFleet", "WiredFeature"]
 
@@ -78,6 +79,9 @@ class KvMoves(Protocol):
 
 class RunningFleet(Protocol):
     """A run that goes on."""
+
+    @property
+    def fleet(self) -> "Fleet": ...
 
     @property
     def scenario(self) -> Scenario: ...
