@@ -67,10 +67,10 @@ def run(*processes: str):
 
 
 def seconds(result) -> tuple[float, float]:
-    """The mean seconds of decodes before the moment, and after it."""
+    """The mean seconds of decodes that end before the moment, and of those that begin after it."""
     steps = [step for step in result.log.of(Stepped) if not step.batch.prompts]
-    early, late = ([step.end - step.start for step in steps if (step.start < MOMENT) == before]
-                   for before in (True, False))
+    early, late = ([step.end - step.start for step in steps if here(step)]
+                   for here in (lambda step: step.end <= MOMENT, lambda step: step.start >= MOMENT))
     return sum(early) / len(early), sum(late) / len(late)
 
 

@@ -39,11 +39,11 @@ def free(tmp_path) -> str:
 
 
 def test_a_small_model_is_bound_by_its_host_even_with_graphs(free):
-    """A step of a billion parameters takes the GPU 1.2 ms; a turn of the engine's loop takes 1.7."""
+    """A step of a billion parameters takes the GPU 1.2 ms; a turn of the engine's loop takes 1.6."""
     costs = host_of("default")
     turn = costs.core.making(1, 0, workers=1) + costs.worker.preparing(1) + costs.worker.replay + costs.core.taking(1)
     assert tpot(serve(one(100, 50), model="llama-3.2-1b")) == pytest.approx(turn, rel=0.02)
-    assert tpot(serve(one(100, 50), model="llama-3.2-1b", host=free)) < 0.75 * turn
+    assert tpot(serve(one(100, 50), model="llama-3.2-1b", host=free)) < 0.8 * turn
 
 
 def test_a_large_model_hides_its_host_if_it_schedules_ahead(free):

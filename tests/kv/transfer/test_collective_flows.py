@@ -9,6 +9,7 @@ from ksim.engine.event_engine import CollectiveFlows
 from ksim.features.connectors import ConnectorsFeature, FleetMoves
 from ksim.flow.events import Finished, Stepped, Transferred
 from tests.kv.transfer.fleets import requests, run, scenario
+from tests.specs.hosts import as_toml, host
 
 #: Nodes have eight GPUs; the prefill engine lies on two.
 POOLS = {"prefill": {"role": "prefill", "serve": {"tensor_parallel_size": 16}},
@@ -42,9 +43,14 @@ def test_a_step_that_meets_nobody_is_as_long_as_without_flows(monkeypatch, pools
     assert [event.time for event in met.of(Finished)] == pytest.approx([event.time for event in alone.of(Finished)])
 
 
-def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monkeypatch):
-    """Four flows that never end share a NIC with the prefill engine's collectives: these get a fifth of it."""
-    alone = run(across()).log
+def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monkeypatch, tmp_path):
+    """Four flows that never end share a NIC with the prefill engine's collectives: these get a fifth of it.
+
+    The host costs nothing, so no step waits for its launches.
+    """
+    free = tmp_path / "free.toml"
+    free.write_text(as_toml(host()))
+    alone = run(across(host=str(free))).log
     late: list[float] = []
     moves, delay = ConnectorsFeature.moves, CollectiveFlows._delay
 
@@ -56,7 +62,7 @@ def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monke
 
     monkeypatch.setattr(ConnectorsFeature, "moves", crowded)
     monkeypatch.setattr(CollectiveFlows, "_delay", lambda flows, step, by: (late.append(by), delay(flows, step, by)))
-    met = run(across()).log
+    met = run(across(host=str(free))).log
     steps = [step for step in met.of(Stepped) if step.engine == 0]
     assert len(late) == len(steps) and all(by > 0 for by in late)
     assert all(begin.end <= behind.start for begin, behind in pairwise(steps))

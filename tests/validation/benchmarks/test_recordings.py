@@ -99,7 +99,7 @@ def test_a_value_of_another_kind_reads_or_is_an_error(tmp_path_factory, data, na
 
 @pytest.mark.parametrize("client", DETAILED)
 def test_a_run_of_ours_as_a_client_records_it_has_no_error(result, client):
-    served = run(mixed(14))
+    served = run(mixed(15))
     found, compared = errors(read(result(DETAILED[client](served))))
     assert {"ttft_p99", "tpot_mean", "e2el_p50", "output_throughput"} <= found.keys()
     assert all(abs(error) < 0.01 for error in found.values()), found
