@@ -11,21 +11,12 @@ from typing import Protocol
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from ksim.autoscaling import Load
+from ksim.autoscaling import EngineLimits, Load
 
 #: The most batch sizes that are tried, and the largest discount for prefix hits.
 _CANDIDATES, _MOST_HITS = 128, 0.95
 #: Fewest and most passes that a model learns from.
 _LEAST_PASSES, _MOST_PASSES = 5, 64
-
-
-@frozen
-class EngineLimits:
-    """What an engine can hold: tokens of a batch, requests of a batch, and tokens of its KV cache."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_kv_tokens: int
 
 
 class PassModel(Protocol):
@@ -63,19 +54,24 @@ class LearntPasses:
             return None
         if self._coefficients is None:
             self._coefficients = self._fit()
-        return max(1e-6, float(self._coefficients @ (1.0, prefill_tokens, decode_requests, decode_kv)))
+        return max(1e-6, float(self._coefficients @ (prefill_tokens, decode_requests, decode_kv, 1.0)))
 
     def _fit(self) -> "np.ndarray":
-        """Least squares, again without the features whose coefficients are negative until there are none."""
-        rows = np.array([(1.0, *row) for row, _ in self._seen])
-        walls = np.array([wall for _, wall in self._seen])
-        kept, found = [0, 1, 2, 3], np.zeros(4)
-        while True:
+        """Least squares, again without the loads whose coefficients are negative until there are none.
+
+        What has always been the same counts as part of the constant.
+        """
+        rows, walls = np.array([row for row, _ in self._seen]), np.array([wall for _, wall in self._seen])
+        middle, found, kept = rows.mean(axis=0), np.zeros(3), [0, 1, 2]
+        while kept:
             found[:] = 0.0
-            found[kept] = np.linalg.lstsq(rows[:, kept], walls, rcond=None)[0]
-            if not (wrong := [index for index in kept if index and found[index] < 0]):
-                return found
+            found[kept] = np.linalg.lstsq((rows - middle)[:, kept], walls - walls.mean(), rcond=None)[0]
+            wrong = [index for index in kept if found[index] < 0]
+            if not wrong:
+                break
             kept = [index for index in kept if index not in wrong]
+            found[wrong] = 0.0
+        return np.array([*found, walls.mean() - found @ middle])
 
 
 @frozen
@@ -118,19 +114,23 @@ def discount(hit_rate: float | None) -> float:
 
 @define
 class _Average:
-    """The mean of the last values; zeros before the first other one are skipped."""
+    """The mean of the last values, of a running sum as there; zeros before the first other one are skipped."""
 
-    _values: deque[float] = field(factory=lambda: deque(maxlen=_MOST_PASSES), init=False)
+    _values: deque[float] = field(factory=deque, init=False)
+    _sum: float = field(default=0.0, init=False)
     _seen: bool = field(default=False, init=False)
 
     def add(self, value: float) -> None:
         self._seen = self._seen or value > 0
         if self._seen:
             self._values.append(max(0.0, value))
+            self._sum += self._values[-1]
+            if len(self._values) > _MOST_PASSES:
+                self._sum -= self._values.popleft()
 
     @property
     def value(self) -> float:
-        return sum(self._values) / len(self._values) if self._values else 0.0
+        return self._sum / len(self._values) if self._values else 0.0
 
 
 @define
@@ -150,7 +150,8 @@ class EngineModel:
             self._prompt.add(load.prefill_tokens / load.prefill_requests if load.prefill_requests else 0.0)
             if load.decode_requests:
                 self._context.add(load.decode_kv / load.decode_requests)
-            self._mixed.add(float(load.prefill_tokens))
+        for index in sorted(range(len(loads)), key=str):  # there in the order of names as texts: 10 before 2
+            self._mixed.add(float(loads[index].prefill_tokens))
         self.passes.learn(loads)
 
     @property

@@ -7,8 +7,8 @@ from typing import ClassVar
 from attrs import define, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 
-from ksim.autoscaling import Decision, Load, Observation, PoolView
-from ksim.autoscaling.dynamo_engine import EngineLimits, EngineModel, LearntPasses, PassModel, Target
+from ksim.autoscaling import Decision, EngineLimits, Load, Observation, PoolView
+from ksim.autoscaling.dynamo_engine import EngineModel, LearntPasses, PassModel, Target
 from ksim.autoscaling.dynamo_loops import Counts, Loops, LoopSettings, RoleState, Thresholds, Traffic
 from ksim.autoscaling.forecasts import FORECASTS, Forecast, ForecastSettings
 from ksim.autoscaling.gpu_budget import GpuBudget
@@ -126,22 +126,16 @@ class Pipeline:
         loops, budget = self.loops, self.loops.budget
         now = loops.ready
         counts = tuple({**dict(zip(loops.roles, now, strict=True)), **(proposed or {})}.values())
-        below: set[str] = set()
-        if not any(state.is_scaling for state in loops.states.values()):
-            below = {role for role, count, floor in zip(loops.roles, now, budget.floors, strict=True) if count < floor}
-            counts = tuple(max(count, loops.floor(role)) if role in below else count
-                           for role, count in zip(loops.roles, counts, strict=True))
-            outside = not budget.holds(now)
-        else:
-            outside = False
-        if counts == now and not outside:
+        settled = not any(state.is_scaling for state in loops.states.values())
+        below = {role for role, count in zip(loops.roles, now, strict=True) if settled and count < loops.floor(role)}
+        raised = tuple(max(count, floor) for count, floor in zip(counts, budget.floors, strict=True))
+        if counts == now and not below and not (settled and not budget.holds(now)):
             return None
-        final = budget.clamp(tuple(max(count, floor) for count, floor in zip(counts, budget.floors, strict=True)))
-        if final == now:
-            return None
-        named = {role: count for role, count, old in zip(loops.roles, final, now, strict=True)
-                 if not below or count != old or role in below or role in (proposed or {})}
-        return named
+        final = budget.clamp(raised)
+        # A repair of floors names the roles that change, and those that were asked for.
+        return None if final == now else {
+            role: count for role, count, old in zip(loops.roles, final, now, strict=True)
+            if not below or count != old or role in below or role in (proposed or {})}
 
     def _cancelled(self, now: float, proposed: Counts | None, asked: bool) -> Counts | None:
         """A start is taken back after the same wish at two looks, a fast interval apart at least."""
@@ -211,12 +205,8 @@ class DynamoPlanner:
     decode_scale_up_kv_rate: float | None = field(default=None, validator=optional(gt(0)))
     decode_scale_down_kv_rate: float | None = field(default=None, validator=optional(ge(0)))
     speculative_nextn: int = field(default=0, validator=ge(0))
-    context_length: int = field(default=32768, validator=gt(0))
-    max_num_batched_tokens: int = field(default=8192, validator=gt(0))
-    max_num_seqs: int = field(default=512, validator=gt(0))
-    max_kv_tokens: int = field(default=2_000_000, validator=gt(0))
     _pipeline: Pipeline | None = field(default=None, init=False)
-    _seen: list[tuple[float, TrafficSeen]] = field(factory=list, init=False)
+    _seen: list[TrafficSeen] = field(factory=list, init=False)
     _due: dict[str, float] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -279,12 +269,13 @@ class DynamoPlanner:
     def _target(self) -> tuple[float, float]:
         return _seconds(self.ttft_ms), _seconds(self.itl_ms)
 
-    def pipeline(self, costs: Sequence[int], limits: Mapping[str, EngineLimits], passes: Mapping[str, PassModel],
-                 contexts: Mapping[str, int]) -> Pipeline:
-        """The planner for engines of each role: GPUs of a replica, limits, models of passes, longest contexts."""
+    def pipeline(self, costs: Sequence[int], limits: Mapping[str, EngineLimits],
+                 passes: Mapping[str, PassModel]) -> Pipeline:
+        """The planner for engines of each role: GPUs of a replica, limits, and models of passes."""
         kinds = {role: "aggregated" if self.mode == "agg" else role for role in self.roles}
         engines = {role: EngineModel(kinds[role], limits[role], passes[role]) for role in self.roles}
-        sizes = {role: contexts[role] if role == "prefill" else limits[role].max_kv_tokens for role in self.roles}
+        sizes = {role: limits[role].context_length if role == "prefill" else limits[role].max_kv_tokens
+                 for role in self.roles}
         if self.optimization_target == "load":
             sizes.pop("prefill", None)
         loops = Loops(self.roles, self.settings(), self.budget(costs),
@@ -299,25 +290,31 @@ class DynamoPlanner:
 
     def decide(self, seen: Observation) -> Decision | None:
         pools = self._pools(seen)
-        if self._pipeline is None:
+        if self._pipeline is None:  # the first tick comes after an interval
             self._pipeline = self._made(pools)
-        self._seen.append((seen.now, _traffic(pools, self.interval)))
-        slow_interval = float(self.throughput_adjustment_interval_seconds)
-        slow = self._whole(slow_interval) if self._is_due("slow", slow_interval, seen.now) else None
-        loads = None
-        if self._is_due("fast", float(self.load_adjustment_interval_seconds), seen.now):
-            loads = {role: [replica.load for replica in pool.ready if replica.load is not None]
-                     for role, pool in pools.items()}
-            if not self.enable_throughput_scaling:
-                slow = self._seen[-1][1]
-        if not self.enable_throughput_scaling:
-            del self._seen[:-1]
-        states = {role: _state(pool) for role, pool in pools.items()}
-        wanted = self._pipeline.tick(seen.now, states, slow, loads)
+            self._due = dict.fromkeys(("slow", "fast"), seen.now)
+            return None
+        self._seen.append(_traffic(pools, self.interval))
+        loads = self._loads(pools) if self._is_due("fast", self.load_adjustment_interval_seconds, seen.now) else None
+        drains = any(pool.draining for pool in pools.values())
+        states = {role: _state(pool, drains) for role, pool in pools.items()}
+        wanted = self._pipeline.tick(seen.now, states, self._due_traffic(seen.now), loads)
         if wanted is None:
             return None
         names = dict(zip(pools, self._names(seen), strict=True))
         return Decision({names[role]: count for role, count in wanted.items()}, self._words(wanted))
+
+    def _due_traffic(self, now: float) -> TrafficSeen | None:
+        """The traffic of a whole interval if the slow loop is due; without that loop, what the fast one asks for."""
+        if not self.enable_throughput_scaling:
+            return self._whole(self.interval)
+        interval = self.throughput_adjustment_interval_seconds
+        return self._whole(interval) if self._is_due("slow", interval, now) else None
+
+    def _loads(self, pools: Mapping[str, PoolView]) -> dict[str, list[Load]]:
+        """What each engine reports."""
+        return {role: [replica.load for replica in pool.ready if replica.load is not None]
+                for role, pool in pools.items()}
 
     def _names(self, seen: Observation) -> list[str]:
         """The pools by role: called as the role is, or the only one."""
@@ -336,22 +333,18 @@ class DynamoPlanner:
         if 0 <= budget.most < budget.total(budget.floors):
             raise ConfigError("autoscaler.max_gpu_budget", f"{budget.most} GPUs cannot hold the fewest replicas, which"
                                                            f" take {budget.total(budget.floors)}")
-        limits = EngineLimits(self.max_num_batched_tokens, self.max_num_seqs, self.max_kv_tokens)
-        return self.pipeline(budget.costs, dict.fromkeys(self.roles, limits),
-                             {role: LearntPasses() for role in self.roles},
-                             dict.fromkeys(self.roles, self.context_length))
+        return self.pipeline(budget.costs, {role: pool.limits for role, pool in pools.items()},
+                             {role: LearntPasses() for role in self.roles})
 
     def _is_due(self, loop: str, interval: float, now: float) -> bool:
-        first = self._due.setdefault(loop, now)
-        if now - first < interval and now != first:
+        if now - self._due[loop] < interval - 1e-9:
             return False
         self._due[loop] = now
-        return now != first
+        return True
 
     def _whole(self, interval: float) -> TrafficSeen:
         """The traffic of a whole interval, of all that was seen since the last one."""
-        parts = [part for _, part in self._seen]
-        self._seen.clear()
+        parts, self._seen = self._seen, []
         requests = sum(part.requests for part in parts)
 
         def mean(key: str) -> float:
@@ -375,11 +368,11 @@ class DynamoPlanner:
         return f"{said}: estimated {seen}" if seen else said
 
 
-def _state(pool: PoolView) -> RoleState:
-    """What the platform says of a pool; replicas that start are verified where none drains."""
+def _state(pool: PoolView, drains: bool) -> RoleState:
+    """What the platform says of a pool; replicas that start are verified where nothing *drains*, in any pool."""
     ready = len(pool.ready)
     busy = bool(pool.starting or pool.draining)
-    return RoleState(ready, None if busy else ready, busy, 0 if pool.draining else pool.starting)
+    return RoleState(ready, None if busy else ready, busy, 0 if drains else pool.starting)
 
 
 def _traffic(pools: Mapping[str, PoolView], interval: float) -> TrafficSeen:

@@ -7,13 +7,14 @@ from typing import Any
 
 from attrs import define
 
-from ksim.autoscaling import Load
-from ksim.autoscaling.dynamo_engine import EngineLimits, PassModel
+from ksim.autoscaling import EngineLimits, Load
+from ksim.autoscaling.dynamo_engine import PassModel
 from ksim.autoscaling.dynamo_loops import RoleState
 from ksim.autoscaling.dynamo_planner import DynamoPlanner, Pipeline, TrafficSeen
 from ksim.autoscaling.dynamo_planner_09 import DynamoPlanner09, Interval
+from ksim.autoscaling.forecasts import FORECASTS, ForecastSettings
 from ksim.foundation.config import structure
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import MissingExtra
 from ksim.validation.autoscalers import Case
 from ksim.validation.schedules import Difference
 
@@ -49,17 +50,20 @@ class _GivenPasses:
 
 def differences(case: Case, meta: Case) -> Iterator[Difference]:
     """Where decisions differ, forecasts, rates, estimates, factors, or the lower bounds of the fast loop."""
-    try:  # a forecast may need a library that is not installed
-        if "intervals" in case:
-            yield from _of_09(case, meta)
-            return
-        planner = structure(DynamoPlanner, case["config"], case["name"])
-        pipeline = _pipeline(planner, case)
-        pipeline.lookout.warm([_traffic({"duration_s": 180.0, **row}) for row in case.get("history", ())])
-        for index, tick in enumerate(case["ticks"]):
-            yield from _of_tick(index, tick, pipeline, planner)
-    except KsimError as error:
-        yield Difference(None, "load_predictor", case["config"].get("load_predictor"), str(error))
+    name = case["config"].get("load_predictor", "constant")
+    try:  # it may need a library that is not installed
+        FORECASTS[name](ForecastSettings())
+    except MissingExtra as error:
+        yield Difference(None, "load_predictor", name, str(error))
+        return
+    if "intervals" in case:
+        yield from _of_09(case, meta)
+        return
+    planner = structure(DynamoPlanner, case["config"], case["name"])
+    pipeline = _pipeline(planner, case)
+    pipeline.lookout.warm([_traffic({"duration_s": 180.0, **row}) for row in case.get("history", ())])
+    for index, tick in enumerate(case["ticks"]):
+        yield from _of_tick(index, tick, pipeline, planner)
 
 
 def _pipeline(planner: DynamoPlanner, case: Case) -> Pipeline:
@@ -69,11 +73,12 @@ def _pipeline(planner: DynamoPlanner, case: Case) -> Pipeline:
     for role in planner.roles:
         said = given[role]
         costs.append(said.get("gpu_cost_per_replica") or said.get("num_gpu") or 1)
-        limits[role] = EngineLimits(said["max_num_batched_tokens"], said["max_num_seqs"], said["max_kv_tokens"])
+        limits[role] = EngineLimits(said["max_num_batched_tokens"], said["max_num_seqs"], said["max_kv_tokens"],
+                                    said["context_length"])
         kind = "aggregated" if planner.mode == "agg" else role
         passes[role] = _GivenPasses(case.get("forward_pass_ms", {}).get(kind, {}),
                                     case.get("model_ready_after", {}).get(kind, 0))
-    return planner.pipeline(costs, limits, passes, {role: given[role]["context_length"] for role in planner.roles})
+    return planner.pipeline(costs, limits, passes)
 
 
 def _of_tick(index: int, tick: Row, pipeline: Pipeline, planner: DynamoPlanner) -> Iterator[Difference]:
