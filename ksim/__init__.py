@@ -88,7 +88,7 @@ LAYERS: dict[str, set[str]] = {
     "results": {"foundation", "flow"},
     "views": {"foundation", "flow", "results"},
     "scenario": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "calibration",
-                 "kv.cache", "scheduling", "engine", "results", "views"},
+                 "kv.cache", "scheduling", "engine", "autoscaling", "results", "views"},
     "simulation": {"foundation", "specs", "flow", "workload", "oracles", "network", "cost", "kv.cache", "scheduling",
                    "kv.transfer", "engine", "cluster", "results", "views", "scenario"},
     "features": {"foundation", "specs", "flow", "workload", "compute", "network", "cost", "kv.cache", "scheduling",
