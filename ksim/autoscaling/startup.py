@@ -134,8 +134,8 @@ class Startup:
 
     A `node` is there unless it takes time to provision; the `image` is "on_node", or is to "pull", `image_bytes` from
     the registry, or is to "stream", so that imports wait for it.  A checkpoint comes from `weights`, a path, after a
-    `download` from the hub if asked for.  `compile_cache` is "warm" where torch.compile, Triton and CUDA find their
-XX what they take more where it is "cold".
+    `download` from the hub if asked for.  `compile_cache` is "warm" where vLLM finds its compiled code and
+    kernels; the tables `*_cold` are what is added where it is "cold".
     """
 
     name: str

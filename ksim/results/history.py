@@ -398,8 +398,8 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
     gpus = each(engines, lambda engine: engine.ranks * engine.stages)
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
-    slept += floats(engines, "static_watts") * gpus * absent(engines, duration)
-    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum())
+    missing = floats(engines, "static_watts") * gpus * absent(engines, duration)
+    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum()) - float(missing.sum())
 
 
 def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:

@@ -276,7 +276,8 @@ COMPARED = (
     "energy_joules", "joules_per_output_token", "average_watts",
     "energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams")
 _OF_POOLS = (
-    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "request_throughput", "input_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
+    "engines", "gpus", "mean_gpus", "min_engines", "max_engines", "request_throughput", "input_throughput",
+    "output_throughput", "mean_ttft_ms", "p99_ttft_ms",
     "mean_tpot_ms", "p99_tpot_ms", "mean_queue_ms", "p99_queue_ms", "mean_room_ms", "mean_xfer_time_ms",
     "gpu_busy_share", "host_share", "mean_batch_tokens", "mean_batch_sequences", "kv_cache_usage_mean",
     "kv_cache_usage_peak", "kv_cache_held_mean", "prefix_cache_hit_rate", "preemptions", "num_failed", "bytes_sent",

@@ -229,8 +229,7 @@ def _static(engines: Sequence[EngineBuilt], own: Sequence[int], work: StepTotals
 
 def of_fleet(pools: dict[str, Summary], summary: Summary) -> Summary:
     """The numbers of a whole fleet that a run without pools does not have."""
-    allocated = summary.get("allocated_gpu_seconds")
-    gpus = summary["gpus"] if allocated is None else ratio(allocated, summary["duration"])
+    gpus = summary.get("mean_gpus") or summary["gpus"]
     goodput = summary["request_goodput"]
     return {"request_goodput_per_gpu": None if goodput is None else ratio(goodput, gpus),
             "output_throughput_per_gpu": ratio(summary["output_throughput"] or 0.0, gpus),

@@ -213,8 +213,8 @@ def _start(rows: Sequence[dict[str, str]], fitted: bool) -> Iterator[StartupRow]
     parts = {part.name: part.seconds for part in [*startup.parts(engine), *_asleep(startup, engine)]}
     whole = sum(seconds for part, seconds in parts.items() if part != "offload")
     for phase, seconds in measured.items():
-        yield StartupRow(first["source"], first["run"], first["model"], first["gpu"], first["state"], phase, seconds,
-                         _predicted(first, phase, parts, whole, measured), fitted)
+        yield StartupRow(**{key: first[key] for key in ("source", "run", "model", "gpu", "state")}, phase=phase,
+                         measured=seconds, predicted=_predicted(first, phase, parts, whole, measured), fitted=fitted)
 
 
 def _asleep(startup: Startup, engine: EngineLoad) -> list[StartupPart]:
