@@ -105,6 +105,11 @@ class Gateway:
         """How many requests wait here."""
         return self._held
 
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait here, or with clients that will try again."""
+        return bool(self._held or self._away)
+
     def wake(self) -> None:
         """Go on: other engines are there than before."""
         self._go_on(self._send_one())

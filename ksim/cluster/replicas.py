@@ -72,7 +72,7 @@ class ScaledPool:
         living = self.those(STARTING, READY)
         for replica in self.those(GONE)[:max(0, wanted - len(living))]:
             self._change(replica, STARTING)
-            self.env.process(self._start(replica))
+            self.env.process(self._start(replica, replica.life[-1]))
         living.sort(key=lambda replica: (replica.state == READY, -replica.since, -replica.number))
         for replica in living[:max(0, len(living) - wanted)]:
             self._change(replica, DRAINING if replica.under_way else GONE)
@@ -88,8 +88,7 @@ class ScaledPool:
             self._change(replica, GONE)
             self.scale(self.wanted)
 
-    def _start(self, replica: Replica) -> Generator[simpy.Event, Any, None]:
-        began = replica.life[-1]
+    def _start(self, replica: Replica, began: tuple[float, str]) -> Generator[simpy.Event, Any, None]:
         yield from self.start_up(replica)
         if replica.life[-1] is began:  # nobody has changed their mind
             self._change(replica, READY)

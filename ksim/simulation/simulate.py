@@ -127,7 +127,9 @@ class Running:
     @property
     def over(self) -> bool:
         """Whether all requests have come and ended."""
-        return self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
+        gateway = self.cluster.gateway
+        return (self.coming.processed and not any(getattr(engine, "outstanding", 0) for engine in self.cluster.engines)
+                and not (gateway is not None and gateway.busy))
 
     def result(self) -> Result:
         """The result of what has happened by now; engines write down the rest of it first."""
