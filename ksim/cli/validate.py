@@ -5,6 +5,8 @@
 `ksim validate kernels`: errors of the oracles on measured kernels.
 
 `ksim validate schedule`: recorded schedules of vLLM and SGLang, replayed step by step.
+
+`ksim validate autoscalers`: recorded decisions of autoscalers, replayed one by one.
 """
 
 import json
@@ -262,17 +264,41 @@ def schedule(
     from ksim.validation import schedules
 
     reports = schedules.validate(path, case)
-    failures = [(report.case, report.difference) for report in reports if report.difference is not None]
-    screen = console()
-    screen.print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))
-    if failures:
-        screen.print(_differences(failures))
+    _print_reports(reports)
     if first_difference:
-        for name, difference in failures:
-            _print_steps(name, difference)
-    _write(json_file, reports)
-    say(f"exact cases: {len(reports) - len(failures)} of {len(reports)}")
+        for report in reports:
+            if report.difference is not None:
+                _print_steps(report.case, report.difference)
+    _conclude(reports, json_file)
+
+
+@app.command()
+def autoscalers(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="folder of files of cases (*.json), or one file")],
+    case: Annotated[str, typer.Option(metavar="NAME", help="replay only this case")] = "",
+    json_file: JsonFile = None, wide: Wide = False,
+) -> None:
+    """Replay recorded decisions of autoscalers and compare every one; exits with 0 only if all are exact."""
+    from ksim.validation import autoscalers as cases
+
+    reports = cases.validate(path, case)
+    _print_reports(reports)
+    _conclude(reports, json_file)
+
+
+def _print_reports(reports: Sequence["ScheduleReport"]) -> None:
+    failures = [(report.case, report.difference) for report in reports if report.difference is not None]
+    console().print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))
     if failures:
+        console().print(_differences(failures))
+
+
+def _conclude(reports: Sequence["ScheduleReport"], json_file: Path | None) -> None:
+    """Say how many cases are exact, in the last line; raises Exit where one is not."""
+    exact = sum(report.exact for report in reports)
+    _write(json_file, reports)
+    say(f"exact cases: {exact} of {len(reports)}")
+    if exact < len(reports):
         raise typer.Exit(1)
 
 

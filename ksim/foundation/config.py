@@ -173,7 +173,7 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
         for other in others:
             if isinstance(other, ForbiddenExtraKeysError):
                 return _unknown(other)
-        return _of_keys(located) if located else _explain(others[0], "", cls)
+        return _of_keys(located, error.cl) if located else _explain(others[0], "", cls)
     if isinstance(error, IterableValidationError):
         located_items, loose = error.group_exceptions()
         if located_items:
@@ -186,13 +186,14 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
     return _explain(error, "", cls)
 
 
-def _of_keys(located: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
-    """The first of errors that each have a key; where it is missing, all that are."""
+def _of_keys(located: Sequence[tuple[Any, Any]], cls: Any) -> tuple[str, str]:
+    """The first of errors that each have a key of *cls*; where it is missing, all that are."""
     inner, note = located[0]
-    missing = [other.name for error, other in located if isinstance(error, KeyError)]
-    if len(missing) > 1 and note.name in missing:
+    keys = {field.name: key_of(field) for field in attrs.fields(cls)}
+    key = keys[note.name]
+    missing = [keys[other.name] for error, other in located if isinstance(error, KeyError)]
+    if len(missing) > 1 and key in missing:
         return ", ".join(missing), "are missing"
-    key = note.name.removesuffix("_")
     return _join(key, *_explain(inner, key, note.type))
 
 
