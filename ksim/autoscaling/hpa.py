@@ -150,7 +150,7 @@ class Controller:
     wishes: list[Sample] | None = None
     rates: Rates = field(init=False)
     #: The most replicas from so many without a behavior.
-    plain_limit: Callable[[int], float] = plain_most
+    plain_limit: Callable[[int], int] = plain_most
 
     def __attrs_post_init__(self) -> None:
         self.rates = Rates(self.behavior or Behavior())
@@ -205,7 +205,7 @@ class Controller:
         if wish < self.least:
             return self.least, "TooFewReplicas"
         if wish > min(limit, self.most):
-            return int(min(limit, self.most)), "ScaleUpLimit" if limit < self.most else "TooManyReplicas"
+            return min(limit, self.most), "ScaleUpLimit" if limit < self.most else "TooManyReplicas"
         return wish, "DesiredWithinRange"
 
     def limits(self, current: int, wish: int, now: float) -> tuple[int, str]:

@@ -5,11 +5,10 @@ not the same as none: without one, an older pair of rules holds.
 """
 
 from collections.abc import Sequence
-from math import ceil, inf
-from typing import Any
+from math import ceil
 
-from attrs import Attribute, define, field, frozen
-from attrs.validators import ge, gt, in_, instance_of, le, min_len, optional
+from attrs import define, field, frozen
+from attrs.validators import and_, ge, gt, in_, instance_of, le, min_len, optional
 
 from ksim.foundation.units import camel, optional_quantity
 
@@ -28,18 +27,13 @@ class ScalingPolicy:
     period_seconds: int = field(validator=(gt(0), le(_LONGEST_PERIOD)))
 
 
-def _policies(_: Any, attribute: "Attribute[Any]", value: Sequence[ScalingPolicy] | None) -> None:
-    if value is not None:
-        min_len(1)(_, attribute, value)
-
-
 @frozen(field_transformer=camel)
 class ScalingRules:
     """The rules of one direction, as `behavior.scaleUp` has them; what is None has Kubernetes' default."""
 
-    stabilization_window_seconds: int | None = field(default=None, validator=optional((ge(0), le(_LONGEST_WINDOW))))
+    stabilization_window_seconds: int | None = field(default=None, validator=optional(and_(ge(0), le(_LONGEST_WINDOW))))
     select_policy: str = field(default="Max", validator=in_(("Max", "Min", "Disabled")))
-    policies: Sequence[ScalingPolicy] | None = field(default=None, validator=_policies)
+    policies: Sequence[ScalingPolicy] | None = field(default=None, validator=optional(min_len(1)))
     tolerance: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
 
 
@@ -164,6 +158,6 @@ class Rates:
         return start - policy.value if policy.type == "Pods" else int(start * (1 - policy.value / 100))
 
 
-def plain_most(current: int) -> float:
+def plain_most(current: int) -> int:
     """The most replicas without a behavior: twice as many, and 4 at least; nothing limits a fall but its window."""
-    return max(2 * current, 4) if current >= 0 else inf
+    return max(2 * current, 4)

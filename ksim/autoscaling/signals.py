@@ -4,9 +4,13 @@ Engines' are vLLM's and SGLang's, with or without the prefix, or with "_" for ":
 whole pool and its gateway are the Gateway API inference extension's and llm-d's.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
+from attrs import frozen
+
 from ksim.autoscaling import PoolView
+from ksim.autoscaling.pod_metrics import MetricError
 from ksim.foundation.errors import did_you_mean
 
 #: Fields of a replica by the names of vLLM and SGLang, without their prefixes.
@@ -66,3 +70,47 @@ def of_whole(name: str) -> Callable[[PoolView, int], float]:
         return _sum(field)
     raise ValueError(f"nobody gives the metric {name!r}{did_you_mean(name, [*_WHOLE, *_PODS])}; there are"
                      f" {', '.join(_WHOLE)}, and of engines, summed, {', '.join(_PODS)}")
+
+
+#: A query of PromQL: a metric with or without labels, in an aggregation or not.
+_QUERY = re.compile(r"(?:(?P<of>[a-z]+)\()?\s*(?P<metric>[A-Za-z_:][\w:]*)\s*(?:\{[^{}]*\})?\s*(?(of)\))")
+_AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "sum": sum, "max": max, "min": min, "avg": lambda values: sum(values) / len(values)}
+
+
+@frozen
+class Query:
+    """A query of a metric of engines, aggregated, or of a pool's; `strict` if nothing is a failure, and not 0."""
+
+    metric: str
+    aggregation: str
+    strict: bool = False
+
+    @classmethod
+    def of(cls, text: str, strict: bool = False) -> "Query":
+        """The query that *text* means, whose labels are not looked at: all series are of the pool.
+
+        Raises ValueError where it is another expression, or nobody gives its metric.
+        """
+        match = _QUERY.fullmatch(text.strip())
+        if match is None or match["of"] not in (None, *_AGGREGATIONS):
+            raise ValueError(f"the query {text!r} is not simulated; write one metric as in"
+                             f" sum(vllm:num_requests_waiting), with {', '.join(_AGGREGATIONS)}")
+        metric, aggregation = match["metric"], match["of"] or ""
+        if metric not in _WHOLE:
+            of_pods(metric)
+            if not aggregation:
+                raise ValueError(f"the query {text!r} has a value for each engine; write sum({metric}), or"
+                                 f" {', '.join(name for name in _AGGREGATIONS if name != 'sum')}")
+        return cls(metric, aggregation, strict)
+
+    def read(self, pool: PoolView, held: int) -> float:
+        """Its value; raises MetricError where there is none and that is a failure."""
+        if self.metric in _WHOLE:
+            return _WHOLE[self.metric](pool, held)
+        values = of_pods(self.metric)(pool)
+        if values:
+            return float(_AGGREGATIONS[self.aggregation](values))
+        if self.strict:
+            raise MetricError(f"no engine gives {self.metric}")
+        return 0.0

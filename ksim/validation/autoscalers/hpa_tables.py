@@ -118,7 +118,7 @@ def _event(case: Case) -> Row:
     rates = Rates(_behavior(case), *((events, []) if up else ([], events)))
     period = max(policy["period_s"] for policy in side["policies"])
     within = changed(events, period, _NOW)
-    rates.record(*((0, case["change"]) if up else (case["change"], 0)), _NOW)
+    rates.record(0 if up else case["change"], case["change"] if up else 0, _NOW)
     return {"after": [event.replicas for event in events], "change_in_period": within}
 
 
