@@ -86,8 +86,9 @@ class Target:
     itl: float | None = None
 
     def meets(self, ttft: float | None, itl: float | None) -> bool:
-        return ((self.ttft is None or (ttft is not None and ttft <= self.ttft))
-                and (self.itl is None or (itl is not None and itl <= self.itl)))
+        """Whether latencies are within it; None is one that the engine has not."""
+        return ((self.ttft is None or ttft is None or ttft <= self.ttft)
+                and (self.itl is None or itl is None or itl <= self.itl))
 
 
 @frozen
