@@ -4,7 +4,7 @@ Rules are those of dynamo/planner/core/perf_model, 1.6.1, engine_query.py and ai
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, isfinite
 from typing import Protocol
 
@@ -212,15 +212,15 @@ class EngineModel:
         fits = self.limits.max_num_batched_tokens // shape.computed
         for batch in _sizes(min(self.limits.max_num_seqs, fits) if fits else 1):
             ttft = self._chunks(shape.computed * batch, 0, 0)
-            yield from _candidate(ttft, ttft, lambda ttft=ttft: target.meets(ttft, None), batch)
+            yield from _candidate(batch, ttft, target.meets(ttft, None))
 
     def _decodes(self, shape: Shape, target: Target) -> "_Rates":
         accept = max(1.0, shape.accept_length)
         for batch in _sizes(self._most_decodes(shape)):
             seconds = self.passes.seconds(0, batch, batch * shape.context)
             itl = None if seconds is None else seconds / accept
-            yield from _candidate(itl, None if itl is None else shape.output * itl,
-                                  lambda itl=itl: target.meets(None, itl), batch)
+            meets = target.meets(None, itl)
+            yield from _candidate(batch, None if itl is None else shape.output * itl, meets)
 
     def _mixes(self, shape: Shape, target: Target) -> "_Rates":
         """Prompts beside decodes, as many tokens in each pass as requests end in it."""
@@ -233,8 +233,8 @@ class EngineModel:
             seconds = self.passes.seconds(min(most, prompts), batch, kv)
             itl = None if seconds is None else seconds / accept
             ttft = self._chunks(min(most, prompts) + shape.computed, batch, kv)
-            yield from _candidate(itl, None if itl is None else shape.output * itl,
-                                  lambda ttft=ttft, itl=itl: target.meets(ttft, itl), batch)
+            meets = target.meets(ttft, itl)
+            yield from _candidate(batch, None if itl is None else shape.output * itl, meets)
 
     def _most_decodes(self, shape: Shape) -> int:
         return min(self.limits.max_num_seqs, self.limits.max_kv_tokens // shape.context)
@@ -244,12 +244,12 @@ class EngineModel:
 _Rates = Iterable[tuple[bool, float | None]]
 
 
-def _candidate(latency: float | None, per_batch: float | None, meets: Callable[[], bool], batch: int) -> _Rates:
-    """One batch: its rate by the time that *per_batch* requests take; nothing where it takes none."""
-    if latency is None or per_batch is None:
+def _candidate(batch: int, seconds: float | None, meets: bool) -> _Rates:
+    """One batch of so many requests that takes so many *seconds*; nothing where it takes none."""
+    if seconds is None:
         yield False, None
-    elif latency:
-        yield meets(), batch / per_batch
+    elif seconds:
+        yield meets, batch / seconds
 
 
 def _decodes(load: Load, scale: float, queued: bool) -> tuple[float, float]:

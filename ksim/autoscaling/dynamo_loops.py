@@ -4,7 +4,7 @@ Rules are those of dynamo/planner/core, throughput_scaling.py, load_scaling.py a
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil, isfinite
+from math import ceil, isfinite, isnan
 
 from attrs import define, field, frozen
 
@@ -99,7 +99,7 @@ class Loops:
 
     def observe(self, hit_rate: float | None, accept_length: float | None) -> None:
         """Take the last shares of prefix hits and accepted drafts; None and what is not finite change nothing."""
-        if hit_rate is not None and hit_rate == hit_rate:
+        if hit_rate is not None and not isnan(hit_rate):
             self.hit_rate = hit_rate
         if accept_length is not None and isfinite(accept_length):
             self.accept_length = min(max(accept_length, 1.0), self.settings.nextn + 1.0)
@@ -270,9 +270,9 @@ class Loops:
         """Whether engines keep the target with the queue of the one that leaves; a pass of one's own is no queue."""
         own, more, target = self.engines[role], self._more(role), self.settings.target.ttft
         # Aggregated engines take over what decodes, too.
-        decodes = {"decode_scale": more, "queued_decodes": True} if self.aggregated else {}
-        alone = own.ttft(load, self.hit_rate, queue_scale=0.0, **decodes)
-        after = own.ttft(load, self.hit_rate, queue_scale=more, **decodes)
+        decodes = more if self.aggregated else 1.0
+        alone = own.ttft(load, self.hit_rate, 0.0, decodes, queued_decodes=self.aggregated)
+        after = own.ttft(load, self.hit_rate, more, decodes, queued_decodes=self.aggregated)
         if alone is None or after is None or target is None:
             return False
         room = (target - alone) * self.settings.sensitivity

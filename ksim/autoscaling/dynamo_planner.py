@@ -232,6 +232,8 @@ class DynamoPlanner:
         for role in self.roles:
             if self.optimization_target == "load":
                 self._own_thresholds(role)
+        if self.enable_throughput_scaling:
+            FORECASTS[self.load_predictor](ForecastSettings())  # which may need a library that is not there
 
     # The parts.
 
@@ -314,7 +316,7 @@ class DynamoPlanner:
         wanted = self._pipeline.tick(seen.now, states, slow, loads)
         if wanted is None:
             return None
-        names = {role: name for role, name in zip(pools, self._names(seen), strict=True)}
+        names = dict(zip(pools, self._names(seen), strict=True))
         return Decision({names[role]: count for role, count in wanted.items()}, self._words(wanted))
 
     def _names(self, seen: Observation) -> list[str]:

@@ -36,7 +36,11 @@ class Forecast(Protocol):
 
 @frozen
 class ForecastSettings:
-    """How forecasts are made; `log1p` is of values y, as log(1 + y), and `step` the seconds between two of them."""
+    """How forecasts are made; `log1p` is of values y, as log(1 + y), and `step` the seconds between two of them.
+
+    `old` has the rules of 0.9.1: Kalman's forecasts count from the first value on, Prophet's are for a moment near the
+    start, and both may be below 0.
+    """
 
     log1p: bool = False
     q_level: float = 1.0
@@ -45,6 +49,13 @@ class ForecastSettings:
     min_points: int = _LEAST
     window: int = 50
     step: float = 180.0
+    old: bool = False
+
+    def back(self, value: float) -> float:
+        """A forecast in the model's space as one of values."""
+        if self.log1p:
+            return max(0.0, expm1(value))
+        return value if self.old else max(0.0, value)
 
 
 @define
@@ -104,10 +115,10 @@ class Kalman(_History):
         self._ahead = False
 
     def next(self) -> float:
-        if len(self.values) < self.settings.min_points:
+        if len(self.values) < (1 if self.settings.old else self.settings.min_points):
             return self.last
         self._go_ahead()
-        return max(0.0, expm1(self._level) if self.settings.log1p else self._level)
+        return self.settings.back(self._level)
 
     def _go_ahead(self) -> None:
         """To the next interval, once."""
@@ -199,28 +210,25 @@ class Prophet(_History):
 
     def next(self) -> float:
         if len(self.values) < _LEAST:
-            value = self.last
-        else:
-            logging.getLogger("cmdstanpy").setLevel(logging.WARNING)
-            pandas = library("pandas")
-            model = library("prophet").Prophet()
-            first = self._count - len(self.values)
-            model.fit(pandas.DataFrame({"ds": [self._at(first + index) for index in range(len(self.values))],
-                                        "y": self.values}))
-            value = float(model.predict(pandas.DataFrame({"ds": [self._at(self._count)]}))["yhat"].iloc[0])
-            value = value if self.settings.log1p else max(0.0, value)
-        return max(0.0, expm1(value)) if self.settings.log1p else value
+            return max(0.0, expm1(self.last)) if self.settings.log1p else self.last
+        logging.getLogger("cmdstanpy").setLevel(logging.WARNING)
+        pandas, model = library("pandas"), library("prophet").Prophet()
+        step, first = self.settings.step, self._count - len(self.values)
+        times = [self._at((first + index) * step) for index in range(len(self.values))]
+        model.fit(pandas.DataFrame({"ds": times, "y": self.values}))
+        to_come = self._at(self._count if self.settings.old else self._count * step)
+        return self.settings.back(float(model.predict(pandas.DataFrame({"ds": [to_come]}))["yhat"].iloc[0]))
 
-    def _at(self, index: int) -> datetime:
-        return datetime(2024, 1, 1) + timedelta(seconds=index * self.settings.step)
+    def _at(self, seconds: float) -> datetime:
+        return datetime(2024, 1, 1) + timedelta(seconds=seconds)
 
 
-def library(name: str) -> Any:
-    """The module *name* of the extra `forecast`; raises MissingExtra without it."""
+def library(name: str, extra: str = "forecast", what: str = "") -> Any:
+    """The module *name* of an *extra* that *what* needs; raises MissingExtra without it."""
     try:
         return import_module(name)
     except ImportError:
-        raise MissingExtra("forecast", f"a forecast by {name}") from None
+        raise MissingExtra(extra, what or f"a forecast by {name}") from None
 
 
 #: Forecasts by the names that Dynamo has for them.

@@ -52,7 +52,7 @@ def reading(case: Case, step: Case) -> Reading:
         values = dict(enumerate(step["values"]))
         if kind == "pods":
             return lambda scale: scale.of_pods(values, target)
-        requests: dict[int, int] = dict.fromkeys(range(step["pods"]), case["request"])
+        requests = {index: int(case["request"]) for index in range(step["pods"])}
         return lambda scale: scale.of_utilization(values, requests, target)
     total = step["total"]
     if kind in ("external_value", "object_value"):
