@@ -31,6 +31,7 @@ Data flows one way, and each package answers one question about it:
     network     how long does a message?    cost        how long a step, how much energy?
     kv          what stays cached?          scheduling  what runs next?
     engine      what happens when?          cluster     where does it happen?
+    autoscaling how many engines?
     results     how good was it?            views       how is it shown?
     scenario    what is asked for?          simulation  how does it run?
     features    what may it have besides?   study       what do many runs answer?
@@ -112,9 +113,10 @@ ROOMS: dict[str, tuple[int, int, int]] = {
     "workload": (25, 4_600, 7), "compute": (50, 8_400, 16), "oracles": (21, 4_000, 6), "network": (9, 1_800, 5),
     "cost": (13, 3_200, 7), "calibration": (30, 4_600, 4), "kv.cache": (10, 3_200, 9), "scheduling": (36, 6_300, 21),
     "kv.transfer": (6, 1_100, 4), "kv.offload": (19, 3_400, 4), "engine": (16, 3_900, 13), "cluster": (39, 5_200, 6),
+    "autoscaling": (17, 3_600, 12),
     "features": (14, 2_200, 2), "results": (17, 5_600, 10), "views": (19, 5_000, 12), "scenario": (18, 4_600, 14),
-    "simulation": (7, 1_400, 6), "validation": (19, 3_700, 4), "testing": (19, 2_700, 2), "study": (36, 8_000, 12),
-    "views.page": (16, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 5), "cli": (29, 6_400, 0),
+    "simulation": (7, 1_400, 6), "validation": (25, 4_400, 5), "testing": (19, 2_700, 2), "study": (36, 8_000, 12),
+    "views.page": (16, 2_300, 1), "server": (27, 6_200, 4), "deploy": (36, 7_400, 5), "cli": (29, 6_500, 0),
 }
 
 #: The only rooms that may import each third-party library.

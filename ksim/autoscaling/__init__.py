@@ -53,7 +53,7 @@ class ReplicaView:
 
 @frozen
 class PoolView:
-    """A pool: the replicas asked for, those `ready`, and how many of them are starting or draining.
+    """A pool: the replicas asked for, those `ready`, and how many are starting or draining.  `cost` is of a replica.
 
     `arrivals` and the rest are of the time since the last look: requests, their mean tokens, seconds, and shares.
     """
@@ -63,6 +63,8 @@ class PoolView:
     starting: int = 0
     draining: int = 0
     gpus: int = 1
+    gpu: str = ""
+    cost: float = 1.0
     arrivals: int = 0
     input_tokens: float = nan
     output_tokens: float = nan

@@ -101,9 +101,9 @@ class QueueModel:
     @cached_property
     def _rates(self) -> "np.ndarray":
         """Requests/s that end, by the batch, from 1 on."""
-        batches = np.arange(1, self.max_batch + 1)
-        return np.array([1000.0 * batch / (self.times.prefill(batch) + self.times.output * self.times.decode(batch))
-                         for batch in batches])
+        times = self.times
+        return np.array([1000.0 * batch / (times.prefill(batch) + times.output * times.decode(batch))
+                         for batch in range(1, self.max_batch + 1)])
 
     @property
     def most(self) -> float:

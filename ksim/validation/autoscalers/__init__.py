@@ -17,11 +17,11 @@ Case = Mapping[str, Any]
 _PARTS = {
     "one_reconcile": "hpa_tables", "stabilise_without_behavior": "hpa_tables", "stabilise": "hpa_tables",
     "store_event": "hpa_tables", "replicas_from_metric": "hpa_tables", "limit_rate": "hpa_tables",
-    "activation": "keda", "fallback": "keda", "activation_threshold": "keda",
-    "rolling_update": "lifecycle", "disruption_budget": "lifecycle", "termination": "lifecycle",
+    "activation": "kubernetes", "fallback": "kubernetes", "activation_threshold": "kubernetes",
+    "rolling_update": "kubernetes", "disruption_budget": "kubernetes", "termination": "kubernetes",
     "saturation_v1": "wva", "saturation_v2": "wva", "queue_model": "wva",
 }
-_KEYS = {"ticks": "planner", "intervals": "planner_09", "steps": "hpa_series"}
+_KEYS = {"ticks": "planner", "intervals": "planner", "steps": "hpa_series"}
 
 
 def validate(path: Path, name: str = "") -> list[ScheduleReport]:

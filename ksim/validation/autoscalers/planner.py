@@ -1,4 +1,5 @@
-"""Decisions of Dynamo's planner 1.6.1, tick by tick, each with the recorded workers, traffic and load."""
+"""Decisions of Dynamo's planners: of 1.6.1 tick by tick, each with the recorded workers, traffic and load, and of 0.9.1
+interval by interval."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose, nan
@@ -10,6 +11,7 @@ from ksim.autoscaling import Load
 from ksim.autoscaling.dynamo_engine import EngineLimits, PassModel
 from ksim.autoscaling.dynamo_loops import RoleState
 from ksim.autoscaling.dynamo_planner import DynamoPlanner, Pipeline, TrafficSeen
+from ksim.autoscaling.dynamo_planner_09 import DynamoPlanner09, Interval
 from ksim.foundation.config import structure
 from ksim.foundation.errors import KsimError
 from ksim.validation.autoscalers import Case
@@ -20,7 +22,7 @@ _EXACT, _FORECAST = 1e-6, 0.01
 Row = Mapping[str, Any]
 
 
-def close_enough(predictor: str) -> float:
+def _close(predictor: str) -> float:
     """How far, as a share, a forecast may be off."""
     return _FORECAST if predictor in ("arima", "prophet") else _EXACT
 
@@ -46,8 +48,11 @@ class _GivenPasses:
 
 
 def differences(case: Case, meta: Case) -> Iterator[Difference]:
-    """Where decisions differ, forecasts, engines' rates, estimates, or the lower bounds of the fast loop."""
+    """Where decisions differ, forecasts, rates, estimates, factors, or the lower bounds of the fast loop."""
     try:  # a forecast may need a library that is not installed
+        if "intervals" in case:
+            yield from _of_09(case, meta)
+            return
         planner = structure(DynamoPlanner, case["config"], case["name"])
         pipeline = _pipeline(planner, case)
         pipeline.lookout.warm([_traffic({"duration_s": 180.0, **row}) for row in case.get("history", ())])
@@ -81,7 +86,7 @@ def _of_tick(index: int, tick: Row, pipeline: Pipeline, planner: DynamoPlanner) 
     expected = tick.get("decision")
     got = None if wanted is None else {role: wanted.get(role) for role in ("prefill", "decode")}
     for key, value, own in _numbers(tick.get("diagnostics", {}), pipeline, planner):
-        close = close_enough(planner.load_predictor) if planner.enable_throughput_scaling else _EXACT
+        close = _close(planner.load_predictor) if planner.enable_throughput_scaling else _EXACT
         if own is None or not isclose(value, own, rel_tol=close, abs_tol=1e-9):
             yield Difference(index, key, value, own)
     if got != expected:
@@ -126,3 +131,25 @@ def _traffic(row: Row) -> TrafficSeen:
 
 def _load(row: Row) -> Load:
     return Load(**{key: value for key, value in row.items() if key != "wall_s"}, wall=row.get("wall_s", 0.02))
+
+
+def _of_09(case: Case, meta: Case) -> Iterator[Difference]:
+    config = {"load_predictor": "constant", "profile": meta["profile"], **case["config"]}
+    planner = structure(DynamoPlanner09, config, case["name"])
+    for index, row in enumerate(case["intervals"]):
+        yield from _of_interval(index, row, planner)
+
+
+def _of_interval(index: int, row: Row, planner: DynamoPlanner09) -> Iterator[Difference]:
+    seen = Interval(*(nan if row[key] is None else float(row[key])
+                      for key in ("num_req", "isl", "osl", "ttft_s", "itl_s", "duration_s")))
+    wanted = planner.adjust(seen, row["replicas"][1])
+    for key, value in zip(("prefill_correction", "decode_correction"), planner.factors, strict=True):
+        if not isclose(row[key], value, rel_tol=1e-6):
+            yield Difference(index, key, row[key], value)
+    for key, value in (row["predicted"] or {}).items():
+        own = None if planner.expected is None else planner.expected[("num_req", "isl", "osl").index(key)]
+        if own is None or not isclose(value, own, rel_tol=_close(planner.load_predictor), abs_tol=1e-9):
+            yield Difference(index, key, value, own)
+    if row["decision"] != (None if wanted is None else [*wanted]):
+        yield Difference(index, "decision", row["decision"], wanted)

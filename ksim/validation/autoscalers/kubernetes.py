@@ -1,9 +1,10 @@
-"""Decisions of KEDA: one poll of its operator, what its HPA is given in failure, and its thresholds."""
+"""Decisions of KEDA, and rules of Kubernetes for the ends of pods: updates, disruption budgets, termination."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ksim.autoscaling.keda import Fallback, Limits, Poll, Trigger
+from ksim.autoscaling.kubernetes import DisruptionBudget, RollingUpdate, Termination
 from ksim.autoscaling.pod_metrics import MetricError, Pod, Scale
 from ksim.validation.autoscalers import Case
 from ksim.validation.schedules import Difference
@@ -13,7 +14,7 @@ Row = Mapping[str, Any]
 
 def differences(case: Case, meta: Case) -> Iterator[Difference]:
     """The keys that differ, but for `why`, which is prose."""
-    got = {"activation": _activation, "fallback": _fallback, "activation_threshold": _threshold}[case["part"]](case)
+    got = _REPLAYS[case["part"]](case)
     for key, value in case["expect"].items():
         if key != "why" and got.get(key) != value:
             yield Difference(None, key, value, got.get(key))
@@ -52,3 +53,24 @@ def _threshold(case: Case) -> Row:
         wish = trigger.wish(Scale(replicas, [Pod()] * replicas), case["value"]).replicas if replicas else least
         wish = min(max(wish, least), case["max"])
     return {"active": active, "replicas_before_windows_and_rates": wish}
+
+
+def _update(case: Case) -> Row:
+    update = RollingUpdate(case["replicas"], case["max_surge"], case["max_unavailable"])
+    return {"surge": update.surge, "unavailable": update.unavailable, "most_pods": update.most_pods,
+            "least_available": update.least_available, "new_pods_at_once_first": update.first_new,
+            "old_pods_gone_first": update.first_gone}
+
+
+def _budget(case: Case) -> Row:
+    budget = DisruptionBudget(case["replicas"], case["min_available"], case["max_unavailable"])
+    return {"desired_healthy": budget.desired_healthy, "evictions_allowed": budget.evictions(case["healthy"])}
+
+
+def _end(case: Case) -> Row:
+    end = Termination(case["grace_s"], case["prestop_s"], case["drain_needs_s"])
+    return {"sigterm_at_s": end.sigterm, "gone_at_s": end.gone, "killed": end.killed}
+
+
+_REPLAYS = {"activation": _activation, "fallback": _fallback, "activation_threshold": _threshold,
+            "rolling_update": _update, "disruption_budget": _budget, "termination": _end}
