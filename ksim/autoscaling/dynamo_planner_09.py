@@ -1,6 +1,7 @@
 """Dynamo's older SLA planner, 0.9: replicas from forecasts, profiles and factors that correct these."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import ceil, isnan
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,7 +54,6 @@ class DecodeProfile:
     z_itl: "np.ndarray" = field(converter=_row)
     z_thpt_per_gpu: "np.ndarray" = field(converter=_row)
     max_kv_tokens: int = field(validator=gt(0))
-    _grids: dict[str, "np.ndarray"] = field(factory=dict, init=False)
 
     def itl(self, requests: float, context: float) -> float:
         """The time between tokens of so many requests at once."""
@@ -71,15 +71,18 @@ class DecodeProfile:
         return _nearest(context, float(self.y_context_length.max()))
 
     def _grid(self, name: str) -> "np.ndarray":
-        """Values by contexts and use of the cache, cubic inside what was measured and the nearest outside."""
-        if name not in self._grids:
-            axes = np.meshgrid(np.linspace(0, 1, _RESOLUTION),
-                               np.linspace(0, self.y_context_length.max(), _RESOLUTION))
-            points, values = (self.x_kv_usage, self.y_context_length), getattr(self, name)
-            grid, nearest = (_interpolate().griddata(points, values, tuple(axes), method=method)
-                             for method in ("cubic", "nearest"))
-            self._grids[name] = np.where(np.isnan(grid), nearest, grid)
-        return self._grids[name]
+        """Values by contexts and use of the cache."""
+        return _grid(tuple(self.x_kv_usage), tuple(self.y_context_length), tuple(getattr(self, name)))
+
+
+@lru_cache(maxsize=16)
+def _grid(usage: tuple[float, ...], contexts: tuple[float, ...], values: tuple[float, ...]) -> "np.ndarray":
+    """*values* on the grid: cubic inside what was measured, and the nearest outside.  It takes a quarter of a second.
+    """
+    axes = np.meshgrid(np.linspace(0, 1, _RESOLUTION), np.linspace(0, max(contexts), _RESOLUTION))
+    grid, nearest = (_interpolate().griddata((usage, contexts), values, tuple(axes), method=method)
+                     for method in ("cubic", "nearest"))
+    return np.where(np.isnan(grid), nearest, grid)
 
 
 def _nearest(value: float, most: float) -> int:

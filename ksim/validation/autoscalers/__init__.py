@@ -1,12 +1,12 @@
 """Decisions of real autoscalers replayed: files of cases, and where ours first differ from what was decided."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ksim.foundation.errors import DataError, KsimError, UnknownName
+from ksim.validation.cases import find, load_json
 from ksim.validation.schedules import Difference, ScheduleReport
 
 __all__ = ["Case", "validate"]
@@ -29,10 +29,7 @@ def validate(path: Path, name: str = "") -> list[ScheduleReport]:
 
     Raises DataError for what is no file of cases, and UnknownName where none is called so.
     """
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    cases = [(file, meta, case) for file in files for meta, case in _read(file)]
-    if not cases:
-        raise DataError(str(path), "has no cases of autoscalers: expected *.json, each a table with meta and cases")
+    cases = [(file, meta, case) for file in find(path) for meta, case in _read(file)]
     chosen = [entry for entry in cases if name in ("", entry[2]["name"])]
     if not chosen:
         raise UnknownName("case", name, [case["name"] for _, _, case in cases])
@@ -41,19 +38,14 @@ def validate(path: Path, name: str = "") -> list[ScheduleReport]:
 
 def _read(file: Path) -> Iterator[tuple[Case, Case]]:
     """Each case of *file*, behind what the file says of all."""
-    try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(str(file), error.strerror or str(error)) from None
-    except ValueError as error:
-        raise DataError(str(file), f"is not valid JSON: {error}") from None
-    cases = table.get("cases") if isinstance(table, dict) else None
-    if not isinstance(cases, list):
-        raise DataError(str(file), "is no file of cases: expected a table with meta and cases")
+    table = load_json(file)
+    cases, meta = table.get("cases"), table.get("meta", {})
+    if not isinstance(cases, list) or not cases:
+        raise DataError(str(file), "is no file of autoscalers' cases: expected a table with meta and cases")
     for index, case in enumerate(cases):
         if not isinstance(case, dict) or not isinstance(case.get("name"), str):
             raise DataError(f"{file}: cases[{index}]", "is no case: it has no name")
-        yield table.get("meta", {}), case
+        yield meta, case
 
 
 def _report(file: Path, meta: Case, case: Case) -> ScheduleReport:
@@ -65,7 +57,7 @@ def _report(file: Path, meta: Case, case: Case) -> ScheduleReport:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DataError(f"{file}: {case['name']}", f"cannot be replayed: {type(error).__name__}: {error}") from error
     steps = next((len(case[key]) for key in _KEYS if key in case), 1)
-    return ScheduleReport(case["name"], file.stem, steps, next(iter(found), None))
+    return ScheduleReport(case["name"], file.name.partition(".")[0], steps, next(iter(found), None))
 
 
 def _replay_of(file: Path, case: Case) -> Callable[[Case, Case], Iterator[Difference]]:
