@@ -202,8 +202,8 @@ class _Watched:
 
 @define(field_transformer=camel)
 class Keda:
-    """Active triggers raise from 0, idle ones end at 0 or `idleReplicaCount` after `cooldownPeriod`; an HPA does the
-    rest, every 15 seconds on its own, with `minReplicaCount` or 1 for its minimum.
+    """Active triggers raise from 0, idle ones end at 0 after `cooldownPeriod`, if `minReplicaCount` or
+    `idleReplicaCount` is 0; an HPA does the rest, every 15 seconds on its own, with a minimum of 1 or more.
 
     Triggers are of type prometheus, with queries such as sum(vllm:num_requests_waiting) or of the requests that the
     gateway holds (inference_extension_flow_control_queue_size), which alone are there at 0 replicas.
@@ -231,6 +231,9 @@ class Keda:
         if self.idle_replica_count is not None and self.idle_replica_count >= self.min_replica_count:
             raise ValueError(f"idleReplicaCount {self.idle_replica_count} must be below minReplicaCount"
                              f" {self.min_replica_count}")
+        if self.idle_replica_count:
+            raise ValueError(f"idleReplicaCount {self.idle_replica_count} does not last: the HPA raises it to"
+                             f" minReplicaCount {self.min_replica_count} at once; only 0 does, as KEDA says")
         self._controller = Controller(max(1, self.min_replica_count), self.max_replica_count,
                                       self.advanced.horizontal_pod_autoscaler_config.behavior)
         self._watched = [_Watched(trigger) for trigger in self.triggers]

@@ -26,8 +26,8 @@ T = TypeVar("T")
 _INTEGERS = 2**63
 #: How the problem of a key begins that no table has.
 _UNKNOWN = "unknown key"
-#: How an attrs validator names a field whose key is a word of Python's.
-_FIELD = re.compile(r"^'(\w+)_' ")
+#: How an attrs validator names a field.
+_FIELD = re.compile(r"'(\w+)'")
 #: More keys than so many are not listed: a message has the nearest.
 _MANY = 25
 
@@ -213,7 +213,13 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
         more = f" and {len(known) - _MANY} more" if len(known) > _MANY else ""
         return "", f"expected a table with {', '.join(known[:_MANY])}{more}"
     # attrs validators pass (message, attribute, ...): the message is what a user can read.
-    return "", _FIELD.sub(r"'\1' ", str(error.args[0]) if error.args else str(error))
+    return "", _by_key(str(error.args[0]) if error.args else str(error), table)
+
+
+def _by_key(text: str, table: Any) -> str:
+    """*text* of an attrs validator with keys for the names of a *table*'s fields, the first that it names."""
+    keys = {field.name: key_of(field) for field in attrs.fields(table)} if table is not None else {}
+    return _FIELD.sub(lambda found: f"'{keys.get(found[1], found[1])}'", text, count=1)
 
 
 def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
