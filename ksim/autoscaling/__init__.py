@@ -1,8 +1,9 @@
 """Autoscalers: how many replicas each pool of a fleet should have.
 
 To add one, add a file with an attrs class that has `decide` and an `interval`.
-It is asked every `interval` seconds, sees the pools that it scales, and answers
-how many replicas it wants of each, and why; None leaves all as it is:
+It is asked every `interval` seconds, from the start of a run on, sees the pools
+that it scales, and answers how many replicas it wants of each, and why; None
+leaves all as it is:
 
     @define
     class ByQueue:

@@ -63,19 +63,24 @@ class LearntPasses:
             return None
         if self._coefficients is None:
             self._coefficients = self._fit()
-        return max(1e-6, float(self._coefficients @ (1.0, prefill_tokens, decode_requests, decode_kv)))
+        return max(1e-6, float(self._coefficients @ (prefill_tokens, decode_requests, decode_kv, 1.0)))
 
     def _fit(self) -> "np.ndarray":
-        """Least squares, again without the features whose coefficients are negative until there are none."""
-        rows = np.array([(1.0, *row) for row, _ in self._seen])
-        walls = np.array([wall for _, wall in self._seen])
-        kept, found = [0, 1, 2, 3], np.zeros(4)
-        while True:
+        """Least squares, again without the loads whose coefficients are negative until there are none.
+
+        What has always been the same counts as part of the constant.
+        """
+        rows, walls = np.array([row for row, _ in self._seen]), np.array([wall for _, wall in self._seen])
+        middle, found, kept = rows.mean(axis=0), np.zeros(3), [0, 1, 2]
+        while kept:
             found[:] = 0.0
-            found[kept] = np.linalg.lstsq(rows[:, kept], walls, rcond=None)[0]
-            if not (wrong := [index for index in kept if index and found[index] < 0]):
-                return found
+            found[kept] = np.linalg.lstsq((rows - middle)[:, kept], walls - walls.mean(), rcond=None)[0]
+            wrong = [index for index in kept if found[index] < 0]
+            if not wrong:
+                break
             kept = [index for index in kept if index not in wrong]
+            found[wrong] = 0.0
+        return np.array([*found, walls.mean() - found @ middle])
 
 
 @frozen

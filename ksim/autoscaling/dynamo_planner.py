@@ -216,7 +216,7 @@ class DynamoPlanner:
     max_num_seqs: int = field(default=512, validator=gt(0))
     max_kv_tokens: int = field(default=2_000_000, validator=gt(0))
     _pipeline: Pipeline | None = field(default=None, init=False)
-    _seen: list[tuple[float, TrafficSeen]] = field(factory=list, init=False)
+    _seen: list[TrafficSeen] = field(factory=list, init=False)
     _due: dict[str, float] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -299,25 +299,30 @@ class DynamoPlanner:
 
     def decide(self, seen: Observation) -> Decision | None:
         pools = self._pools(seen)
-        if self._pipeline is None:
+        if self._pipeline is None:  # the first tick comes after an interval
             self._pipeline = self._made(pools)
-        self._seen.append((seen.now, _traffic(pools, self.interval)))
-        slow_interval = float(self.throughput_adjustment_interval_seconds)
-        slow = self._whole(slow_interval) if self._is_due("slow", slow_interval, seen.now) else None
-        loads = None
-        if self._is_due("fast", float(self.load_adjustment_interval_seconds), seen.now):
-            loads = {role: [replica.load for replica in pool.ready if replica.load is not None]
-                     for role, pool in pools.items()}
-            if not self.enable_throughput_scaling:
-                slow = self._seen[-1][1]
-        if not self.enable_throughput_scaling:
-            del self._seen[:-1]
+            self._due = dict.fromkeys(("slow", "fast"), seen.now)
+            return None
+        self._seen.append(_traffic(pools, self.interval))
+        loads = self._loads(pools) if self._is_due("fast", self.load_adjustment_interval_seconds, seen.now) else None
         states = {role: _state(pool) for role, pool in pools.items()}
-        wanted = self._pipeline.tick(seen.now, states, slow, loads)
+        wanted = self._pipeline.tick(seen.now, states, self._due_traffic(seen.now), loads)
         if wanted is None:
             return None
         names = dict(zip(pools, self._names(seen), strict=True))
         return Decision({names[role]: count for role, count in wanted.items()}, self._words(wanted))
+
+    def _due_traffic(self, now: float) -> TrafficSeen | None:
+        """The traffic of a whole interval if the slow loop is due; without that loop, what the fast one asks for."""
+        if not self.enable_throughput_scaling:
+            return self._whole(self.interval)
+        interval = self.throughput_adjustment_interval_seconds
+        return self._whole(interval) if self._is_due("slow", interval, now) else None
+
+    def _loads(self, pools: Mapping[str, PoolView]) -> dict[str, list[Load]]:
+        """What each engine reports."""
+        return {role: [replica.load for replica in pool.ready if replica.load is not None]
+                for role, pool in pools.items()}
 
     def _names(self, seen: Observation) -> list[str]:
         """The pools by role: called as the role is, or the only one."""
@@ -342,16 +347,14 @@ class DynamoPlanner:
                              dict.fromkeys(self.roles, self.context_length))
 
     def _is_due(self, loop: str, interval: float, now: float) -> bool:
-        first = self._due.setdefault(loop, now)
-        if now - first < interval and now != first:
+        if now - self._due[loop] < interval - 1e-9:
             return False
         self._due[loop] = now
-        return now != first
+        return True
 
     def _whole(self, interval: float) -> TrafficSeen:
         """The traffic of a whole interval, of all that was seen since the last one."""
-        parts = [part for _, part in self._seen]
-        self._seen.clear()
+        parts, self._seen = self._seen, []
         requests = sum(part.requests for part in parts)
 
         def mean(key: str) -> float:

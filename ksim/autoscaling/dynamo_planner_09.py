@@ -82,7 +82,7 @@ def _grid(usage: tuple[float, ...], contexts: tuple[float, ...], values: tuple[f
     axes = np.meshgrid(np.linspace(0, 1, _RESOLUTION), np.linspace(0, max(contexts), _RESOLUTION))
     grid, nearest = (_interpolate().griddata((usage, contexts), values, tuple(axes), method=method)
                      for method in ("cubic", "nearest"))
-    return np.where(np.isnan(grid), nearest, grid)
+    return np.asarray(np.where(np.isnan(grid), nearest, grid))
 
 
 def _nearest(value: float, most: float) -> int:
@@ -147,6 +147,7 @@ class DynamoPlanner09:
     _prefill: PrefillProfile = field(init=False)
     _decode: DecodeProfile = field(init=False)
     _forecasts: list[Forecast] = field(init=False)
+    _started: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         if {*self.profile} != {"prefill", "decode"}:
@@ -166,6 +167,9 @@ class DynamoPlanner09:
             raise ConfigError("autoscaler", f"dynamo_planner_09 scales pools called prefill and decode; there is no"
                                             f" {missing[0]}")
         prefill, decode = seen.pools["prefill"], seen.pools["decode"]
+        if not self._started:  # the first interval has not been yet
+            self._started = True
+            return None
         duration = prefill.ttft + decode.itl * decode.output_tokens
         wanted = self.adjust(Interval(prefill.arrivals, prefill.input_tokens, decode.output_tokens, prefill.ttft,
                                       decode.itl, duration), len(decode.ready))

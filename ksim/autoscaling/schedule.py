@@ -1,5 +1,6 @@
 """Replicas by the time of day and the day of the week: cron-like, as KEDA's cron trigger has them."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -19,9 +20,9 @@ _NAMES = {name: str(number) for number, name in enumerate(("sun", "mon", "tue", 
 
 @frozen
 class Cron:
-    """The minutes of a week at which a cron expression is due; days of months and months must be `*`."""
+    """The minutes of a week at which a cron expression is due, in order; days of months and months must be `*`."""
 
-    minutes: frozenset[int]
+    minutes: tuple[int, ...]
 
     @classmethod
     def of(cls, text: str) -> "Cron":
@@ -32,8 +33,12 @@ class Cron:
         if parts[2] != "*" or parts[3] != "*":
             raise ValueError(f"{text!r} names days of months; a run knows days of the week alone, so write * there")
         minutes, hours, _, _, days = (_values(part, *limits) for part, limits in zip(parts, _FIELDS, strict=True))
-        return cls(frozenset(day % 7 * _DAY + hour * 60 + minute for day in days for hour in hours
-                             for minute in minutes))
+        return cls(tuple(sorted({day % 7 * _DAY + hour * 60 + minute for day in days for hour in hours
+                                 for minute in minutes})))
+
+    def since(self, minute: int) -> int:
+        """Minutes since it was due last, at a *minute* of the week."""
+        return (minute - self.minutes[bisect_right(self.minutes, minute) - 1]) % _WEEK
 
 
 def _values(part: str, name: str, least: int, most: int) -> list[int]:
@@ -68,14 +73,8 @@ class Period:
             object.__setattr__(self, name, Cron.of(text))
 
     def holds(self, minute: int) -> bool:
-        """Whether it holds at a *minute* of the week: the last of its minutes was a start."""
-        for back in range(_WEEK):
-            at = (minute - back) % _WEEK
-            if at in self._ends.minutes:
-                return False
-            if at in self._starts.minutes:
-                return True
-        return False
+        """Whether it holds at a *minute* of the week: the last of its minutes was a start, and no end."""
+        return self._starts.since(minute) < self._ends.since(minute)
 
 
 @define

@@ -101,7 +101,7 @@ def test_a_wrong_cron_expression_is_named(text, said):
 @examples(100)
 @given(st.integers(0, 59), st.integers(0, 23), st.integers(0, 6))
 def test_a_minute_of_the_week_is_due_once(minute, hour, day):
-    assert Cron.of(f"{minute} {hour} * * {day}").minutes == {day * 1440 + hour * 60 + minute}
+    assert Cron.of(f"{minute} {hour} * * {day}").minutes == (day * 1440 + hour * 60 + minute,)
 
 
 @define
