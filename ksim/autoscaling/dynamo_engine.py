@@ -123,19 +123,23 @@ def discount(hit_rate: float | None) -> float:
 
 @define
 class _Average:
-    """The mean of the last values; zeros before the first other one are skipped."""
+    """The mean of the last values, of a running sum as there; zeros before the first other one are skipped."""
 
-    _values: deque[float] = field(factory=lambda: deque(maxlen=_MOST_PASSES), init=False)
+    _values: deque[float] = field(factory=deque, init=False)
+    _sum: float = field(default=0.0, init=False)
     _seen: bool = field(default=False, init=False)
 
     def add(self, value: float) -> None:
         self._seen = self._seen or value > 0
         if self._seen:
             self._values.append(max(0.0, value))
+            self._sum += self._values[-1]
+            if len(self._values) > _MOST_PASSES:
+                self._sum -= self._values.popleft()
 
     @property
     def value(self) -> float:
-        return sum(self._values) / len(self._values) if self._values else 0.0
+        return self._sum / len(self._values) if self._values else 0.0
 
 
 @define
@@ -155,7 +159,8 @@ class EngineModel:
             self._prompt.add(load.prefill_tokens / load.prefill_requests if load.prefill_requests else 0.0)
             if load.decode_requests:
                 self._context.add(load.decode_kv / load.decode_requests)
-            self._mixed.add(float(load.prefill_tokens))
+        for index in sorted(range(len(loads)), key=str):  # there in the order of names as texts: 10 before 2
+            self._mixed.add(float(loads[index].prefill_tokens))
         self.passes.learn(loads)
 
     @property
