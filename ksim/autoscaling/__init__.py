@@ -53,6 +53,16 @@ class ReplicaView:
 
 
 @frozen
+class EngineLimits:
+    """What an engine can hold: tokens and requests of a batch, tokens of its KV cache, and of a request's context."""
+
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 512
+    max_kv_tokens: int = 2_000_000
+    context_length: int = 32_768
+
+
+@frozen
 class PoolView:
     """A pool: the replicas asked for, those `ready`, and how many are starting or draining.  `cost` is of a replica.
 
@@ -66,6 +76,7 @@ class PoolView:
     gpus: int = 1
     gpu: str = ""
     cost: float = 1.0
+    limits: EngineLimits = EngineLimits()
     arrivals: int = 0
     input_tokens: float = nan
     output_tokens: float = nan

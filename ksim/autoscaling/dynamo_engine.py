@@ -11,21 +11,12 @@ from typing import Protocol
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from ksim.autoscaling import Load
+from ksim.autoscaling import EngineLimits, Load
 
 #: The most batch sizes that are tried, and the largest discount for prefix hits.
 _CANDIDATES, _MOST_HITS = 128, 0.95
 #: Fewest and most passes that a model learns from.
 _LEAST_PASSES, _MOST_PASSES = 5, 64
-
-
-@frozen
-class EngineLimits:
-    """What an engine can hold: tokens of a batch, requests of a batch, and tokens of its KV cache."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_kv_tokens: int
 
 
 class PassModel(Protocol):

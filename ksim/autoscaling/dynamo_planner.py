@@ -7,8 +7,8 @@ from typing import ClassVar
 from attrs import define, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 
-from ksim.autoscaling import Decision, Load, Observation, PoolView
-from ksim.autoscaling.dynamo_engine import EngineLimits, EngineModel, LearntPasses, PassModel, Target
+from ksim.autoscaling import Decision, EngineLimits, Load, Observation, PoolView
+from ksim.autoscaling.dynamo_engine import EngineModel, LearntPasses, PassModel, Target
 from ksim.autoscaling.dynamo_loops import Counts, Loops, LoopSettings, RoleState, Thresholds, Traffic
 from ksim.autoscaling.forecasts import FORECASTS, Forecast, ForecastSettings
 from ksim.autoscaling.gpu_budget import GpuBudget
@@ -211,10 +211,6 @@ class DynamoPlanner:
     decode_scale_up_kv_rate: float | None = field(default=None, validator=optional(gt(0)))
     decode_scale_down_kv_rate: float | None = field(default=None, validator=optional(ge(0)))
     speculative_nextn: int = field(default=0, validator=ge(0))
-    context_length: int = field(default=32768, validator=gt(0))
-    max_num_batched_tokens: int = field(default=8192, validator=gt(0))
-    max_num_seqs: int = field(default=512, validator=gt(0))
-    max_kv_tokens: int = field(default=2_000_000, validator=gt(0))
     _pipeline: Pipeline | None = field(default=None, init=False)
     _seen: list[TrafficSeen] = field(factory=list, init=False)
     _due: dict[str, float] = field(factory=dict, init=False)
@@ -279,12 +275,13 @@ class DynamoPlanner:
     def _target(self) -> tuple[float, float]:
         return _seconds(self.ttft_ms), _seconds(self.itl_ms)
 
-    def pipeline(self, costs: Sequence[int], limits: Mapping[str, EngineLimits], passes: Mapping[str, PassModel],
-                 contexts: Mapping[str, int]) -> Pipeline:
-        """The planner for engines of each role: GPUs of a replica, limits, models of passes, longest contexts."""
+    def pipeline(self, costs: Sequence[int], limits: Mapping[str, EngineLimits],
+                 passes: Mapping[str, PassModel]) -> Pipeline:
+        """The planner for engines of each role: GPUs of a replica, limits, and models of passes."""
         kinds = {role: "aggregated" if self.mode == "agg" else role for role in self.roles}
         engines = {role: EngineModel(kinds[role], limits[role], passes[role]) for role in self.roles}
-        sizes = {role: contexts[role] if role == "prefill" else limits[role].max_kv_tokens for role in self.roles}
+        sizes = {role: limits[role].context_length if role == "prefill" else limits[role].max_kv_tokens
+                 for role in self.roles}
         if self.optimization_target == "load":
             sizes.pop("prefill", None)
         loops = Loops(self.roles, self.settings(), self.budget(costs),
@@ -341,10 +338,8 @@ class DynamoPlanner:
         if 0 <= budget.most < budget.total(budget.floors):
             raise ConfigError("autoscaler.max_gpu_budget", f"{budget.most} GPUs cannot hold the fewest replicas, which"
                                                            f" take {budget.total(budget.floors)}")
-        limits = EngineLimits(self.max_num_batched_tokens, self.max_num_seqs, self.max_kv_tokens)
-        return self.pipeline(budget.costs, dict.fromkeys(self.roles, limits),
-                             {role: LearntPasses() for role in self.roles},
-                             dict.fromkeys(self.roles, self.context_length))
+        return self.pipeline(budget.costs, {role: pool.limits for role, pool in pools.items()},
+                             {role: LearntPasses() for role in self.roles})
 
     def _is_due(self, loop: str, interval: float, now: float) -> bool:
         if now - self._due[loop] < interval - 1e-9:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.autoscaling import Load, Observation, PoolView, ReplicaView
-from ksim.autoscaling.dynamo_engine import EngineLimits, EngineModel, LearntPasses, Shape, Target
+from ksim.autoscaling import EngineLimits, Load, Observation, PoolView, ReplicaView
+from ksim.autoscaling.dynamo_engine import EngineModel, LearntPasses, Shape, Target
 from ksim.autoscaling.forecasts import Constant, ForecastSettings, Kalman
 from ksim.autoscaling.gpu_budget import GpuBudget
 from ksim.foundation.catalog import plugin
@@ -52,9 +52,10 @@ def test_the_slow_loop_learns_passes_and_follows_the_load():
 
 
 def test_the_fast_loop_alone_goes_by_thresholds():
-    scaler = planner(max_gpu_budget=8, context_length=8000)
+    scaler = planner(max_gpu_budget=8)
     assert scaler.interval == 5.0
-    hot = PoolView(2, [ReplicaView(load=load(queued=8000)), ReplicaView(load=load())])
+    hot = PoolView(2, [ReplicaView(load=load(queued=8000)), ReplicaView(load=load())],
+                   limits=EngineLimits(context_length=8000))
     idle = PoolView(2, [ReplicaView(load=load(kv=1)), ReplicaView(load=load())])
     scaler.decide(Observation(0.0, {"prefill": hot, "decode": idle}))
     assert scaler.decide(Observation(5.0, {"prefill": hot, "decode": idle})).replicas == {"prefill": 3, "decode": 1}

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import define
 
-from ksim.autoscaling import Load
-from ksim.autoscaling.dynamo_engine import EngineLimits, PassModel
+from ksim.autoscaling import EngineLimits, Load
+from ksim.autoscaling.dynamo_engine import PassModel
 from ksim.autoscaling.dynamo_loops import RoleState
 from ksim.autoscaling.dynamo_planner import DynamoPlanner, Pipeline, TrafficSeen
 from ksim.autoscaling.dynamo_planner_09 import DynamoPlanner09, Interval
@@ -69,11 +69,12 @@ def _pipeline(planner: DynamoPlanner, case: Case) -> Pipeline:
     for role in planner.roles:
         said = given[role]
         costs.append(said.get("gpu_cost_per_replica") or said.get("num_gpu") or 1)
-        limits[role] = EngineLimits(said["max_num_batched_tokens"], said["max_num_seqs"], said["max_kv_tokens"])
+        limits[role] = EngineLimits(said["max_num_batched_tokens"], said["max_num_seqs"], said["max_kv_tokens"],
+                                    said["context_length"])
         kind = "aggregated" if planner.mode == "agg" else role
         passes[role] = _GivenPasses(case.get("forward_pass_ms", {}).get(kind, {}),
                                     case.get("model_ready_after", {}).get(kind, 0))
-    return planner.pipeline(costs, limits, passes, {role: given[role]["context_length"] for role in planner.roles})
+    return planner.pipeline(costs, limits, passes)
 
 
 def _of_tick(index: int, tick: Row, pipeline: Pipeline, planner: DynamoPlanner) -> Iterator[Difference]:
