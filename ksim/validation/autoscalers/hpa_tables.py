@@ -17,6 +17,11 @@ from ksim.validation.schedules import Difference
 _NOW = 1e6
 #: Reasons of the API server, not of a decision: what is asked for is not carried out, or nobody is asked.
 _UNREACHABLE = {"FailedGetScale", "FailedUpdateScale", "InvalidSelector"}
+#: The reason of a metric that failed, by its kind; of any other kind, that there is none such.
+_FAILED = {"resource": "FailedGetResourceMetric", "container_resource": "FailedGetContainerResourceMetric",
+           "pods": "FailedGetPodsMetric", "object": "FailedGetObjectMetric", "external": "FailedGetExternalMetric"}
+#: Upstream's tests of events look at the last so many seconds.
+_PERIOD = 60.0
 Row = Mapping[str, Any]
 
 
@@ -43,7 +48,8 @@ def _reconcile(case: Case) -> Row:
     if _UNREACHABLE & {*reasons.values()}:
         return {"replicas": case["spec_replicas"], "reasons": reasons}
     has_behavior = bool(case.get("up") or case.get("down"))
-    controller = Controller(case["min"], case["max"], _behavior(case) if has_behavior else None)
+    least = 1 if case["min"] is None else case["min"]
+    controller = Controller(least, case["max"], _behavior(case) if has_behavior else None)
     factor = case.get("up_limit_factor", 2)
     controller.plain_limit = lambda current: max(factor * current, 4)
     # A test begins without past wishes, but where it says that its first size was one.
@@ -52,37 +58,44 @@ def _reconcile(case: Case) -> Row:
     count = len(case.get("cpu_request", ())) or case["status_replicas"]
     scale = Scale(case["spec_replicas"], _pods(case.get("pods", {}), count), status_replicas=case["status_replicas"])
     outcome = controller.reconcile(scale, _readings(case), _NOW)
-    return {"replicas": outcome.replicas, "reasons": _reasons(outcome, case["spec_replicas"], reasons)}
+    return {"replicas": outcome.replicas, "reasons": _reasons(outcome, case, reasons)}
 
 
-def _reasons(outcome: Outcome, before: int, expected: Row) -> Row:
+def _reasons(outcome: Outcome, case: Case, expected: Row) -> Row:
     """The conditions of *outcome* that the case states; that a change was made is said last."""
     own = outcome.reasons
-    able = "SucceededRescale" if outcome.replicas != before else own.able
-    active = own.active if own.active in ("ValidMetricFound", "ScalingDisabled") else "FailedGetResourceMetric"
+    able = "SucceededRescale" if outcome.replicas != case["spec_replicas"] else own.able
+    active = own.active if own.active in ("ValidMetricFound", "ScalingDisabled") else _FAILED.get(
+        case["metrics"][0]["kind"], "InvalidMetricSourceType")
     found = {"AbleToScale": able, "ScalingActive": active, "ScalingLimited": own.limited}
     return {key: found[key] for key in expected}
 
 
 def _readings(case: Case) -> list[Reading]:
-    """The metrics of a case.  An external one beside others failed when it was recorded, which 1.20 passed over."""
-    metrics = [metric for metric in case["metrics"] if metric["kind"] != "external" or len(case["metrics"]) == 1]
-    return [_reading(case, metric) for metric in metrics]
+    """The metrics of a case.  Of several, external ones and those of no kind failed when they were recorded, which
+    Kubernetes 1.20 passed over."""
+    metrics = [metric for metric in case["metrics"] if metric["kind"] in _FAILED and metric["kind"] != "external"]
+    return [_reading(case, metric) for metric in metrics if len(case["metrics"]) > 1] or [
+        _reading(case, metric) for metric in case["metrics"]]
 
 
 def _reading(case: Case, metric: Row) -> Reading:
     values, kind = case["values"], metric["kind"]
-    if kind == "resource":
+    if kind not in _FAILED or not values:
+        return _no_metric
+    if "target_percent" in metric:
         requests = dict(enumerate(case.get("cpu_request", ())))
-        if "target_percent" in metric:
-            return lambda scale: scale.of_utilization(dict(enumerate(values)), requests, metric["target_percent"])
-        return lambda scale: scale.of_pods(dict(enumerate(values)), metric["target_average"], cpu=True)
-    if kind == "pods":
-        return lambda scale: scale.of_pods(dict(enumerate(values)), metric["target_average"])
+        return lambda scale: scale.of_utilization(dict(enumerate(values)), requests, metric["target_percent"])
+    if kind in ("resource", "container_resource", "pods"):
+        return lambda scale: scale.of_pods(dict(enumerate(values)), metric["target_average"], cpu=kind != "pods")
     total = sum(values) if kind == "external" else values[0]
     if "target_value" in metric:
         return lambda scale: scale.of_value(total, metric["target_value"])
     return lambda scale: scale.of_average(total, metric["target_average"])
+
+
+def _no_metric(scale: Scale) -> Wish:
+    raise MetricError("there is no such metric")
 
 
 def _pods(said: Row, count: int) -> list[Pod]:
@@ -112,13 +125,12 @@ def _window(case: Case) -> Row:
 
 
 def _event(case: Case) -> Row:
-    up = "up" in case
-    side = case["up"] if up else case["down"]
-    events = _samples(case["before"], "change")
-    rates = Rates(_behavior(case), *((events, []) if up else ([], events)))
-    period = max(policy["period_s"] for policy in side["policies"])
-    within = changed(events, period, _NOW)
-    rates.record(0 if up else case["change"], case["change"] if up else 0, _NOW)
+    """A change is remembered, unless there is no behavior."""
+    up, events = "up" in case, _samples(case["before"], "change")
+    within = changed(events, _PERIOD, _NOW)
+    if case["up" if up else "down"] is not None:
+        rates = Rates(_behavior(case), *((events, []) if up else ([], events)))
+        rates.record(0 if up else case["change"], case["change"] if up else 0, _NOW)
     return {"after": [event.replicas for event in events], "change_in_period": within}
 
 

@@ -12,8 +12,9 @@ from ksim.autoscaling.dynamo_engine import PassModel
 from ksim.autoscaling.dynamo_loops import RoleState
 from ksim.autoscaling.dynamo_planner import DynamoPlanner, Pipeline, TrafficSeen
 from ksim.autoscaling.dynamo_planner_09 import DynamoPlanner09, Interval
+from ksim.autoscaling.forecasts import FORECASTS, ForecastSettings
 from ksim.foundation.config import structure
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import MissingExtra
 from ksim.validation.autoscalers import Case
 from ksim.validation.schedules import Difference
 
@@ -49,17 +50,20 @@ class _GivenPasses:
 
 def differences(case: Case, meta: Case) -> Iterator[Difference]:
     """Where decisions differ, forecasts, rates, estimates, factors, or the lower bounds of the fast loop."""
-    try:  # a forecast may need a library that is not installed
-        if "intervals" in case:
-            yield from _of_09(case, meta)
-            return
-        planner = structure(DynamoPlanner, case["config"], case["name"])
-        pipeline = _pipeline(planner, case)
-        pipeline.lookout.warm([_traffic({"duration_s": 180.0, **row}) for row in case.get("history", ())])
-        for index, tick in enumerate(case["ticks"]):
-            yield from _of_tick(index, tick, pipeline, planner)
-    except KsimError as error:
-        yield Difference(None, "load_predictor", case["config"].get("load_predictor"), str(error))
+    name = case["config"].get("load_predictor", "constant")
+    try:  # it may need a library that is not installed
+        FORECASTS[name](ForecastSettings())
+    except MissingExtra as error:
+        yield Difference(None, "load_predictor", name, str(error))
+        return
+    if "intervals" in case:
+        yield from _of_09(case, meta)
+        return
+    planner = structure(DynamoPlanner, case["config"], case["name"])
+    pipeline = _pipeline(planner, case)
+    pipeline.lookout.warm([_traffic({"duration_s": 180.0, **row}) for row in case.get("history", ())])
+    for index, tick in enumerate(case["ticks"]):
+        yield from _of_tick(index, tick, pipeline, planner)
 
 
 def _pipeline(planner: DynamoPlanner, case: Case) -> Pipeline:
