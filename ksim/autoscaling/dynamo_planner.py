@@ -126,22 +126,16 @@ class Pipeline:
         loops, budget = self.loops, self.loops.budget
         now = loops.ready
         counts = tuple({**dict(zip(loops.roles, now, strict=True)), **(proposed or {})}.values())
-        below: set[str] = set()
-        if not any(state.is_scaling for state in loops.states.values()):
-            below = {role for role, count, floor in zip(loops.roles, now, budget.floors, strict=True) if count < floor}
-            counts = tuple(max(count, loops.floor(role)) if role in below else count
-                           for role, count in zip(loops.roles, counts, strict=True))
-            outside = not budget.holds(now)
-        else:
-            outside = False
-        if counts == now and not outside:
+        settled = not any(state.is_scaling for state in loops.states.values())
+        below = {role for role, count in zip(loops.roles, now, strict=True) if settled and count < loops.floor(role)}
+        raised = tuple(max(count, floor) for count, floor in zip(counts, budget.floors, strict=True))
+        if counts == now and not below and not (settled and not budget.holds(now)):
             return None
-        final = budget.clamp(tuple(max(count, floor) for count, floor in zip(counts, budget.floors, strict=True)))
-        if final == now:
-            return None
-        named = {role: count for role, count, old in zip(loops.roles, final, now, strict=True)
-                 if not below or count != old or role in below or role in (proposed or {})}
-        return named
+        final = budget.clamp(raised)
+        # A repair of floors names the roles that change, and those that were asked for.
+        return None if final == now else {
+            role: count for role, count, old in zip(loops.roles, final, now, strict=True)
+            if not below or count != old or role in below or role in (proposed or {})}
 
     def _cancelled(self, now: float, proposed: Counts | None, asked: bool) -> Counts | None:
         """A start is taken back after the same wish at two looks, a fast interval apart at least."""
@@ -302,7 +296,8 @@ class DynamoPlanner:
             return None
         self._seen.append(_traffic(pools, self.interval))
         loads = self._loads(pools) if self._is_due("fast", self.load_adjustment_interval_seconds, seen.now) else None
-        states = {role: _state(pool) for role, pool in pools.items()}
+        drains = any(pool.draining for pool in pools.values())
+        states = {role: _state(pool, drains) for role, pool in pools.items()}
         wanted = self._pipeline.tick(seen.now, states, self._due_traffic(seen.now), loads)
         if wanted is None:
             return None
@@ -373,11 +368,11 @@ class DynamoPlanner:
         return f"{said}: estimated {seen}" if seen else said
 
 
-def _state(pool: PoolView) -> RoleState:
-    """What the platform says of a pool; replicas that start are verified where none drains."""
+def _state(pool: PoolView, drains: bool) -> RoleState:
+    """What the platform says of a pool; replicas that start are verified where nothing *drains*, in any pool."""
     ready = len(pool.ready)
     busy = bool(pool.starting or pool.draining)
-    return RoleState(ready, None if busy else ready, busy, 0 if pool.draining else pool.starting)
+    return RoleState(ready, None if busy else ready, busy, 0 if drains else pool.starting)
 
 
 def _traffic(pools: Mapping[str, PoolView], interval: float) -> TrafficSeen:
