@@ -230,14 +230,14 @@ _EXAMPLES_BY_KIND = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
 def key_of(field: "attrs.Attribute[Any]") -> str:
     """The key that *field* is made from: its name without the underscore that keeps it from being a word of Python.
 
-    Metadata of the field may have another `key`, as those of classes in `camel` case have.
+    It is another where the field's metadata say how it is `written`, as those of classes in `camel` case do.
     """
-    return str(field.metadata.get("key") or field.name.removesuffix("_"))
+    return str(field.metadata.get("written") or field.name.removesuffix("_"))
 
 
 def camel(_: type, table: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
     """A field_transformer of attrs for tables whose keys are in camel case, as Kubernetes writes them."""
-    return [field.evolve(metadata={"key": re.sub(r"_(\w)", lambda match: match[1].upper(), key_of(field)),
+    return [field.evolve(metadata={"written": re.sub(r"_(\w)", lambda match: match[1].upper(), key_of(field)),
                                    **field.metadata}) for field in table]
 
 
