@@ -289,8 +289,10 @@ def only_pool(seen: Observation, what: str) -> tuple[str, PoolView]:
 
 
 def pods_of(pool: PoolView) -> list[Pod]:
-    """The pods of *pool*, those that are ready first."""
-    return [Pod()] * len(pool.ready) + [Pod(ready=False)] * pool.starting + [Pod(terminating=True)] * pool.draining
+    """The pods of *pool*, those that are ready first; what was asked for and has no node yet is pending."""
+    pending = max(0, pool.wanted - len(pool.ready) - pool.starting)
+    return ([Pod()] * len(pool.ready) + [Pod(ready=False)] * pool.starting
+            + [Pod(ready=False, phase="pending")] * pending + [Pod(terminating=True)] * pool.draining)
 
 
 def reading_of(metric: MetricSpec, pool: PoolView, held: int) -> Reading:
