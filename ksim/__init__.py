@@ -92,7 +92,7 @@ LAYERS: dict[str, set[str]] = {
     "simulation": {"foundation", "specs", "flow", "workload", "oracles", "network", "cost", "kv.cache", "scheduling",
                    "kv.transfer", "engine", "cluster", "results", "views", "scenario"},
     "features": {"foundation", "specs", "flow", "workload", "compute", "network", "cost", "kv.cache", "scheduling",
-                 "kv.transfer", "kv.offload", "engine", "cluster", "scenario", "simulation"},
+                 "kv.transfer", "kv.offload", "engine", "cluster", "autoscaling", "scenario", "simulation"},
     "validation": {"foundation", "autoscaling", "flow", "workload", "kv.cache", "scheduling", "kv.offload", "results",
                    "views", "scenario", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv.cache", "scheduling", "scenario"},

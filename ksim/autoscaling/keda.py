@@ -26,7 +26,7 @@ _BEHAVIORS = ("static", "currentReplicas", "currentReplicasIfHigher", "currentRe
 
 @frozen(field_transformer=camel)
 class Fallback:
-    """What the HPA is told after more than `failureThreshold` failed polls: what makes it ask for so many replicas."""
+    """What the HPA is told after more than `failureThreshold` failures: what makes it ask for so many replicas."""
 
     failure_threshold: int = field(validator=ge(0))
     replicas: int = field(validator=ge(0))
@@ -45,7 +45,7 @@ class Fallback:
         failure is passed on.
         """
         if failures <= self.failure_threshold:
-            raise MetricError(f"{failures} failed polls are not more than {self.failure_threshold}")
+            raise MetricError(f"{failures} failures are not more than {self.failure_threshold}")
         total = target * _MILLI * self.wanted(current)
         if ready is None:
             return int(total)
@@ -167,35 +167,39 @@ class Advanced:
 
 @define
 class _Watched:
-    """A trigger, its failed polls in a row, and what it gives: a value, or what it failed with."""
+    """A trigger, what its last poll gave, and how often in a row the HPA has asked for its metric in vain."""
 
     trigger: Trigger
-    failures: int = 0
     value: float | MetricError = 0.0
+    failures: int = 0
 
     def poll(self, pool: PoolView, held: int) -> None:
+        self.value = self._read(pool, held)
+
+    def _read(self, pool: PoolView, held: int) -> float | MetricError:
         try:
-            self.value = self.trigger.query.read(pool, held)
-            self.failures = 0
+            return self.trigger.query.read(pool, held)
         except MetricError as error:
-            self.value = error
-            self.failures += 1
+            return error
 
     @property
     def is_active(self) -> bool:
         return isinstance(self.value, float) and self.trigger.is_active(self.value)
 
-    def reading(self, fallback: Fallback | None) -> Reading:
-        """What the HPA sees of it."""
+    def reading(self, pool: PoolView, held: int, fallback: Fallback | None) -> Reading:
+        """What the HPA sees of it: the query is asked again, unless metrics are cached, and failures count here
+        (pkg/scaling/scale_handler.go)."""
+        value = self.value if self.trigger.use_cached_metrics else self._read(pool, held)
+        self.failures = self.failures + 1 if isinstance(value, MetricError) else 0
 
         def wish(scale: Scale) -> Wish:
-            if isinstance(self.value, float):
-                return self.trigger.wish(scale, self.value)
+            if not isinstance(value, MetricError):
+                return self.trigger.wish(scale, value)
             if fallback is None:
-                raise self.value
+                raise value
             ready = sum(pod.ready for pod in scale.pods) if self.trigger.metric_type == "Value" else None
-            value = fallback.metric(self.trigger.threshold, self.failures, scale.replicas, ready)
-            return self.trigger.wish(scale, value / _MILLI)
+            told = fallback.metric(self.trigger.threshold, self.failures, scale.replicas, ready)
+            return self.trigger.wish(scale, told / _MILLI)
 
         return wish
 
@@ -250,7 +254,7 @@ class Keda:
         if self._is_due("poll", self.polling_interval, seen.now):
             replicas, why = self._poll(pool, seen)
         if self._is_due("sync", SYNC, seen.now) and replicas == pool.wanted:
-            readings = [watched.reading(self.fallback) for watched in self._watched]
+            readings = [watched.reading(pool, seen.held, self.fallback) for watched in self._watched]
             outcome = self._controller.reconcile(Scale(replicas, pods_of(pool)), readings, seen.now)
             replicas, why = outcome.replicas, words(outcome)
         return None if replicas == pool.wanted else Decision({name: replicas}, why)
@@ -260,7 +264,7 @@ class Keda:
             watched.poll(pool, seen.held)
         active = any(watched.is_active for watched in self._watched)
         last = self._times.get("active")
-        poll = Poll(active, any(watched.failures for watched in self._watched),
+        poll = Poll(active, any(isinstance(watched.value, MetricError) for watched in self._watched),
                     None if last is None else seen.now - last, seen.now - self._times["created"])
         if active:
             self._times["active"] = seen.now

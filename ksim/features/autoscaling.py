@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import simpy
 from attrs import define, evolve, frozen
 
 from ksim.autoscaling.startup import Startup
@@ -12,6 +11,7 @@ from ksim.cluster.cluster import Cluster
 from ksim.cluster.replicas import GONE, READY, Replica, ScaledPool
 from ksim.cluster.scaler import Scaler, Tally
 from ksim.cluster.signals import View
+from ksim.engine.loop_times import Horizon
 from ksim.flow.request import Request
 from ksim.foundation.catalog import plugin
 from ksim.foundation.config import Choice
@@ -22,7 +22,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.features import RunningFleet, WiredFeature
-from ksim.simulation.pool import EnginePool
+from ksim.simulation.pool import EnginePlace, EnginePool
 
 __all__ = ["FEATURE"]
 
@@ -54,16 +54,16 @@ class _Paths:
 class _Starts:
     """How the engines of a fleet start: part after part, with bytes that share the ways to them."""
 
-    env: simpy.Environment
+    env: Horizon
     paths: _Paths
     flows: Flows
 
     @classmethod
-    def of(cls, env: simpy.Environment, choice: Choice, nodes: int) -> "_Starts":
+    def of(cls, env: Horizon, choice: Choice, nodes: int) -> "_Starts":
         paths = _Paths(startup_of(choice), nodes)
         return cls(env, paths, Flows(env, paths))
 
-    def start(self, deployment: Deployment, nodes: Sequence[int]) -> Generator[simpy.Event, Any, None]:
+    def start(self, deployment: Deployment, nodes: Sequence[int]) -> Generator[Any, Any, None]:
         """The process of a replica of *deployment* whose engines lie on these *nodes* and start side by side."""
         for part in self.paths.startup.parts(engine_load(deployment)):
             links = [self.paths.link(part.path, node) for node in nodes] if part.bytes else []
@@ -118,15 +118,24 @@ def _empty(engine: Any) -> None:
     cache.free(table, everything.prompt)
 
 
+def _node(pool: EnginePool, place: EnginePlace) -> int:
+    """The node of the engine of *pool* at *place*, of all nodes of the fleet."""
+    return (pool.offset + place.first) // pool.deployment.system.gpus_per_node
+
+
+def _last_node(pool: EnginePool) -> int:
+    return max(_node(pool, place) for place in pool.places)
+
+
 def _scaled(pool: EnginePool, ready: int, starts: _Starts, life: _Life) -> ScaledPool:
     """The replicas of *pool*, of which the first ones are *ready*."""
-    width, node = pool.deployment.serve.data_parallel_size, pool.deployment.system.gpus_per_node
+    width = pool.deployment.serve.data_parallel_size
     engines = [range(first, first + width) for first in range(0, len(pool.places), width)]
     replicas = [Replica(number, tuple(pool.numbers[place] for place in places),
                         [(0.0, READY if number < ready else GONE)]) for number, places in enumerate(engines)]
 
-    def start_up(replica: Replica) -> Generator[simpy.Event, Any, None]:
-        nodes = [(pool.offset + pool.places[place].first) // node for place in engines[replica.number]]
+    def start_up(replica: Replica) -> Generator[Any, Any, None]:
+        nodes = [_node(pool, pool.places[place]) for place in engines[replica.number]]
         return starts.start(pool.deployment, nodes)
 
     return ScaledPool(starts.env, pool.name, replicas, start_up, life.changed)
@@ -158,9 +167,9 @@ class AutoscalingFeature(WiredFeature):
         cluster, scenario = running.cluster, running.scenario
         views = list(cluster.sight.views)
         pools, replicas = dict[str, ScaledPool](), dict[int, tuple[ScaledPool, Replica]]()
-        life, fleet = _Life(cluster, views, replicas), running.fleet
-        starts = _Starts.of(running.env, scenario.startup, sum(part.system.nodes for part in fleet.machines))
-        for pool in fleet.pools:
+        life, fleet = _Life(cluster, views, replicas), running.pools
+        starts = _Starts.of(running.env, scenario.startup, 1 + max(map(_last_node, fleet)))
+        for pool in fleet:
             if scenario.pools[pool.name].autoscaler or scenario.autoscaler:
                 made = _scaled(pool, scenario.pools[pool.name].replicas, starts, life)
                 pools[pool.name] = made
@@ -172,7 +181,7 @@ class AutoscalingFeature(WiredFeature):
         assert cluster.gateway is not None, "requests wait there while no replica is ready"
         make = partial(Scaler, cluster=cluster, tally=cluster.gateway.scaler, views=views,
                        gpus={pool.name: pool.deployment.serve.gpus * pool.deployment.serve.data_parallel_size
-                             for pool in fleet.pools})
+                             for pool in fleet})
         for choice, own in _asked(scenario, pools):
             running.env.process(make(plugin("autoscaling", choice), own).run(lambda: running.over))
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ksim.kv.transfer.endpoint import ConnectorWorker, Endpoint
     from ksim.kv.transfer.transfer import TransferNetwork
     from ksim.network.network import FleetNetwork
-    from ksim.simulation.fleet import Fleet
 
 __all__ = ["Connection", "Extension", "KvMoves", "RankMaker", "RunningFleet", "WiredFeature"]
 
@@ -81,7 +80,7 @@ class RunningFleet(Protocol):
     """A run that goes on."""
 
     @property
-    def fleet(self) -> "Fleet": ...
+    def pools(self) -> Sequence[EnginePool]: ...
 
     @property
     def scenario(self) -> Scenario: ...

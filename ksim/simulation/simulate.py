@@ -28,6 +28,7 @@ from ksim.scenario.defaults import Deployment
 from ksim.scenario.scenario import Scenario
 from ksim.simulation.assembly import build, router_of
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.pool import EnginePool
 from ksim.simulation.processes import run_in_processes
 from ksim.views.result import Result
 from ksim.workload.rows import Ledger
@@ -113,6 +114,11 @@ class Running:
     def env(self) -> Horizon:
         """Where its processes run."""
         return self.cluster.env
+
+    @property
+    def pools(self) -> Sequence[EnginePool]:
+        """Its pools."""
+        return self.fleet.pools
 
     @property
     def log(self) -> Log:
