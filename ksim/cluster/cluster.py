@@ -161,8 +161,7 @@ class Cluster:
                 self._sessions[request.session] = end
         if foreseen:
             self.env.next_request = inf
-        for last in self._sessions.values():  # its turns are still to come
-            yield last
+        yield from self._sessions.values()  # turns that are still to come
 
     def close(self) -> None:
         """Have all engines log what they have not logged yet."""

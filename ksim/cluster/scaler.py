@@ -102,10 +102,10 @@ class Scaler:
         seen = self.look()
         decision = self.autoscaler.decide(seen)
         for name, replicas in (decision.replicas if decision else {}).items():
-            pool, view = self.pools[name], seen.pools[name]
+            pool = self.pools[name]
             if replicas != pool.wanted:
                 assert decision is not None, "it wants replicas"
-                self.cluster.log.add(Scaled(seen.now, name, pool.wanted, len(view.ready), replicas, decision.reason))
+                self.cluster.log.add(Scaled(seen.now, name, pool.wanted, replicas, decision.reason))
                 pool.scale(replicas)
 
     def look(self) -> Observation:

@@ -59,7 +59,7 @@ class _Starts:
     flows: Flows
 
     @classmethod
-    def of(cls, env: Horizon, choice: Choice, nodes: int) -> "_Starts":
+    def of(cls, env: Horizon, choice: str | Choice, nodes: int) -> "_Starts":
         paths = _Paths(startup_of(choice), nodes)
         return cls(env, paths, Flows(env, paths))
 

@@ -323,12 +323,6 @@ class EngineBuilt:
     #: When it began to be "starting", "ready", "draining" or "gone", in turn; empty for one that is always ready.
     life: tuple[tuple[float, str], ...] = ()
 
-    def absent(self, duration: float) -> float:
-        """The seconds of a run of *duration* in which it has no GPUs."""
-        ends = [*(since for since, _ in self.life[1:]), duration]
-        return sum(max(0.0, min(end, duration) - since)
-                   for (since, state), end in zip(self.life, ends, strict=False) if state == "gone")
-
 
 #: Too Many Requests, the HTTP status of whoever is refused for load.
 TOO_MANY = 429
@@ -336,12 +330,10 @@ TOO_MANY = 429
 
 @frozen
 class Scaled(Event):
-    """An autoscaler asked for so many `replicas` of a `pool` that had `before`, of which so many were `ready`, for the
-    `reason` given."""
+    """An autoscaler wants so many `replicas` of a `pool`, and not as `before`, for the `reason` given."""
 
     pool: str
     before: int
-    ready: int
     replicas: int
     reason: str
 

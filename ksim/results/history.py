@@ -404,7 +404,14 @@ def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: floa
 
 def absent(engines: Sequence[EngineBuilt], duration: float) -> Floats:
     """The seconds of a run of *duration* in which each of *engines* has no GPUs."""
-    return np.array([built.absent(duration) for built in engines], np.float64)
+    return np.array([_gone(built.life, duration) for built in engines], np.float64)
+
+
+def _gone(life: Sequence[tuple[float, str]], duration: float) -> float:
+    """The seconds, of so many, in which an engine with this *life* has none."""
+    ends = [*(since for since, _ in life[1:]), duration]
+    return sum(max(0.0, min(end, duration) - since)
+               for (since, state), end in zip(life, ends, strict=False) if state == "gone")
 
 
 def tiers_of(engines: Iterable[EngineBuilt]) -> list[str]:

@@ -313,9 +313,9 @@ class Scenario:
     flow_control: Choice | None = None
     """Which requests wait at the gateway, or are refused there, before a router chooses. Default: none. Names:
     cluster.flow_controls. Example: "queue_limit"."""
-    startup: Choice = Choice("default")
-    """How long a replica takes to start, by the machine that it starts on; an option replaces one of its figures, such
-    as weights = "page_cache". Names: startup. Example: {name = "gke", compile_cache = "warm"}."""
+    startup: str | Choice = "default"
+    """How long a replica takes to start, by the machine that it starts on; a table has its `name` and other figures,
+    such as weights = "page_cache". Names: startup. Example: "gke"."""
     autoscaler: Choice | None = None
     """What scales the pools that have no autoscaler of their own, all together. Default: none. Names: autoscaling.
     Example: "hpa"."""

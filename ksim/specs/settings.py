@@ -336,11 +336,9 @@ class PoolSettings:
     """Copies of its deployment, each of `data_parallel_size` engines; with an `autoscaler`, those that are ready at the
     start. Unit: replicas."""
     max_replicas: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
-    """The most replicas that an autoscaler may have; there are GPUs for so many. Unit: replicas. Default: `replicas`.
-    Example: 8."""
+    """The most that an autoscaler may have; there are GPUs for them. Unit: replicas. Default: replicas. Example: 8."""
     autoscaler: Choice | None = None
-    """What scales this pool on its own. Default: the scenario's, which scales all pools that have none. Names:
-    autoscaling. Example: "hpa"."""
+    """What scales this pool alone. Default: the scenario's, for all pools. Names: autoscaling. Example: "hpa"."""
     gpu: Annotated[str | Choice | None, Gpu] = None
     """Its GPU, in the GPU's usual system, or a table as for the scenario's. Default: the scenario's `gpu` and `system`.
     Names: gpus. Example: "h100"."""
@@ -358,13 +356,13 @@ class PoolSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.places < max(1, self.replicas):
-            raise ValueError(f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start"
-                             if self.replicas else "replicas is 0; set max_replicas, and an autoscaler")
+            raise ValueError("replicas is 0; set max_replicas, and an autoscaler" if not self.replicas else
+                             f"max_replicas is {self.places}, and there are {self.replicas} replicas at the start")
 
     @property
     def places(self) -> int:
         """The replicas that there are GPUs for."""
-        return self.replicas if self.max_replicas is None else self.max_replicas
+        return self.max_replicas or self.replicas
 
 
 _TARGET = optional(gt(0))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cluster.replicas import DRAINING, GONE, READY, STARTING, Replica, ScaledPool
+from ksim.results.history import absent
 from tests.results.by_hand import ENGINE
 
 #: Seconds of a start.
@@ -115,8 +116,8 @@ def test_states_follow_each_other_and_wishes_are_met_in_time(orders):
     assert not scaled.those(STARTING, DRAINING)
 
 
-@pytest.mark.parametrize(("life", "absent"), [
+@pytest.mark.parametrize(("life", "gone"), [
     ((), 0.0), (((0.0, "ready"),), 0.0), (((0.0, "gone"), (4.0, "starting"), (6.0, "ready")), 4.0),
     (((0.0, "ready"), (3.0, "draining"), (5.0, "gone"), (20.0, "starting")), 5.0)])
-def test_an_engine_is_absent_while_it_is_gone(life, absent):
-    assert evolve(ENGINE, life=life).absent(10.0) == absent
+def test_an_engine_has_no_gpus_while_it_is_gone(life, gone):
+    assert absent([evolve(ENGINE, life=life)], 10.0) == [gone]

@@ -8,6 +8,7 @@ from attrs import define
 from ksim.autoscaling import Decision
 from ksim.flow.events import Finished, Received, Routed, Scaled
 from ksim.foundation.errors import ConfigError
+from ksim.results.history import absent
 from ksim.scenario.scenario import Scenario
 from ksim.scenario.startup import engine_load, startup_of
 from ksim.simulation.fleet import Fleet
@@ -55,7 +56,7 @@ def test_replicas_start_serve_and_go():
     assert lives(result)[2][-1] == "gone"
     assert [(scaled.before, scaled.replicas) for scaled in result.log.of(Scaled)] == [(1, 3), (3, 1)]
     assert {routed.engine for routed in result.log.of(Routed)} == {0, 1, 2}
-    life = dict((state, moment) for moment, state in result.log.engines[2].life)
+    life = {state: moment for moment, state in result.log.engines[2].life}
     starts = startup_of(Scenario.of(table()).startup).parts(
         engine_load(Fleet.of(Scenario.of(table())).pools[0].deployment))
     assert life["ready"] - life["starting"] >= sum(part.seconds for part in starts) - 1e-9
@@ -84,7 +85,7 @@ def test_requests_wait_at_the_gateway_while_there_is_no_replica():
 def test_gpus_cost_from_the_first_second_of_a_start_to_the_end_of_a_drain():
     result = served((2, 2, 2, 2, 2, 1), energy={"price_per_gpu_hour": 3600.0})
     summary, duration = result.summary, result.summary["duration"]
-    alone = sum(duration - built.absent(duration) for built in result.log.engines)
+    alone = 3 * duration - absent(result.log.engines, duration).sum()
     assert summary["allocated_gpu_seconds"] == pytest.approx(alone)
     assert duration < alone < 3 * duration
     assert summary["gpu_dollars"] == pytest.approx(alone)
